@@ -1,0 +1,116 @@
+"""Everything FedSpan does, one session each: bench, tests, report, ui, perf, lint, types, docs-check."""
+
+import os
+
+import nox
+from nox.command import CommandFailed
+
+nox.options.default_venv_backend = "uv"
+nox.options.reuse_existing_virtualenvs = True
+nox.options.sessions = ["lint", "types", "tests"]
+nox.needs_version = ">=2024.10.9"
+
+DEFAULT = ["board=digits"]
+
+
+def install(session: nox.Session, *extras: str) -> None:
+    session.env["PYTHONDONTWRITEBYTECODE"] = ""  # some images set it, and then every process compiles everything anew
+    wanted = f".[{','.join(extras)}]" if extras else "."
+    session.install("-e", wanted, "-c", "constraints.txt")
+
+
+def asked(session: nox.Session) -> list[str]:
+    """Return the overrides after ``--``, with the default board if none is named."""
+    words = list(session.posargs)
+    named = any(word.startswith("board=") or word in ("-m", "--multirun") for word in words)
+    return words if named else [*DEFAULT, *words]
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Run a grid (default: board=digits), print its tables and render its page."""
+    install(session)
+    words = asked(session)
+    failed = False
+    try:
+        session.run("fedspan", "run", "-m", *words)
+    except CommandFailed:
+        failed = True
+    if any(word.startswith("board=") for word in words):
+        session.run("fedspan", "report", *[word for word in words if not word.startswith("-")])
+    if failed:
+        session.error("some cells have no result; the lines above say which and why")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the ordinary tests in parallel; arguments after -- go to pytest."""
+    install(session, "test")
+    session.run("pytest", "-n", str(min(4, os.cpu_count() or 1)), *session.posargs)
+
+
+@nox.session
+def slow(session: nox.Session) -> None:
+    """Run the tests that take long."""
+    install(session, "test")
+    session.run("pytest", "-m", "slow", *session.posargs)
+
+
+@nox.session
+def data(session: nox.Session) -> None:
+    """Run the tests that read real images."""
+    install(session, "test")
+    session.run("pytest", "-m", "data", *session.posargs)
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """Run the tests that need a CUDA device."""
+    install(session, "test")
+    session.run("pytest", "-m", "gpu", *session.posargs)
+
+
+@nox.session
+def report(session: nox.Session) -> None:
+    """Render tables, figures and pages from the records that are there."""
+    install(session)
+    session.run("fedspan", "report", *session.posargs)
+
+
+@nox.session
+def ui(session: nox.Session) -> None:
+    """Open MLflow on loopback over the embedded database."""
+    install(session)
+    session.run("fedspan", "ui", *session.posargs)
+
+
+@nox.session
+def perf(session: nox.Session) -> None:
+    """Measure the speed ratios; the result is saved as JSON and compared with the last committed run."""
+    install(session, "test")
+    session.run(
+        "pytest", "-m", "perf", "tests/perf", "--benchmark-only", "--benchmark-storage=file://results/perf",
+        "--benchmark-autosave", "-s", *session.posargs,
+    )  # fmt: skip
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and formatting."""
+    session.install("ruff>=0.9", "-c", "constraints.txt")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check types."""
+    install(session, "types")
+    session.run("mypy")
+
+
+@nox.session(name="docs-check")
+def docs_check(session: nox.Session) -> None:
+    """Run the commands of the README and the docs in an empty copy of the checkout."""
+    install(session, "test")
+    session.run("pytest", "-m", "docs", "tests/docs", *session.posargs)
