@@ -1,0 +1,342 @@
+"""AutoAugment's CIFAR-10 policy on whole batches: images are grouped by operation, a group is one computation.
+
+Images are uint8 [B, H, W, C] with one or three channels. Operations on pixel values give what Pillow gives, bit for
+bit. Operations that move pixels are those of the code released with FedDecorr: cubic splines, zeros outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# Cubuk et al. 2019, Table 7 in the appendix: (operation, probability, level) twice for each sub-policy.
+POLICY = (
+    (("Invert", 0.1, 7), ("Contrast", 0.2, 6)),
+    (("Rotate", 0.7, 2), ("TranslateX", 0.3, 9)),
+    (("Sharpness", 0.8, 1), ("Sharpness", 0.9, 3)),
+    (("ShearY", 0.5, 8), ("TranslateY", 0.7, 9)),
+    (("AutoContrast", 0.5, 8), ("Equalize", 0.9, 2)),
+    (("ShearY", 0.2, 7), ("Posterize", 0.3, 7)),
+    (("Color", 0.4, 3), ("Brightness", 0.6, 7)),
+    (("Sharpness", 0.3, 9), ("Brightness", 0.7, 9)),
+    (("Equalize", 0.6, 5), ("Equalize", 0.5, 1)),
+    (("Contrast", 0.6, 7), ("Sharpness", 0.6, 5)),
+    (("Color", 0.7, 7), ("TranslateX", 0.5, 8)),
+    (("Equalize", 0.3, 7), ("AutoContrast", 0.4, 8)),
+    (("TranslateY", 0.4, 3), ("Sharpness", 0.2, 6)),
+    (("Brightness", 0.9, 6), ("Color", 0.2, 8)),
+    (("Solarize", 0.5, 2), ("Invert", 0.0, 3)),
+    (("Equalize", 0.2, 0), ("AutoContrast", 0.6, 0)),
+    (("Equalize", 0.2, 8), ("Equalize", 0.6, 4)),
+    (("Color", 0.9, 9), ("Equalize", 0.6, 6)),
+    (("AutoContrast", 0.8, 4), ("Solarize", 0.2, 8)),
+    (("Brightness", 0.1, 3), ("Color", 0.7, 0)),
+    (("Solarize", 0.4, 5), ("AutoContrast", 0.9, 3)),
+    (("TranslateY", 0.9, 9), ("TranslateY", 0.7, 9)),
+    (("AutoContrast", 0.9, 2), ("Solarize", 0.8, 3)),
+    (("Equalize", 0.8, 8), ("Invert", 0.1, 3)),
+    (("TranslateY", 0.7, 9), ("AutoContrast", 0.9, 1)),
+)
+LEVELS = 10
+# The released code cuts each range into ten levels and draws uniformly within the sub-policy's level.
+RANGES = {
+    "ShearX": (-0.3, 0.3),
+    "ShearY": (-0.3, 0.3),
+    "TranslateX": (-150 / 331, 150 / 331),  # of the width
+    "TranslateY": (-150 / 331, 150 / 331),  # of the height
+    "Rotate": (-30.0, 30.0),  # degrees
+    "Solarize": (0.0, 256.0),
+    "Posterize": (4.0, 8.0),  # bits that are kept
+    "Contrast": (0.1, 1.9),
+    "Color": (0.1, 1.9),
+    "Brightness": (0.1, 1.9),
+    "Sharpness": (0.1, 1.9),
+    "AutoContrast": (0.0, 0.0),
+    "Equalize": (0.0, 0.0),
+    "Invert": (0.0, 0.0),
+}
+
+
+def autoaugment_draws(n: int, generator: torch.Generator) -> Tensor:
+    """Return float64 [n, 4]: twice an operation (its number in `OPERATIONS`, -1 for none) and its magnitude."""
+    policy = torch.randint(0, len(POLICY), (n,), generator=generator)
+    chance, where = torch.rand(2, n, 2, generator=generator, dtype=torch.float64)
+    operation, probability, low, high = _table()[policy].unbind(2)
+    operation = operation.where(chance < probability, -1.0)
+    return torch.stack([operation, low + (high - low) * where], dim=2).flatten(1)
+
+
+@lru_cache
+def _table() -> Tensor:
+    """Return the policy as [25, 2, 4]: operation, probability, lowest and highest magnitude."""
+    rows = []
+    for name, probability, level in (step for pair in POLICY for step in pair):
+        low, high = RANGES[name]
+        width = (high - low) / LEVELS
+        rows.append([NUMBER[name], probability, low + level * width, low + (level + 1) * width])
+    return torch.tensor(rows, dtype=torch.float64).view(len(POLICY), 2, 4)
+
+
+def autoaugment(x: Tensor, draws: Tensor) -> Tensor:
+    """Return uint8 images [B, H, W, C] after the two operations that `draws` [B, 4] names for each."""
+    place = torch.arange(len(x))  # where each image of the batch stands
+    for operations, magnitudes in ((draws[:, 0], draws[:, 1]), (draws[:, 2], draws[:, 3])):
+        numbers = operations.long() + 1
+        order = numbers.argsort(stable=True)
+        counts = torch.bincount(numbers, minlength=len(OPERATIONS) + 1).tolist()
+        groups = x.index_select(0, place[order].to(x.device)).split(counts)
+        strengths = magnitudes[order].to(x.device).split(counts)
+        changed = [
+            change(group, strength)
+            for change, group, strength in zip(OPERATIONS.values(), groups[1:], strengths[1:], strict=True)
+            if len(group)
+        ]
+        x, place = torch.cat([groups[0], *changed]), order.argsort()
+    return x.index_select(0, place.to(x.device))
+
+
+# pixel values: as Pillow's ImageOps and ImageEnhance ------------------------------------------------
+
+
+def invert(x: Tensor, magnitude: Tensor) -> Tensor:
+    """Return 255 - x."""
+    return 255 - x
+
+
+def solarize(x: Tensor, threshold: Tensor) -> Tensor:
+    """Invert the values that are not below the threshold."""
+    above = x.short() >= threshold.ceil().short()[:, None, None, None]
+    return x ^ above.to(torch.uint8).mul_(255)
+
+
+def posterize(x: Tensor, bits: Tensor) -> Tensor:
+    """Keep the highest bits, their number rounded."""
+    masks = 256 - 2 ** (8 - bits.round().long())
+    return x & masks.to(torch.uint8)[:, None, None, None]
+
+
+def brightness(x: Tensor, factor: Tensor) -> Tensor:
+    """Move the image away from black (factor > 1) or towards it."""
+    return _to_bytes(x.float().mul_(_per_image(factor)))
+
+
+def contrast(x: Tensor, factor: Tensor) -> Tensor:
+    """Move the image away from its mean grey, or towards it."""
+    mean = _grey(_planes(x)).mean((1, 2, 3), dtype=torch.float64)
+    return _to_bytes(_blend((mean + 0.5).floor().float()[:, None, None, None], x.float(), factor))
+
+
+def color(x: Tensor, factor: Tensor) -> Tensor:
+    """Move the image away from its grey version, or towards it."""
+    planes = _planes(x)
+    return _from_planes(_blend(_grey(planes), planes, factor))
+
+
+def sharpness(x: Tensor, factor: Tensor) -> Tensor:
+    """Move the image away from its smooth version, or towards it; the outermost pixels stay."""
+    if min(x.shape[1:3]) < 3:
+        return x
+    values = x.float()
+    lines = values[:, :-2] + values[:, 1:-1] + values[:, 2:]
+    inner = values[:, 1:-1, 1:-1]
+    smooth = (lines[:, :, :-2] + lines[:, :, 1:-1] + lines[:, :, 2:]).add_(inner, alpha=4)
+    smooth = smooth.mul_(1 / 13).add_(0.5).floor_()  # thirteenths are never half-way
+    y = x.clone()
+    y[:, 1:-1, 1:-1] = _to_bytes(_blend(smooth, inner, factor))
+    return y
+
+
+def auto_contrast(x: Tensor, magnitude: Tensor) -> Tensor:
+    """Stretch each channel to 0..255; a constant channel stays."""
+    n, _, width, channels = x.shape
+    low, high = (f(f(x.flatten(2), 1).view(n, width, channels), 1).double() for f in (torch.amin, torch.amax))
+    flat = high <= low
+    scale = torch.div(torch.full_like(high, 255), high - low).masked_fill_(flat, 1)
+    shift = (-low * scale).masked_fill_(flat, 0)
+    return _to_bytes(x.double().mul_(_tiled(scale, width)).add_(_tiled(shift, width)))
+
+
+def equalize(x: Tensor, magnitude: Tensor) -> Tensor:
+    """Spread the values of each channel evenly."""
+    n, _, width, channels = x.shape
+    tables = torch.arange(0, 256 * n * channels, 256, dtype=torch.int32, device=x.device).view(n, channels)
+    index = (x + _tiled(tables, width)).flatten()
+    counts = torch.bincount(index, minlength=256 * n * channels).view(n * channels, 256).double()
+    values = torch.arange(256, device=x.device)
+    last = counts.gather(1, (counts > 0).mul(values).argmax(1, keepdim=True))
+    step = ((counts.sum(1, keepdim=True) - last) / 255).floor_()
+    below = counts.cumsum(1).sub_(counts)
+    spread = below.add_((step / 2).floor_()).div_(step.clamp(min=1)).clamp_(max=255)
+    return torch.where(step > 0, spread, values).to(torch.uint8).flatten().index_select(0, index).view(x.shape)
+
+
+def _tiled(values: Tensor, width: int) -> Tensor:
+    """Return numbers per image and channel [B, C] so that they broadcast to [B, H, W, C] along whole lines."""
+    n, channels = values.shape
+    return values[:, None, None, :].expand(n, 1, width, channels).contiguous()
+
+
+def _grey(planes: Tensor) -> Tensor:
+    """Return the luminance [B, 1, H, W] of ITU-R 601 in whole numbers, as Pillow's mode L; its sums are exact."""
+    if planes.shape[1] == 1:
+        return planes
+    red, green, blue = planes.split(1, dim=1)
+    return (red * 19595).add_(green, alpha=38470).add_(blue, alpha=7471).add_(32768).div_(65536).floor_()
+
+
+def _blend(base: Tensor, x: Tensor, factor: Tensor) -> Tensor:
+    return (x - base).mul_(_per_image(factor)).add_(base)
+
+
+def _per_image(factor: Tensor) -> Tensor:
+    return factor.float()[:, None, None, None]
+
+
+def _to_bytes(values: Tensor) -> Tensor:
+    """Cut to 0..255 and drop the fraction; two conversions are faster than one."""
+    return values.clamp_(0, 255).to(torch.int16).to(torch.uint8)
+
+
+def _planes(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return [B, H, W, C] as floating-point [B, C, H, W]."""
+    return x.permute(0, 3, 1, 2).to(dtype, memory_format=torch.contiguous_format)
+
+
+def _from_planes(values: Tensor) -> Tensor:
+    return _to_bytes(values.permute(0, 2, 3, 1).contiguous())
+
+
+# pixel positions: cubic splines as scipy.ndimage.affine_transform with zeros outside ----------------
+
+
+def shear_x(x: Tensor, factor: Tensor) -> Tensor:
+    """Shift each column along itself, by `factor` per column from the middle (the released code's ShearX)."""
+    _, _, width, channels = x.shape
+    shift = factor[:, None] * _from_middle(width, x.device)
+    return _further(x.flatten(2), shift.repeat_interleave(channels, dim=1)).view(x.shape)
+
+
+def shear_y(x: Tensor, factor: Tensor) -> Tensor:
+    """Shift each row along itself, by `factor` per row from the middle (the released code's ShearY)."""
+    return shear_x(x.transpose(1, 2), factor).transpose(1, 2)
+
+
+def translate_x(x: Tensor, fraction: Tensor) -> Tensor:
+    """Show what lies `fraction` of the width to the right."""
+    return translate_y(x.transpose(1, 2), fraction).transpose(1, 2)
+
+
+def translate_y(x: Tensor, fraction: Tensor) -> Tensor:
+    """Show what lies `fraction` of the height further down."""
+    return _further(x.flatten(2), fraction[:, None] * x.shape[1]).view(x.shape)
+
+
+def _further(x: Tensor, shift: Tensor) -> Tensor:
+    """Read each column of x [B, L, M] `shift` [B, M or 1] places further down."""
+    n, size, columns = x.shape
+    knots = _knots(size, x.device) @ x.double()
+    whole, places = shift.floor(), torch.arange(size + 3, device=x.device)[:, None]
+    reached = (places + whole.long()[:, None] + (MARGIN - 1)).clamp_(0, size + 2 * MARGIN - 1)
+    if shift.shape[1] == 1:  # whole lines, which is faster
+        start = torch.arange(0, knots.shape[1] * n, knots.shape[1], device=x.device)
+        near = knots.flatten(0, 1).index_select(0, (reached.squeeze(2) + start[:, None]).flatten()).view(n, -1, columns)
+    else:
+        near = knots.gather(1, reached)
+    weights = [weight[:, None] for weight in _spline(shift - whole)]
+    y = near[:, :size] * weights[0]
+    for k in (1, 2, 3):
+        y.addcmul_(near[:, k : k + size], weights[k])
+    position = places[:size] + shift[:, None]
+    return _to_bytes(y.add_(0.5).mul_((position >= 0) & (position <= size - 1)))
+
+
+def rotate(x: Tensor, degrees: Tensor) -> Tensor:
+    """Turn clockwise, as seen on a screen, about the middle.
+
+    Each sum over 4x4 knots is taken as four linear interpolations between two pairs of knots.
+    """
+    _, height, width, _ = x.shape
+    angle = degrees.deg2rad()[:, None, None]
+    cos, sin = angle.cos(), angle.sin()
+    row, column = _from_middle(height, x.device)[:, None], _from_middle(width, x.device)
+    rows = cos * row - sin * column + _middle(height)
+    columns = sin * row + cos * column + _middle(width)
+    knots = _knots(height, x.device) @ _planes(x, torch.float64) @ _knots(width, x.device).T
+    y = torch.full_like(knots[:, :, :height, :width], 0.5)  # rounds
+    for row, row_weight in _pairs(rows, height):
+        for column, column_weight in _pairs(columns, width):
+            values = F.grid_sample(knots, torch.stack([column, row], dim=3), align_corners=True)
+            y.addcmul_(values, (row_weight * column_weight)[:, None])
+    return _from_planes(y)
+
+
+def _middle(size: int) -> float:
+    """Return where the released code sees the middle of `size` pixels: one pixel further than it is."""
+    return size / 2 + 0.5
+
+
+def _from_middle(size: int, device: torch.device) -> Tensor:
+    """Return the distances of the pixels from the middle."""
+    return torch.arange(size, dtype=torch.float64, device=device) - _middle(size)
+
+
+def _pairs(position: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
+    """Return, for the two knots before and the two after a position, where between them to read and their weight.
+
+    Where is -1 at the first and 1 at the last of the `size + 2 * MARGIN` knots. Weights are 0 outside the pixels.
+    """
+    whole = position.floor()
+    far, near, next_near, next_far = _spline(position - whole)
+    before, after = far + near, next_near + next_far
+    inside = (position >= 0) & (position <= size - 1)
+    unit = 2 / (size + 2 * MARGIN - 1)
+    corner = (whole + (MARGIN - 1)).mul_(unit).sub_(1)
+    return [
+        ((near / before).mul_(unit).add_(corner), before * inside),
+        ((next_far / after).mul_(unit).add_(corner).add_(2 * unit), after * inside),
+    ]
+
+
+def _spline(t: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the cubic B-spline at distances 1 + t, t, 1 - t and 2 - t; they add up to 1."""
+    last = t**3 / 6
+    first = (1 - t) ** 3 / 6
+    second = last * 3 - t * t + 2 / 3
+    return first, second, 1 - first - second - last, last
+
+
+MARGIN = 2  # knots beyond the first and the last pixel
+
+
+@lru_cache
+def _knots(size: int, device: torch.device) -> Tensor:
+    """Return the matrix [size + 2 * MARGIN, size] from pixels to the knots of the cubic spline through them."""
+    mirror = np.pad(np.arange(size), MARGIN, mode="reflect")
+    values = torch.zeros(size, size, dtype=torch.float64)
+    for k, weight in ((-1, 1 / 6), (0, 4 / 6), (1, 1 / 6)):
+        values[torch.arange(size), mirror[MARGIN + k : MARGIN + k + size]] += weight
+    return torch.linalg.inv(values)[mirror].to(device)
+
+
+OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "ShearX": shear_x,
+    "ShearY": shear_y,
+    "TranslateX": translate_x,
+    "TranslateY": translate_y,
+    "Rotate": rotate,
+    "AutoContrast": auto_contrast,
+    "Invert": invert,
+    "Equalize": equalize,
+    "Solarize": solarize,
+    "Posterize": posterize,
+    "Contrast": contrast,
+    "Color": color,
+    "Brightness": brightness,
+    "Sharpness": sharpness,
+}
+NUMBER = {name: number for number, name in enumerate(OPERATIONS)}

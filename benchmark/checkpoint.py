@@ -1,0 +1,58 @@
+"""Checkpoints: tensors and JSON in one safetensors file with a digest; nothing in them is ever executed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+
+from benchmark.errors import CorruptFile
+from benchmark.files import replacing
+from benchmark.tree import Tree, digest
+
+
+def save(path: Path, key: str, tensors: Tree, meta: dict[str, Any]) -> None:
+    """Write a checkpoint of the cell `key` atomically, from where the tensors lie: they may fill half the memory."""
+    plain: Tree = {}
+    taken: set[int] = set()
+    for name, leaf in tensors.items():
+        leaf = leaf.detach().cpu().contiguous()
+        memory = leaf.untyped_storage().data_ptr()
+        plain[name] = leaf.clone() if memory in taken else leaf  # the format refuses tensors that share memory
+        taken.add(memory)
+    # The format sorts its names, but a sum over a tree rounds by the tree's order: it is kept beside them.
+    text = json.dumps({"order": list(plain), **meta})
+    header = {"key": key, "meta": text, "digest": _digest(plain, text)}
+    with replacing(path) as new:
+        try:
+            safetensors.torch.save_file(plain, new, header)
+        except safetensors.SafetensorError as error:
+            raise OSError(str(error)) from error
+
+
+def _digest(tensors: Tree, meta: str) -> str:
+    return hashlib.sha256(f"{digest(tensors)}{meta}".encode()).hexdigest()
+
+
+def load(path: Path, key: str) -> tuple[Tree, dict[str, Any]] | None:
+    """Return (tensors, meta) or None if there is no checkpoint; raise `CorruptFile` if it is not what was written."""
+    if not path.exists():
+        return None
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            header = file.metadata() or {}
+            # A copy lies where torch allocates: kernels round differently at the file's odd addresses.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - no mapping
+        if header["key"] != key or header["digest"] != _digest(tensors, header["meta"]):
+            raise CorruptFile("its digest or key does not match")
+        meta = json.loads(header["meta"])
+        tensors = {name: tensors[name] for name in meta.pop("order")}
+    except KeyError as error:
+        raise CorruptFile(f"it lacks {error}") from error
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise CorruptFile(str(error)) from error
+    return tensors, meta

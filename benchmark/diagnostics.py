@@ -1,0 +1,78 @@
+"""Dimensional collapse, measured: the spectrum of the representations' covariance (FedDecorr 2023, Sec. 3.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmark.errors import require
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """What to measure after the last round. `clients` are local models to compare with the global one.
+
+    `top` singular values are stored; a value is significant if its natural logarithm exceeds `log_threshold`
+    (the papers' example is -2; they do not name the base).
+    """
+
+    spectra: bool = False
+    clients: tuple[int, ...] = ()
+    top: int = 100
+    log_threshold: float = -2.0
+
+    def __post_init__(self) -> None:
+        require(self.top >= 1, "diagnostics.top", "must be at least 1", self.top)
+
+
+def covariance(features: Iterable[Tensor]) -> Tensor:
+    """Return the float64 covariance [d, d] of the rows of all batches, divided by their number."""
+    n, total, products = 0, None, None
+    for batch in features:
+        z = batch.double()
+        n += len(z)
+        total = z.sum(0) if total is None else total + z.sum(0)
+        products = z.T @ z if products is None else products + z.T @ z
+    if total is None or products is None:
+        raise ValueError("no features")
+    mean = total / n
+    return products / n - torch.outer(mean, mean)
+
+
+def singular_values(matrix: Tensor) -> np.ndarray:
+    """Return the singular values of a symmetric matrix, largest first, rounding noise clipped at 0."""
+    return np.sort(torch.linalg.eigvalsh(matrix).clamp_min(0).cpu().numpy())[::-1].copy()
+
+
+def effective_rank(values: np.ndarray) -> float:
+    """Return exp of the entropy of the normalised singular values (Roy and Vetterli 2007)."""
+    total = values.sum()
+    if total <= 0:
+        return 0.0
+    p = values[values > 0] / total
+    return float(np.exp(-(p * np.log(p)).sum()))
+
+
+def gap(local: np.ndarray, globe: np.ndarray) -> float:
+    """Return R = mean over k of log(local_k / global_k) (journal FedDecorr, Eq. 1).
+
+    Values below 1e-12 of the largest are rounding noise and are raised to it, in both spectra.
+    """
+    floor = max(1e-12 * max(local[0], globe[0]), 1e-300)
+    return float(np.log(np.maximum(local, floor) / np.maximum(globe, floor)).mean())
+
+
+def summary(values: np.ndarray, settings: Diagnostics) -> dict[str, Any]:
+    """Return what a record keeps of one spectrum."""
+    return {
+        "singular_values": [float(f"{value:.6g}") for value in values[: settings.top]],
+        "dimension": len(values),
+        "significant": int((values > math.exp(settings.log_threshold)).sum()),
+        "effective_rank": effective_rank(values),
+    }

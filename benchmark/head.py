@@ -1,0 +1,89 @@
+"""The classifier alone: its weights, and the two ways to fit it to given features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmark.component import Component
+from benchmark.errors import require
+from benchmark.net import one_hot
+from benchmark.sgd import SGD
+from benchmark.tree import Tree
+
+Criterion = Literal["ce", "mse"]
+
+WEIGHT, BIAS = "head.weight", "head.bias"
+
+
+def in_head(path: str) -> bool:
+    """Tell whether a weight belongs to the classifier."""
+    return path.startswith("head.")
+
+
+def criterion(name: Criterion, logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean loss of a batch: cross-entropy, or the squared error to one-hot labels averaged over classes."""
+    if name == "mse":
+        return F.mse_loss(logits, one_hot(labels, logits.shape[1], logits.dtype))
+    return F.cross_entropy(logits, labels)
+
+
+def normal_equations(features: Tensor, labels: Tensor, classes: int) -> Tree:
+    """Return Z'Z [d, d] and Z'Y [d, classes] of features Z [n, d], one-hot labels Y; their sums are the pooled ones."""
+    return {"zz": features.T @ features, "zy": features.T @ one_hot(labels, classes, features.dtype)}
+
+
+def least_squares(params: Mapping[str, Tensor], zz: Tensor, zy: Tensor, ridge: float) -> Tree:
+    """Return `params` with the head W = ((Z'Z + ridge I)^-1 Z'Y)' and no bias, solved in float64.
+
+    Where Z'Z + ridge I is singular up to rounding (dead features, fewer images than dimensions) its
+    pseudo-inverse gives the least-squares head of smallest norm.
+    """
+    values, vectors = torch.linalg.eigh(zz.double() + ridge * torch.eye(len(zz), dtype=torch.float64, device=zz.device))
+    noise = len(zz) * torch.finfo(torch.float64).eps * values[-1]
+    inverse = torch.where(values > noise, 1 / values, 0.0)
+    head = (vectors * inverse) @ (vectors.T @ zy.double())
+    return _with_head(params, head.T)
+
+
+def _with_head(params: Mapping[str, Tensor], weight: Tensor) -> Tree:
+    head = {WEIGHT: weight.to(params[WEIGHT])}
+    if BIAS in params:
+        head[BIAS] = torch.zeros_like(params[BIAS])
+    return {**params, **head}
+
+
+@dataclass(frozen=True)
+class HeadTraining(Component):
+    """Base of components that train the head further by SGD on given features, after training."""
+
+    epochs: int = 10
+    lr: float = 0.01
+    momentum: float = 0.9
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            require(getattr(self, name) >= 1, f"addon.{self.name}.{name}", "must be at least 1", getattr(self, name))
+        require(self.lr > 0, f"addon.{self.name}.lr", "must be positive", self.lr)
+        require(0 <= self.momentum < 1, f"addon.{self.name}.momentum", "must lie in [0, 1)", self.momentum)
+
+    def fit(
+        self, params: Mapping[str, Tensor], features: Tensor, labels: Tensor, loss: Criterion, rng: torch.Generator
+    ) -> Tree:
+        """Return `params` with the head trained on features [n, d] and labels [n]."""
+        head = {path: leaf.detach().clone().requires_grad_() for path, leaf in params.items() if in_head(path)}
+        features, optimiser = features.detach().to(head[WEIGHT]), SGD(list(head.values()), self.lr, self.momentum, 0.0)
+        with torch.enable_grad():
+            for _ in range(self.epochs):
+                order = torch.randperm(len(labels), generator=rng).to(labels.device)
+                for batch in order.split(self.batch_size):
+                    logits = F.linear(features[batch], head[WEIGHT], head.get(BIAS))
+                    criterion(loss, logits, labels[batch]).backward()
+                    optimiser.step()
+        return {**params, **{path: leaf.detach() for path, leaf in head.items()}}

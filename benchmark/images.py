@@ -1,0 +1,138 @@
+"""Encoded images of any kind to uint8 RGB arrays of one size."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+CHUNK_BYTES = 256 * 1024  # encoded images that a thread decodes in one go
+STATISTICS_CHUNK = 1024  # images
+
+
+class Unreadable(Exception):
+    """An image that cannot be decoded; the message is the reason."""
+
+
+def decode(content: bytes, size: int) -> np.ndarray:
+    """Return an encoded image as uint8 [size, size, 3], upright as its EXIF orientation says.
+
+    Other sizes are resized to the square, whatever their aspect ratio, by Pillow's bilinear filter, which
+    averages over all pixels when it shrinks. Of an animation the first frame is taken. Raises `Unreadable`
+    for what is no image, and for one that is cut short.
+    """
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            image.load()
+            if min(image.size) < 1:
+                raise Unreadable("it has no pixels")
+            ImageOps.exif_transpose(image, in_place=True)
+            rgb = to_rgb(image)
+            if rgb.size != (size, size):
+                rgb = rgb.resize((size, size), Image.Resampling.BILINEAR)
+            return np.asarray(rgb)
+    except (Unreadable, MemoryError):
+        raise
+    except UnidentifiedImageError:
+        raise Unreadable("it is no image of a known format") from None
+    except Exception as error:  # Pillow's decoders raise anything from OSError to SyntaxError and struct.error
+        raise Unreadable((str(error) or type(error).__name__).splitlines()[0]) from error
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Return an image of any mode as RGB.
+
+    Transparent images are laid onto black. 16-bit grey values are divided by 257, so that 65535 becomes 255;
+    32-bit integers (which Pillow also makes of 16-bit files) likewise, and floats are taken as 0..255. What
+    lies outside the range is clipped. Everything else is Pillow's own conversion.
+    """
+    if image.mode == "F" or image.mode.startswith("I"):
+        values = np.asarray(image)
+        if not np.isfinite(values).all():
+            raise Unreadable("it has pixels that are not finite")
+        scaled = values if image.mode == "F" else values / 257
+        return Image.fromarray(np.rint(scaled.clip(0, 255)).astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        black = Image.new("RGBA", image.size, (0, 0, 0, 255))
+        return Image.alpha_composite(black, image.convert("RGBA")).convert("RGB")
+    return image.convert("RGB")
+
+
+def decode_all(
+    files: Iterable[tuple[str, bytes]],
+    rows: Mapping[str, int],
+    size: int,
+    on_unreadable: Callable[[str, Unreadable], None],
+) -> np.ndarray:
+    """Return uint8 [len(rows), size, size, 3]; row ``rows[name]`` is the decoded image of `files`' (name, content).
+
+    Decodes on all cores while `files` is read; only a few encoded images are in memory at a time.
+    `on_unreadable` is called in the order of `files`, and may raise; rows of unreadable images are zeros.
+    """
+    out = np.zeros((len(rows), size, size, 3), dtype=np.uint8)
+
+    def work(chunk: list[tuple[str, bytes]]) -> list[tuple[str, Unreadable]]:
+        unreadable = []
+        for name, content in chunk:
+            try:
+                out[rows[name]] = decode(content, size)
+            except Unreadable as reason:
+                unreadable.append((name, reason))
+        return unreadable
+
+    def report(done: Future[list[tuple[str, Unreadable]]]) -> None:
+        for name, reason in done.result():
+            on_unreadable(name, reason)
+
+    threads = usable_cores()
+    pending: deque[Future[list[tuple[str, Unreadable]]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for chunk in _chunks(files):
+            pending.append(pool.submit(work, chunk))
+            if len(pending) > 2 * threads:
+                report(pending.popleft())
+        while pending:
+            report(pending.popleft())
+    return out
+
+
+def _chunks(files: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+    """Cut `files` into lists of about CHUNK_BYTES: hundreds of small images, or one photograph."""
+    chunk: list[tuple[str, bytes]] = []
+    held = 0
+    for name, content in files:
+        chunk.append((name, content))
+        held += len(content)
+        if held >= CHUNK_BYTES:
+            yield chunk
+            chunk, held = [], 0
+    if chunk:
+        yield chunk
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def mean_and_std(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation per channel of uint8 [N, H, W, C] scaled to [0, 1].
+
+    Counted exactly, over all pixels. A channel without any variation gets the deviation 1, so that it can be
+    divided by.
+    """
+    levels = np.arange(256)
+    means, stds = [], []
+    for channel in range(x.shape[3]):
+        counts = np.zeros(256, dtype=np.int64)
+        for start in range(0, len(x), STATISTICS_CHUNK):
+            counts += np.bincount(x[start : start + STATISTICS_CHUNK, ..., channel].ravel(), minlength=256)
+        total, first, second = int(counts.sum()), int(counts @ levels), int(counts @ levels**2)
+        means.append(first / total / 255)
+        stds.append((total * second - first**2) ** 0.5 / total / 255 or 1.0)
+    return tuple(means), tuple(stds)

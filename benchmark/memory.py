@@ -1,0 +1,24 @@
+"""Host memory: keep what was freed instead of giving it back to the system after every layer."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # glibc's malloc.h
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Tell glibc to serve large tensors from its heap and to keep the heap; return whether it understood.
+
+    By default each large activation is mapped and unmapped, and the system zeroes its pages every time: on
+    one core that took a quarter of a MobileNetV2 step. Results do not change. Does nothing on other systems.
+    """
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):
+        return False
+    return all(
+        mallopt(option, value) for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1), (M_TOP_PAD, 2**26))
+    )

@@ -1,0 +1,70 @@
+"""How clients train: the numbers that a paper's experimental section lists. Presets are YAML files."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+
+from benchmark.errors import require
+
+DTYPES = {"float32": torch.float32, "bf16": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Rounds, local epochs and the local SGD.
+
+    `schedule` sets the learning rate per round: `cosine` falls from `lr` to 0 over the rounds as torch's
+    `CosineAnnealingLR` does, `multistep` multiplies `lr` by `factor` at each round in `milestones` (a milestone of 40
+    first changes the 41st round, as in `MultiStepLR`). `augment` names the steps of `benchmark.augment`. `precision`
+    bf16 is autocast with float32 weights. `last_batch: keep` trains on the short last batch of an epoch, as
+    the papers do. The SGD momentum buffers restart every round. `eval_every` counts rounds; the last round
+    is always evaluated.
+    """
+
+    rounds: int = 20
+    local_epochs: int = 5
+    batch_size: int = 32
+    lr: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 1e-5
+    schedule: Literal["constant", "cosine", "multistep"] = "constant"
+    milestones: tuple[int, ...] = ()
+    factor: float = 0.1
+    augment: Literal["none", "crop_flip", "crop_flip_autoaugment", "autoaugment", "flip_rotate"] = "none"
+    precision: Literal["float32", "bf16", "float64"] = "float32"
+    last_batch: Literal["keep", "drop"] = "keep"
+    eval_every: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "local_epochs", "batch_size", "eval_every"):
+            require(getattr(self, name) >= 1, f"protocol.{name}", "must be at least 1", getattr(self, name))
+        require(self.lr > 0, "protocol.lr", "must be positive", self.lr)
+        require(0 <= self.momentum < 1, "protocol.momentum", "must lie in [0, 1)", self.momentum)
+        require(self.weight_decay >= 0, "protocol.weight_decay", "must not be negative", self.weight_decay)
+
+        require(self.factor > 0, "protocol.factor", "must be positive", self.factor)
+        rising = all(a < b for a, b in pairwise((0, *self.milestones)))
+        require(rising, "protocol.milestones", "must be rising rounds from 1 on", list(self.milestones))
+        if self.schedule == "multistep":
+            require(bool(self.milestones), "protocol.milestones", "must name a round for schedule=multistep", [])
+        else:
+            rule = "is for protocol.schedule=multistep alone"
+            require(not self.milestones, "protocol.milestones", rule, list(self.milestones))
+
+    def lr_at(self, round: int) -> float:
+        """Return the learning rate of a round, counted from 0."""
+        if self.schedule == "cosine":
+            return self.lr * (1 + math.cos(math.pi * round / self.rounds)) / 2
+        if self.schedule == "multistep":
+            return self.lr * self.factor ** sum(round >= milestone for milestone in self.milestones)
+        return self.lr
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights."""
+        return DTYPES[self.precision]

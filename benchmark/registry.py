@@ -1,0 +1,231 @@
+"""Plugins: frozen hyper-parameters under a name. Everything else is derived from this registry."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.metadata
+import math
+import pkgutil
+import re
+import traceback
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin
+
+from benchmark.errors import UserError, did_you_mean
+
+KINDS = {
+    "dataset": "datasets",
+    "partition": "partitions",
+    "model": "models",
+    "algorithm": "algorithms",
+    "addon": "addons",
+}
+ENTRY_POINT_GROUP = "fedspan.plugins"
+PLUGIN_PACKAGES = ("methods", "tasks")
+RESERVED = ("kind", "name", "version")  # they identify a plugin in a record
+
+_plugins: dict[str, dict[str, type[Plugin]]] = {kind: {} for kind in KINDS}
+_discovered = False
+broken_entry_points: dict[str, str] = {}
+
+
+class Plugin:
+    """Frozen hyper-parameters under a registered name.
+
+    `version` is part of a cell's key: raise it when an edit changes results.
+    """
+
+    kind: ClassVar[str]
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+
+    def what(self) -> dict[str, Any]:
+        """Return all that identifies this plugin in a record: name, version and every field that changes results."""
+        values = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(typing.cast(Any, self))
+            if not field.metadata.get("how")
+        }
+        return {"name": self.name, "version": self.version, **values}
+
+    def label(self) -> str:
+        """Return a short text: the name and the fields that differ from their defaults."""
+        changed = [
+            f"{k}={v}"
+            for k, v in self.what().items()
+            if k in defaults_of(type(self)) and v != defaults_of(type(self))[k]
+        ]
+        return f"{self.name}({', '.join(changed)})" if changed else self.name
+
+
+P = TypeVar("P", bound=Plugin)
+
+
+def how(default: Any) -> Any:
+    """Declare a field that says where or how, not what: it never enters a record's key."""
+    return dataclasses.field(default=default, metadata={"how": True})
+
+
+def decorator(kind: str) -> Callable[[str], Callable[[type[P]], type[P]]]:
+    """Return the decorator factory of one kind: ``@algorithm("fedprox")``."""
+
+    @dataclass_transform(frozen_default=True)
+    def named(name: str) -> Callable[[type[P]], type[P]]:
+        def register(cls: type[P]) -> type[P]:
+            if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+                raise UserError(f"{kind} name {name!r} ({cls.__module__}) must be lower case letters, digits and _")
+            if not re.search(r"\b(19|20)\d\d\b", cls.__doc__ or ""):
+                raise UserError(
+                    f"{kind} '{name}' ({cls.__module__}) needs a docstring that names its source with a year"
+                )
+            known = _plugins[kind].get(name)
+            mine, theirs = (f"{c.__module__}.{c.__qualname__}" if c else None for c in (cls, known))
+            if theirs not in (None, mine):
+                raise UserError(f"{kind} '{name}' is registered twice: by {theirs} and by {mine}")
+            plugin = dataclasses.dataclass(frozen=True)(cls)
+            for field in dataclasses.fields(typing.cast(Any, plugin)):
+                if field.name in RESERVED:
+                    raise UserError(f"{kind} '{name}' ({mine}) cannot have a field called '{field.name}'; rename it")
+            plugin.kind, plugin.name = kind, name
+            _plugins[kind][name] = plugin
+            return plugin
+
+        return register
+
+    return named
+
+
+def discover() -> None:
+    """Import every module under `methods` and `tasks`, then the installed entry points, once.
+
+    Raises `UserError` with the place of the mistake for a broken module of this checkout. A broken entry point of
+    another distribution is remembered in `broken_entry_points` and does not stop the rest.
+    """
+    global _discovered
+    if _discovered:
+        return
+    for package_name in PLUGIN_PACKAGES:
+        package = importlib.import_module(package_name)
+        for module in pkgutil.walk_packages(package.__path__, f"{package_name}."):
+            try:
+                importlib.import_module(module.name)
+            except UserError:
+                raise
+            except Exception as error:
+                raise UserError(f"{module.name} cannot be imported: {_one_line(error)} ({_place(error)})") from error
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            entry.load()
+        except (Exception, SystemExit) as error:
+            broken_entry_points[entry.name] = f"{entry.value}: {_one_line(error)}"
+    _discovered = True
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error.msg if isinstance(error, SyntaxError) else error)
+    return f"{type(error).__name__}: {' '.join(text.split())}"
+
+
+def _place(error: Exception) -> str:
+    """Return file and line of the mistake."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}, line {frame.lineno}"
+
+
+def plugins(kind: str) -> Mapping[str, type[Plugin]]:
+    """Return the registered classes of one kind, by name, in alphabetical order."""
+    discover()
+    return dict(sorted(_plugins[kind].items()))
+
+
+def find(kind: str, name: str) -> type[Plugin]:
+    """Return the class registered under `name`; raise `UserError` with a did-you-mean otherwise."""
+    known = plugins(kind)
+    if name not in known:
+        note = f" (its entry point is broken: {broken_entry_points[name]})" if name in broken_entry_points else ""
+        raise UserError(f"unknown {kind} '{name}'{note}{did_you_mean(str(name), known)}")
+    return known[name]
+
+
+def defaults_of(cls: type[Any]) -> dict[str, Any]:
+    """Return the fields of a plugin or protocol class with their default values."""
+    values = {}
+    for field in dataclasses.fields(cls):
+        if field.default is not dataclasses.MISSING:
+            values[field.name] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            values[field.name] = field.default_factory()
+        else:
+            raise UserError(f"{cls.__module__}.{cls.__name__}.{field.name} needs a default value")
+    return values
+
+
+T = TypeVar("T")
+
+
+def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Make `cls` from plain values: unknown fields, wrong types and non-finite numbers raise `UserError`.
+
+    `where` is the override prefix that the message names, as ``algorithm`` in ``algorithm.mu``.
+    """
+    fields = {field.name for field in dataclasses.fields(typing.cast(Any, cls))}
+    hints = typing.get_type_hints(cls)
+    checked = {}
+    for name, value in values.items():
+        if name not in fields:
+            raise UserError(f"unknown field '{where}.{name}'{did_you_mean(name, fields)}")
+        checked[name] = _typed(hints[name], value, f"{where}.{name}".lstrip("."))
+    return cls(**checked)
+
+
+def _typed(hint: Any, value: Any, where: str) -> Any:
+    """Return `value` as the annotated type, or raise `UserError`."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        choices = get_args(hint)
+        if value not in choices or isinstance(value, bool) != isinstance(choices[0], bool):
+            raise UserError(
+                f"{where} must be one of {', '.join(map(str, choices))}, got {value!r}{_near(value, choices)}"
+            )
+        return value
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in get_args(hint):
+            return None
+        return _typed(next(arm for arm in get_args(hint) if arm is not type(None)), value, where)
+    if origin in (tuple, list):
+        if isinstance(value, str) or not isinstance(value, typing.Sequence):
+            raise UserError(f"{where} must be a list, got {value!r}")
+        return tuple(_typed(get_args(hint)[0], item, where) for item in value)
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise UserError(f"{where} must be a mapping, got {value!r}")
+        return {str(name): item for name, item in value.items()}
+    if hint is bool and isinstance(value, bool):
+        return value
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if hint is int and whole and not isinstance(value, bool):
+        return int(value)
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise UserError(f"{where} must be a finite number, got {value!r}")
+        return float(value)
+    if hint is str and isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        return str(value)
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    raise UserError(f"{where} must be {names.get(hint, hint)}, got {value!r}")
+
+
+def _near(value: Any, choices: tuple[Any, ...]) -> str:
+    hint = did_you_mean(str(value), map(str, choices))
+    return hint if "did you mean" in hint else ""
+
+
+def all_plugins() -> Iterator[type[Plugin]]:
+    """Yield every registered class, kind by kind."""
+    for kind in KINDS:
+        yield from plugins(kind).values()

@@ -1,0 +1,121 @@
+"""The axes of a board: what each cell is called along `method`, `partition`, `protocol.rounds`, ...
+
+A plugin is called by its name and those fields that vary between the board's cells of that name, or that
+differ from the plugin's default: ``dirichlet(alpha=0.05)``, ``iid``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from benchmark.board import Planned
+from benchmark.errors import UserError, did_you_mean
+from benchmark.registry import KINDS, defaults_of
+
+NONE = "none"  # no add-ons, or a setting that a cell does not have
+PROTOCOL = "protocol"
+PLUGIN_AXES = ("method", "addons", PROTOCOL, *(kind for kind in KINDS if kind != "addon"))
+PARTS = {"method": ("algorithm", "addons")}
+
+
+def text(value: Any) -> str:
+    """Return a setting's value as a person would type it."""
+    if value is None:
+        return NONE
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(text, value))}]" if value else NONE
+    return str(value)
+
+
+def title(axis: str) -> str:
+    """Return what a heading calls an axis."""
+    return {"addons": "Add-ons"}.get(axis, axis[:1].upper() + axis[1:])
+
+
+def named(axis: str, label: str) -> str:
+    """Return a label that is clear without its axis beside it: ``clients=10``, but ``iid``."""
+    if axis not in PLUGIN_AXES:
+        return f"{axis}={label}"
+    return f"no {title(axis).lower()}" if label == NONE else label
+
+
+class Axes:
+    """The labels of a board's cells, in the order of the cells."""
+
+    def __init__(self, cells: Sequence[Planned]) -> None:
+        self._cells = cells
+        self._values: dict[tuple[str, str], dict[str, set[str]]] = {}
+        self._known: dict[str, list[str]] = {}
+        for planned in cells:
+            for kind, spec, _ in _plugins(planned):
+                seen = self._values.setdefault((kind, spec["name"]), {})
+                for field, value in spec.items():
+                    seen.setdefault(field, set()).add(json.dumps(value))
+
+    def labels(self, axis: str, cells: Iterable[int] | None = None) -> list[str]:
+        """Return the labels of all cells (or of `cells`, by position) along `axis`; `UserError` if none has it."""
+        if axis not in self._known:
+            self._known[axis] = self._labels(axis)
+        labels = self._known[axis]
+        return labels if cells is None else [labels[i] for i in cells]
+
+    def matches(self, axis: str, wanted: Any, cells: Iterable[int] | None = None) -> list[bool]:
+        """Tell for each cell whether its label, or its plugin's bare name, is `wanted` or among them."""
+        choices = {text(choice) for choice in (wanted if isinstance(wanted, (list, tuple)) and wanted else [wanted])}
+        return [label in choices or label.split("(")[0] in choices for label in self.labels(axis, cells)]
+
+    def _labels(self, axis: str) -> list[str]:
+        if axis in PLUGIN_AXES:
+            kinds = PARTS.get(axis, (axis,))
+            labels = []
+            for planned in self._cells:
+                parts = [
+                    self._plugin(kind, spec, defaults) for kind, spec, defaults in _plugins(planned) if kind in kinds
+                ]
+                labels.append(" + ".join(parts) or NONE)
+            return labels
+        settings = [flat(planned.cell.what) for planned in self._cells]
+        if not any(axis in known for known in settings):
+            known = {name for cell in settings for name in cell} | set(PLUGIN_AXES)
+            raise UserError(f"unknown axis '{axis}'{did_you_mean(axis, known)}")
+        return [text(known.get(axis)) for known in settings]
+
+    def _plugin(self, kind: str, spec: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+        varying = self._values[kind, spec["name"]]
+        shown = [
+            f"{field}={text(value)}"
+            for field, value in spec.items()
+            if field not in ("name", "version")
+            and (len(varying[field]) > 1 or (field in defaults and json.dumps(value) != json.dumps(defaults[field])))
+        ]
+        return f"{spec['name']}({', '.join(shown)})" if shown else str(spec["name"])
+
+
+def _plugins(planned: Planned) -> list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """Return (axis, spec with its name, default values) of everything in a cell that has a name and fields."""
+    cell, what = planned.cell, planned.cell.what
+    plugins = [(kind, what[kind], defaults_of(type(getattr(cell, kind)))) for kind in KINDS if kind != "addon"]
+    plugins += [
+        ("addons", spec, defaults_of(type(addon))) for spec, addon in zip(what["addons"], cell.addons, strict=True)
+    ]
+    preset = {"name": str(planned.overrides.get(PROTOCOL, "default")), **what[PROTOCOL]}
+    return [*plugins, (PROTOCOL, preset, {})]
+
+
+def flat(what: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a cell's spec by dotted paths, named as the overrides are: ``partition``, ``addon.feddecorr.beta``."""
+    settings: dict[str, Any] = {}
+    for key, value in what.items():
+        if key == "addons":
+            settings[key] = [addon["name"] for addon in value]
+            for addon in value:
+                settings |= {f"addon.{addon['name']}.{field}": item for field, item in addon.items() if field != "name"}
+        elif isinstance(value, dict):
+            settings |= {key if field == "name" else f"{key}.{field}": item for field, item in value.items()}
+        else:
+            settings[key] = value
+    return settings

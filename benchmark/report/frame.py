@@ -1,0 +1,109 @@
+"""Records to one tidy table: a row per planned cell, with or without a record. Each record is read once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmark.board import Planned
+from benchmark.cell import key_of
+from benchmark.config import command_of, override_text
+from benchmark.record import Record, Results
+
+STATUSES = ("done", "diverged", "skipped", "failed", "missing")
+COSTS = ("seconds", "train_flops", "bytes_up_per_client_round", "bytes_down_per_client_round", "peak_memory_bytes")
+
+
+def collect(cells: Sequence[Planned], results: Results) -> pd.DataFrame:
+    """Return one row per cell, in their order.
+
+    `point` is the same for cells that differ in nothing but the seed; `scores` is the record's stage ->
+    metric -> value; `curve` is (rounds [R], accuracy in percent [R]) and `spectrum` the global model's
+    singular values [k], each None where the record has none. Costs that a record lacks are NaN.
+    """
+    return pd.DataFrame([_row(planned, results) for planned in cells])
+
+
+def _row(planned: Planned, results: Results) -> dict[str, Any]:
+    key = planned.cell.key
+    record = results.read(key) or results.failure(key)
+    try:
+        return _row_of(planned, record)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        blank: Record = {"scores": {}, "curve": {}, "compute": {}, "provenance": {}}
+        reason = f"its record is not what a record should be: {type(error).__name__}: {error}"
+        return _row_of(planned, {"spec": planned.cell.what, "status": "failed", "reason": reason, **blank})
+
+
+def _row_of(planned: Planned, record: Record | None) -> dict[str, Any]:
+    cell = planned.cell
+    spec = record["spec"] if record else cell.what
+    made: dict[str, Any] = record["provenance"] if record else {}
+    return {
+        "key": cell.key,
+        "label": cell.label,
+        "seed": cell.seed,
+        "point": key_of({name: value for name, value in cell.what.items() if name != "seed"}),
+        "what": cell.what,
+        "schema": str(spec.get("schema")),
+        "scale": str(spec.get("scale")),
+        "dataset": json.dumps(spec.get("dataset"), sort_keys=True),
+        "dataset_name": cell.dataset.name,
+        "dataset_digest": made.get("dataset_digest"),
+        "status": record["status"] if record else "missing",
+        "reason": str(record["reason"] or "") if record else "",
+        "command": made.get("command") or command(planned),
+        "scores": record["scores"] if record else {},
+        "curve": _curve(record) if record else None,
+        "spectrum": _spectrum(record) if record else None,
+        **_costs(record or {}),
+        "device": _device(made),
+        "versions": tuple(sorted((str(k), str(v)) for k, v in made.get("versions", {}).items())),
+        "git_commit": made.get("git_commit"),
+    }
+
+
+def command(planned: Planned) -> str:
+    """Return the shell command that makes a cell's record."""
+    return command_of([override_text(name, value) for name, value in planned.overrides.items()])
+
+
+def _costs(record: Record) -> dict[str, float]:
+    compute = record.get("compute", {})
+    sizes = compute.get("bytes", {})
+    found = (
+        compute.get("seconds", {}).get("total"),
+        compute.get("flops", {}).get("train"),
+        sizes.get("up_per_client_round"),
+        sizes.get("down_per_client_round"),
+        compute.get("peak_memory_bytes"),
+    )
+    return {name: float("nan") if value is None else float(value) for name, value in zip(COSTS, found, strict=True)}
+
+
+def _curve(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
+    curve = record["curve"]
+    pairs = [
+        (when, value)
+        for when, value in zip(curve.get("round", []), curve.get("accuracy", []), strict=False)
+        if value is not None
+    ]
+    if not pairs:
+        return None
+    rounds, accuracy = np.array(pairs, dtype=np.float64).T
+    return rounds, accuracy
+
+
+def _spectrum(record: Record) -> np.ndarray | None:
+    values = record.get("spectra", {}).get("global", {}).get("singular_values")
+    return np.array(values, dtype=np.float64) if values else None
+
+
+def _device(made: dict[str, Any]) -> str | None:
+    if "device" not in made:
+        return None
+    return f"{made['device']} · {made.get('gpu') or made.get('processor') or made.get('platform', 'unknown')}"

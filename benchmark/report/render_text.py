@@ -1,0 +1,155 @@
+"""A table as Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+
+from benchmark.report.axes import title
+from benchmark.report.table import COST_COLUMNS, Entry, Tabulated
+
+STATE_TEXT = {"missing": "—", "absent": "—"}  # any other state is written as it is called
+
+
+def state_text(entry: Entry) -> str:
+    """Return what stands in a cell without a number."""
+    return STATE_TEXT.get(entry.state, entry.state)
+
+
+def entry_text(table: Tabulated, entry: Entry | None) -> str:
+    """Return a cell as plain text: ``91.94 ± 0.31 (n=2/3)``; empty where the grid has no such cell."""
+    if entry is None:
+        return ""
+    if entry.mean is None:
+        return state_text(entry)
+    spread = f" ± {table.metric.write(entry.std)}" if entry.std is not None else ""
+    count = f" ({count_text(entry)})" if table.shows_n(entry) else ""
+    return f"{table.metric.write(entry.mean)}{spread}{count}"
+
+
+def count_text(entry: Entry) -> str:
+    """Return the number of seeds with a value, and of how many where some lack: ``n=2/3``."""
+    return f"n={entry.n}" if entry.whole else f"n={entry.n}/{entry.asked}"
+
+
+def _escaped_markdown(text: str) -> str:
+    return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", " ".join(text.split()))
+
+
+def to_markdown(table: Tabulated) -> str:
+    """Return the table under its title, with caption and notes."""
+
+    def cell(entry: Entry | None) -> str:
+        body = _escaped_markdown(entry_text(table, entry))
+        if entry is None:
+            return body
+        marks = f" [{', '.join(entry.marks)}]" if entry.marks else ""
+        return (f"**{body}**" if entry.best else body) + marks
+
+    names = [*map(title, table.row_axes), *map(table.heading, table.columns)]
+    names += [column.title for column in COST_COLUMNS]
+    body = [
+        [*map(_escaped_markdown, row.labels), *map(cell, row.entries), *(c.write(c.of(row.cost)) for c in COST_COLUMNS)]
+        for row in table.rows
+    ]
+    align = ["left"] * len(table.row_axes) + ["right"] * (len(names) - len(table.row_axes))
+    grid = pd.DataFrame(body).to_markdown(
+        index=False, headers=list(map(_escaped_markdown, names)), colalign=align, disable_numparse=True
+    )
+    notes = [f"- [{mark}] {_escaped_markdown(note)}" for mark, note in table.notes]
+    notes += [f"- {_escaped_markdown(remark)}" for remark in table.remarks]
+    blocks = [f"### Table {table.number}. {_escaped_markdown(table.title)}", _escaped_markdown(table.caption), grid]
+    return "\n\n".join([*blocks, *(["\n".join(notes)] if notes else [])]) + "\n"
+
+
+def to_csv(table: Tabulated) -> str:
+    """Return one line per table cell with full precision: score, seeds, cost, keys and reasons."""
+    lines = []
+    for row in table.rows:
+        for column, entry in zip(table.columns, row.entries, strict=True):
+            if entry is None:
+                continue
+            lines.append(
+                {
+                    **dict(zip(table.row_axes, row.labels, strict=True)),
+                    **dict(zip(table.column_axes, column, strict=True)),
+                    "metric": f"{table.metric.stage}.{table.metric.name}",
+                    "state": "done" if entry.state == "value" else entry.state,
+                    "mean": entry.mean,
+                    "std": entry.std,
+                    "n": entry.n,
+                    "asked": entry.asked,
+                    "best": entry.best,
+                    **entry.cost,
+                    "seeds": " ".join(str(run.seed) for run in entry.runs),
+                    "statuses": " ".join(run.status for run in entry.runs),
+                    "keys": " ".join(run.key for run in entry.runs),
+                    "reasons": "; ".join(dict.fromkeys(run.reason for run in entry.runs if run.reason)),
+                }
+            )
+    return pd.DataFrame(lines).to_csv(index=False, lineterminator="\n")
+
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "±": r"$\pm$",
+    "—": "---",
+    "·": r"$\cdot$",
+}
+
+
+def _escaped_latex(text: str) -> str:
+    return "".join(LATEX.get(character, character) for character in " ".join(text.split()))
+
+
+def to_latex(table: Tabulated, label: str) -> str:
+    """Return a table environment for the package booktabs; `label` is the name to refer to it."""
+
+    def cell(entry: Entry | None) -> str:
+        body = _escaped_latex(entry_text(table, entry))
+        if entry is None:
+            return body
+        marks = rf"\textsuperscript{{{','.join(entry.marks)}}}" if entry.marks else ""
+        return (rf"\textbf{{{body}}}" if entry.best else body) + marks
+
+    heads = [*map(title, table.row_axes), *map(table.heading, table.columns)]
+    heads += [column.title for column in COST_COLUMNS]
+    columns = "l" * len(table.row_axes) + "r" * (len(heads) - len(table.row_axes))
+    lines = [" & ".join(map(_escaped_latex, heads))]
+    for row in table.rows:
+        costs = [_escaped_latex(column.write(column.of(row.cost))) for column in COST_COLUMNS]
+        lines.append(" & ".join([*map(_escaped_latex, row.labels), *map(cell, row.entries), *costs]))
+    notes = [rf"\textsuperscript{{{mark}}}~{_escaped_latex(note)}" for mark, note in table.notes]
+    notes += [_escaped_latex(remark) for remark in table.remarks]
+    head, *body = [f"    {line} \\\\" for line in lines]
+    return "\n".join(
+        [
+            "% needs \\usepackage{booktabs}",
+            r"\begin{table}",
+            r"  \centering",
+            rf"  \caption{{{_escaped_latex(table.title)}. {_escaped_latex(table.caption)}}}",
+            rf"  \label{{{re.sub(r'[^A-Za-z0-9:-]', '-', label)}}}",
+            rf"  \begin{{tabular}}{{{columns}}}",
+            r"    \toprule",
+            head,
+            r"    \midrule",
+            *body,
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            *(rf"  \par\smallskip\footnotesize {note}" for note in notes),
+            r"\end{table}",
+            "",
+        ]
+    )

@@ -1,0 +1,423 @@
+"""The tidy frame to tables: mean and standard deviation over seeds, with everything that is missing said."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pandas as pd
+
+from benchmark.board import Figure, Table
+from benchmark.errors import UserError, did_you_mean
+from benchmark.report.axes import PARTS, Axes, flat, named, text
+from benchmark.report.frame import COSTS
+
+REFUSED = "refused"  # a record that must not be averaged with the others of its table
+BAD = ("failed", "diverged", "skipped", REFUSED, "missing")  # what an empty cell is called: the worst first
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A score of the records: `stage`.`name`, how it is written, and which way is better (+1, -1, or 0)."""
+
+    stage: str
+    name: str
+    digits: int
+    better: int
+    unit: str = ""
+
+    @classmethod
+    def of(cls, path: str) -> Metric:
+        """Return the metric of ``stage.metric``; raise `UserError` if it is not written so."""
+        stage, dot, name = path.partition(".")
+        if not (stage and dot and name):
+            raise UserError(f"metric '{path}' must be written stage.metric, as trained.accuracy")
+        if name.split(".")[0].endswith("accuracy"):
+            return cls(stage, name, 2, +1, "%")
+        if name.endswith("accuracy_std"):
+            return cls(stage, name, 2, 0, "%")
+        return cls(stage, name, 4, -1 if name.endswith("loss") else 0)
+
+    @property
+    def label(self) -> str:
+        """What it is, for people."""
+        return f"{re.sub('[._]', ' ', self.name)} ({self.stage})" + (f", {self.unit}" if self.unit else "")
+
+    def write(self, value: float) -> str:
+        """Return the value with the metric's digits."""
+        return f"{value:.{self.digits}f}"
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """One run behind a table cell; `value` is None without a number."""
+
+    seed: int
+    key: str
+    status: str
+    reason: str
+    command: str
+    value: float | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One table cell: mean and sample standard deviation over the `n` seeds that have a value, of `asked`.
+
+    Without a value `state` says why: ``n/a`` (the metric is null by definition), ``absent`` (the records
+    have no such score), or one of `BAD`. `std` is None below two seeds. `marks` point to the notes.
+    """
+
+    state: str
+    mean: float | None
+    std: float | None
+    n: int
+    asked: int
+    cost: dict[str, float]
+    runs: tuple[SeedRun, ...]
+    marks: tuple[str, ...] = ()
+    best: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether every seed that the grid asks for has a value."""
+        return self.n == self.asked
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: a label per row axis, an entry per column (None where the grid has no such cell), its cost."""
+
+    labels: tuple[str, ...]
+    entries: tuple[Entry | None, ...]
+    cost: dict[str, float]
+    filters: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Tabulated:
+    """A table ready to be written in any format. `columns` has one label per column axis each."""
+
+    number: int
+    title: str
+    metric: Metric
+    row_axes: tuple[str, ...]
+    column_axes: tuple[str, ...]
+    filter_axes: tuple[str, ...]
+    columns: tuple[tuple[str, ...], ...]
+    rows: tuple[Row, ...]
+    notes: tuple[tuple[str, str], ...]  # mark, text
+    remarks: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    def heading(self, column: tuple[str, ...]) -> str:
+        """Return one column's heading."""
+        return (
+            ", ".join(named(axis, label) for axis, label in zip(self.column_axes, column, strict=True))
+            or self.metric.label
+        )
+
+    @property
+    def asked(self) -> set[int]:
+        """How many seeds the grid asks for, over all cells."""
+        return {entry.asked for row in self.rows for entry in row.entries if entry}
+
+    @property
+    def caption(self) -> str:
+        """One line that says how to read the numbers."""
+        seeds = self.asked
+        if seeds == {1}:
+            how = f"{self.metric.label}, one seed"
+        else:
+            count = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
+            how = f"{self.metric.label}: mean ± sample standard deviation over {count} seeds"
+        best = {+1: "the highest", -1: "the lowest"}.get(self.metric.better)
+        bold = f"; bold is {best} mean of a column" if best and len(self.rows) > 1 else ""
+        return f"{how[0].upper()}{how[1:]}{bold}. {COST_CAPTION}"
+
+    def shows_n(self, entry: Entry) -> bool:
+        """Whether the number of seeds is written in the cell: it is not the one that the caption gives."""
+        return entry.n > 0 and (not entry.whole or len(self.asked) > 1)
+
+
+@dataclass
+class Arranged:
+    """The runs of one table or figure, with `row` and `column` (tuples of labels) and `state` added."""
+
+    runs: pd.DataFrame
+    row_axes: tuple[str, ...]
+    column_axes: tuple[str, ...]
+    problems: list[str] = field(default_factory=list)
+
+
+def arrange(frame: pd.DataFrame, axes: Axes, part: Table | Figure) -> Arranged:
+    """Return the runs of one table or figure. Raise `UserError` for an unknown axis or if `where` leaves nothing.
+
+    Runs that must not be compared or averaged with the others get the state `refused`, and a problem says so.
+    """
+    runs = frame.assign(state=frame["status"])
+    for axis, wanted in part.where.items():
+        runs = runs[axes.matches(axis, wanted, runs.index)]
+        if runs.empty:
+            raise UserError(
+                f"where: {axis}={text(wanted)} selects no cell{did_you_mean(text(wanted), set(axes.labels(axis)))}"
+            )
+    for name, names in (("row", part.rows), ("column", part.columns)):
+        labels = list(zip(*(axes.labels(axis, runs.index) for axis in names), strict=True)) or [()] * len(runs)
+        runs = runs.assign(**{name: pd.Series(labels, index=runs.index, dtype=object)})
+    arranged = Arranged(runs, part.rows, part.columns)
+    for name in ("schema", "scale"):
+        _refuse_minority(arranged, runs.index, name, "")
+    for dataset, group in runs.groupby("dataset_name", sort=False):
+        for _, same in group.groupby("dataset", sort=False):
+            _refuse_minority(arranged, same.index, "dataset_digest", f" of {dataset}")
+    _refuse_mixtures(arranged)
+    return arranged
+
+
+def _refuse_minority(arranged: Arranged, index: pd.Index[int], name: str, of: str) -> None:
+    """Refuse the runs whose `name` is not the one that most records have (at a tie, the first of the grid)."""
+    runs = arranged.runs.loc[index]
+    recorded = runs[(runs["status"] != "missing") & runs[name].notna()]
+    counts = recorded[name].value_counts(sort=False)
+    kept = counts.idxmax() if len(counts) else runs[name].iloc[0]
+    strangers = runs[runs[name].notna() & (runs[name] != kept)]
+    if strangers.empty:
+        return
+    what = name.replace("_", " ")
+    arranged.runs.loc[strangers.index, "state"] = REFUSED
+    for value, group in strangers.groupby(name, sort=False):
+        reason = f"{what}{of} is {_short(value)}, the others' is {_short(kept)}"
+        arranged.runs.loc[group.index, "reason"] = reason
+        found = int((group["status"] != "missing").sum())
+        if found:
+            arranged.problems.append(
+                f"{found} {'record is' if found == 1 else 'records are'} left out: {reason} "
+                f"(first: {group[group['status'] != 'missing']['key'].iloc[0]})"
+            )
+
+
+def _short(value: Any) -> str:
+    return str(value)[:12]
+
+
+def _refuse_mixtures(arranged: Arranged) -> None:
+    """Refuse cells whose runs differ in more than the seed: their mean would mean nothing."""
+    usable = arranged.runs[arranged.runs["state"] != REFUSED]
+    places = usable.groupby(["row", "column"], sort=False)["point"]
+    several = usable[places.transform("nunique") > 1]
+    mixed: dict[str, list[Any]] = {}
+    for _, group in several.groupby(["row", "column"], sort=False):
+        settings = [flat(what) for what in group.drop_duplicates("point")["what"]]
+        first, names = settings[0], sorted(set().union(*settings) - {"seed"})
+        differing = [name for name in names if any(other.get(name) != first.get(name) for other in settings)]
+        mixed.setdefault(", ".join(differing), []).extend(group.index)
+    for differences, index in mixed.items():
+        arranged.runs.loc[index, "state"] = REFUSED
+        arranged.runs.loc[index, "reason"] = f"it mixes runs that differ in {differences}"
+        arranged.problems.append(
+            f"{len(index)} runs are left out: cells mix runs that differ in {differences}; "
+            f"name that in rows or columns, or choose one with where"
+        )
+
+
+def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabulated:
+    """Return a table of the board; raise `UserError` if it cannot be made."""
+    metric = Metric.of(table.metric)
+    arranged = arrange(frame, axes, table)
+    runs = arranged.runs
+    done = runs["state"] == "done"
+    holders = [metric.name in scores.get(metric.stage, {}) for scores in runs["scores"]]
+    values = [scores.get(metric.stage, {}).get(metric.name) for scores in runs["scores"]]
+    runs = runs.assign(holds=holders, value=pd.Series(values, index=runs.index, dtype="float64").where(done))
+    problems = [*arranged.problems, *_absent(runs[done], metric)]
+
+    columns = tuple(dict.fromkeys(runs["column"]))
+    places: dict[tuple[Any, Any], list[Any]] = {}
+    for run in runs.itertuples(index=False):
+        places.setdefault((run.row, run.column), []).append(run)
+    notes = _Notes()
+    entries = {place: _entry(cell, metric, notes) for place, cell in places.items()}
+    filter_axes = tuple(part for name in table.rows for part in PARTS.get(name, (name,)))
+    filters = dict(
+        zip(runs["row"], zip(*(axes.labels(name, runs.index) for name in filter_axes), strict=True), strict=False)
+    )
+    rows = [
+        Row(
+            labels,
+            tuple(entries.get((labels, column)) for column in columns),
+            _mean_cost([run for column in columns for run in places.get((labels, column), ())]),
+            filters.get(labels, ()),
+        )
+        for labels in dict.fromkeys(runs["row"])
+    ]
+    devices = runs[done]["device"].dropna().unique()
+    remarks = (
+        [f"The seconds come from {len(devices)} kinds of machine: {', '.join(devices)}."] if len(devices) > 1 else []
+    )
+    return Tabulated(
+        number,
+        table.title or metric.label,
+        metric,
+        table.rows,
+        table.columns,
+        filter_axes,
+        columns,
+        tuple(_mark_best(rows, metric)),
+        tuple(notes.found),
+        tuple(remarks),
+        tuple(problems),
+    )
+
+
+def _absent(done: pd.DataFrame, metric: Metric) -> list[str]:
+    """Return a problem if finished records lack the score."""
+    lacking = done[~done["holds"]]
+    if lacking.empty:
+        return []
+    path = f"{metric.stage}.{metric.name}"
+    known = {f"{stage}.{name}" for scores in done["scores"] for stage, metrics in scores.items() for name in metrics}
+    hint = did_you_mean(path, known) if len(lacking) == len(done) else f" (first: {lacking['key'].iloc[0]})"
+    return [f"{len(lacking)} of {len(done)} finished records have no {path}{hint}"]
+
+
+def _mean_cost(runs: list[Any]) -> dict[str, float]:
+    done = [run for run in runs if run.state == "done"]
+    known = {name: [value for run in done if math.isfinite(value := getattr(run, name))] for name in COSTS}
+    return {name: math.fsum(values) / len(values) if values else math.nan for name, values in known.items()}
+
+
+class _Notes:
+    """Footnotes: one mark per distinct reason."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, str]] = []
+        self._marks: dict[str, str] = {}
+
+    def mark(self, note: str) -> str:
+        if note not in self._marks:
+            self._marks[note] = letters(len(self._marks))
+            self.found.append((self._marks[note], note))
+        return self._marks[note]
+
+
+def letters(number: int) -> str:
+    """Return a, b, ..., z, aa, ab, ... for 0, 1, ..."""
+    head, last = divmod(number, 26)
+    return (letters(head - 1) if head else "") + chr(ord("a") + last)
+
+
+def _entry(runs: list[Any], metric: Metric, notes: _Notes) -> Entry:
+    values = [float(run.value) for run in runs if not math.isnan(run.value)]
+    asked = len({run.seed for run in runs})
+    states = {run.state for run in runs}
+    holds = all(run.holds for run in runs if run.state == "done")
+    marks: dict[str, None] = {}
+    if len(values) < asked:
+        for run in runs:
+            if run.state not in ("done", "missing"):
+                marks[notes.mark(f"{run.state}: {run.reason}" if run.reason else run.state)] = None
+        if not holds:
+            marks[notes.mark(f"finished, but without {metric.stage}.{metric.name}")] = None
+    if values:
+        state = "value"
+    elif "done" in states:
+        state = "n/a" if holds else "absent"
+    else:
+        state = next(bad for bad in BAD if bad in states)
+    return Entry(
+        state=state,
+        mean=statistics.fmean(values) if values else None,
+        std=statistics.stdev(values) if len(values) > 1 else None,
+        n=len(values),
+        asked=asked,
+        cost=_mean_cost(runs),
+        runs=tuple(
+            SeedRun(run.seed, run.key, run.state, run.reason, run.command, None if math.isnan(run.value) else run.value)
+            for run in sorted(runs, key=lambda run: run.seed)
+        ),
+        marks=tuple(sorted(marks, key=lambda mark: (len(mark), mark))),
+    )
+
+
+def _mark_best(rows: list[Row], metric: Metric) -> list[Row]:
+    """Mark the best mean of each column, and what ties with it as printed.
+
+    Cells that lack seeds compete only where no cell of the column is whole.
+    """
+    if not metric.better or len(rows) < 2:
+        return rows
+    marked = [list(row.entries) for row in rows]
+    for i in range(len(rows[0].entries)):
+        valued = [entry for entries in marked if (entry := entries[i]) is not None and entry.mean is not None]
+        competing = [entry for entry in valued if entry.whole] or valued
+        if not competing:
+            continue
+        best = metric.write(
+            metric.better * max(metric.better * entry.mean for entry in competing if entry.mean is not None)
+        )
+        for entries in marked:
+            entry = entries[i]
+            if entry in competing and entry is not None and entry.mean is not None and metric.write(entry.mean) == best:
+                entries[i] = replace(entry, best=True)
+    return [replace(row, entries=tuple(entries)) for row, entries in zip(rows, marked, strict=True)]
+
+
+def _scaled(value: float, base: float, units: str, unit: str) -> str:
+    if not math.isfinite(value):
+        return "—"
+    power = 0
+    while abs(value) >= base and power < len(units.split()):
+        value, power = value / base, power + 1
+    prefix = ["", *units.split()][power]
+    digits = 0 if value >= 100 or (power == 0 and value == int(value)) else 1 if value >= 10 else 2
+    return f"{value:.{digits}f} {prefix}{unit}"
+
+
+def write_seconds(value: float) -> str:
+    """Return a duration for people."""
+    if not math.isfinite(value):
+        return "—"
+    for limit, divisor, unit in ((90, 1, "s"), (5400, 60, "min"), (math.inf, 3600, "h")):
+        if value < limit:
+            return f"{value / divisor:.1f} {unit}"
+    raise AssertionError
+
+
+def write_bytes(value: float) -> str:
+    """Return a size for people, in decimal units."""
+    return _scaled(value, 1000, "k M G T P", "B")
+
+
+def write_flops(value: float) -> str:
+    """Return a number of floating-point operations for people."""
+    return _scaled(value, 1000, "k M G T P E", "FLOP")
+
+
+@dataclass(frozen=True)
+class CostColumn:
+    """A cost beside the scores: the sum of `parts`, for people."""
+
+    title: str
+    parts: tuple[str, ...]
+    write: Callable[[float], str]
+
+    def of(self, cost: dict[str, float]) -> float:
+        """Return the number, NaN if unknown."""
+        return sum(cost[part] for part in self.parts)
+
+
+COST_CAPTION = (
+    "Costs are means over a row's finished runs: wall-clock time, training compute, "
+    "traffic up and down per client and round, peak memory."
+)
+COST_COLUMNS = (
+    CostColumn("Time", ("seconds",), write_seconds),
+    CostColumn("Compute", ("train_flops",), write_flops),
+    CostColumn("Traffic", ("bytes_up_per_client_round", "bytes_down_per_client_round"), write_bytes),
+    CostColumn("Memory", ("peak_memory_bytes",), write_bytes),
+)

@@ -1,0 +1,248 @@
+"""What a method is tried on: datasets, partitions over clients, models. Plugins subclass these three."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmark.errors import UserError, require
+from benchmark.net import Net
+from benchmark.registry import Plugin, decorator
+
+
+@dataclass(frozen=True)
+class Images:
+    """Some images: `x` uint8 [N, H, W, C] (channels last, perhaps memory-mapped), `y` int64 [N].
+
+    `domain` int64 [N] says which of the dataset's domains each image comes from, where it has domains.
+    """
+
+    x: Tensor
+    y: Tensor
+    domain: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, indices: Tensor) -> Images:
+        """Return the images at `indices`, in that order."""
+        return Images(self.x[indices], self.y[indices], None if self.domain is None else self.domain[indices])
+
+    def to(self, device: torch.device) -> Images:
+        """Return the images on a device."""
+        return Images(self.x.to(device), self.y.to(device), None if self.domain is None else self.domain.to(device))
+
+    def followed_by(self, other: Images) -> Images:
+        """Return these images and then those of `other`."""
+        domain = None
+        if self.domain is not None and other.domain is not None:
+            domain = torch.cat([self.domain, other.domain])
+        return Images(torch.cat([self.x, other.x]), torch.cat([self.y, other.y]), domain)
+
+
+@dataclass(frozen=True)
+class Data:
+    """A decoded dataset. `mean` and `std` normalise pixels scaled to [0, 1], one number per channel.
+
+    `domains` names the domains that its images come from, if it has any: `Images.domain` counts into them.
+    """
+
+    train: Images
+    test: Images
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    digest: str
+    domains: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        _, height, width, channels = self.train.x.shape
+        return channels, height, width
+
+
+def content_digest(*arrays: np.ndarray | Tensor) -> str:
+    """Return a sha256 over shapes, types and bytes."""
+    sha = hashlib.sha256()
+    for array in arrays:
+        flat = np.ascontiguousarray(np.asarray(array))
+        sha.update(f"{flat.shape}{flat.dtype.str}".encode())
+        sha.update(flat.tobytes())
+    return sha.hexdigest()
+
+
+@dataclass(frozen=True)
+class Dataset(Plugin):
+    """Base of the dataset plugins.
+
+    `limit` > 0 keeps at most that many images of each split, class by class, and domain by domain where there are any.
+    """
+
+    limit: int = 0
+
+    def load(self, cache: Path) -> Data:
+        """Return the whole decoded dataset; `cache` is the folder for decoded arrays. Raise `UserError` if absent."""
+        raise NotImplementedError
+
+    def prepare(self, cache: Path) -> Data:
+        """Return the dataset, checked and cut to `limit`."""
+        require(self.limit >= 0, "dataset.limit", "must be 0 (all) or more", self.limit)
+        data = self.load(cache)
+        for split, images in (("train", data.train), ("test", data.test)):
+            if not len(images):
+                raise UserError(f"dataset '{self.name}' has no {split} images; check dataset.root")
+            if int(images.y.min()) < 0 or int(images.y.max()) >= len(data.classes):
+                raise UserError(
+                    f"dataset '{self.name}' has {split} labels outside 0..{len(data.classes) - 1}; check its files"
+                )
+            found = [] if images.domain is None else images.domain.unique().tolist()
+            if found != list(range(len(data.domains))):
+                raise UserError(
+                    f"dataset '{self.name}' has {split} images of domains {found}, not of its {len(data.domains)}; "
+                    "check its files"
+                )
+        if not self.limit:
+            return data
+        train, test = (_cut(images, self.limit) for images in (data.train, data.test))
+        digest = content_digest(np.frombuffer(data.digest.encode(), np.uint8), np.array([self.limit]))
+        return replace(data, train=train, test=test, digest=digest)
+
+
+def _cut(images: Images, limit: int) -> Images:
+    """Keep the first images of each class in turn, its domains in turn, until there are `limit`, in their order."""
+    if limit >= len(images):
+        return images
+    labels = images.y.numpy()
+    turn = _turns(labels)
+    if images.domain is not None:
+        domains, domain = int(images.domain.max()) + 1, images.domain.numpy()
+        # Classes begin with different domains, so that a small limit still reaches every domain.
+        order = np.lexsort(((domain + labels) % domains, _turns(labels * domains + domain), labels))
+        turn[order] = _turns(labels[order])
+    kept = torch.from_numpy(np.sort(np.lexsort((labels, turn))[:limit]))
+    return images.take(kept)
+
+
+def _turns(keys: np.ndarray) -> np.ndarray:
+    """Return for each element how many equal ones come before it."""
+    order = np.argsort(keys, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(keys))])
+    turn = np.empty(len(keys), dtype=np.int64)
+    turn[order] = np.arange(len(keys)) - starts[keys[order]]
+    return turn
+
+
+@dataclass(frozen=True)
+class Split:
+    """Who holds what: `train[k]` are the indices of client k into the training images.
+
+    `test[k]` are the indices of the test images that client k is tested on; without it everybody is tested on
+    all of them. In a `pooled` split all indices count into the training images followed by the test images.
+    """
+
+    train: tuple[np.ndarray, ...]
+    test: tuple[np.ndarray, ...] | None = None
+    pooled: bool = False
+
+    @property
+    def digest(self) -> str:
+        """A sha256 over all index lists."""
+        lists = [np.asarray(indices, dtype=np.int64) for indices in self.train]
+        if self.test is not None:
+            lists += [
+                np.array([len(self.train), self.pooled]),
+                *(np.asarray(part, dtype=np.int64) for part in self.test),
+            ]
+        return content_digest(*lists)
+
+    def apply(self, data: Data) -> tuple[Data, Split]:
+        """Return the images that somebody holds or is tested on, and the split that counts into those."""
+        train, test, tests = data.train, data.test, self.test
+        if self.pooled:
+            train = test = data.train.followed_by(data.test)
+        train, trains = _in_use(train, self.train)
+        if tests is not None:
+            test, tests = _in_use(test, tests)
+        return replace(data, train=train, test=test), Split(trains, tests)
+
+
+def _in_use(images: Images, parts: tuple[np.ndarray, ...]) -> tuple[Images, tuple[np.ndarray, ...]]:
+    used = np.zeros(len(images), dtype=bool)
+    used[np.concatenate(parts)] = True
+    if used.all():
+        return images, parts
+    place = np.cumsum(used) - 1
+    return images.take(torch.from_numpy(np.flatnonzero(used))), tuple(place[part] for part in parts)
+
+
+def grouped(keys: np.ndarray, groups: int) -> list[np.ndarray]:
+    """Return for each of 0..groups-1 the positions where `keys` [N] has that value, ascending."""
+    # NumPy sorts small integer types by radix, in linear time.
+    order = np.argsort(keys.astype(np.min_scalar_type(max(groups - 1, 0))), kind="stable")
+    return np.split(order, np.cumsum(np.bincount(keys, minlength=groups))[:-1])
+
+
+@dataclass(frozen=True)
+class Partition(Plugin):
+    """Base of the partition plugins: most override `split`, those that look beyond training labels `assign`."""
+
+    def split(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Sequence[np.ndarray]:
+        """Return one index array per client over `labels` [N]; raise `UserError` if it cannot be done."""
+        raise NotImplementedError
+
+    def assign(self, data: Data, clients: int, rng: np.random.Generator) -> Split:
+        """Return who holds which images, and is tested on which; raise `UserError` if it cannot be done."""
+        return Split(tuple(self.split(data.train.y.numpy(), len(data.classes), clients, rng)))
+
+    def prepare(self, data: Data, clients: int, rng: np.random.Generator) -> Split:
+        """Return the checked split: every training index at most once, no client without training or test images."""
+        if clients > len(data.train):
+            raise UserError(
+                f"clients={clients} is more than the {len(data.train)} training images; "
+                "lower clients, raise dataset.limit"
+            )
+        split = self.assign(data, clients, rng)
+        train = tuple(np.sort(np.asarray(part, dtype=np.int64)) for part in split.train)
+        test = None if split.test is None else tuple(np.sort(np.asarray(part, dtype=np.int64)) for part in split.test)
+        trains, tests = len(data.train), len(data.test)
+        if split.pooled:
+            trains = tests = trains + tests
+        held = _uses(train, clients, trains)
+        if held is None or held.max() > 1:
+            raise UserError(f"partition '{self.name}' gave an image twice, an empty client or a wrong client count")
+        if test is not None:
+            tested = _uses(test, clients, tests)
+            if tested is None or (split.pooled and (held + tested).max() > 1):
+                raise UserError(f"partition '{self.name}' left a client without test images or tests on training ones")
+        return Split(train, test, split.pooled)
+
+
+def _uses(parts: tuple[np.ndarray, ...], clients: int, images: int) -> np.ndarray | None:
+    """Return how often each image is in `parts`, or None unless each client has some and all indices are in range."""
+    if len(parts) != clients or min(map(len, parts)) == 0:
+        return None
+    taken = np.concatenate(parts)
+    if taken.min() < 0 or taken.max() >= images:
+        return None
+    return np.bincount(taken, minlength=images)
+
+
+@dataclass(frozen=True)
+class Model(Plugin):
+    """Base of the model plugins."""
+
+    def build(self, shape: tuple[int, int, int], classes: int) -> Net:
+        """Return a fresh net for images of `shape` (channels, height, width); raise `Incompatible` if it cannot."""
+        raise NotImplementedError
+
+
+dataset = decorator("dataset")
+partition = decorator("partition")
+model = decorator("model")

@@ -1,0 +1,86 @@
+"""Arithmetic over trees: a tree is a ``dict[str, Tensor]`` keyed by parameter path."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+Tree = dict[str, Tensor]
+
+
+def tree_map(function: Callable[..., Tensor], first: Mapping[str, Tensor], *rest: Mapping[str, Tensor]) -> Tree:
+    """Apply `function` leaf by leaf; every tree must have the keys of the first."""
+    return {path: function(leaf, *(tree[path] for tree in rest)) for path, leaf in first.items()}
+
+
+def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tree:
+    """Return ``a + b``."""
+    return tree_map(torch.add, a, b)
+
+
+def sub(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tree:
+    """Return ``a - b``."""
+    return tree_map(torch.sub, a, b)
+
+
+def scale(a: Mapping[str, Tensor], factor: float | Tensor) -> Tree:
+    """Return ``factor * a``."""
+    return tree_map(lambda leaf: leaf * factor, a)
+
+
+def zeros(a: Mapping[str, Tensor]) -> Tree:
+    """Return a tree of zeros with the shapes and types of `a`."""
+    return tree_map(torch.zeros_like, a)
+
+
+def clone(a: Mapping[str, Tensor]) -> Tree:
+    """Return a copy that shares no memory with `a`."""
+    return tree_map(lambda leaf: leaf.detach().clone(), a)
+
+
+def sqdist(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
+    """Return the squared Euclidean distance over all leaves of `a`, a scalar."""
+    return torch.stack([(leaf - b[path]).square().sum() for path, leaf in a.items()]).sum()
+
+
+def sqnorm(a: Mapping[str, Tensor]) -> Tensor:
+    """Return the squared Euclidean norm over all leaves, a float64 scalar."""
+    return torch.stack([leaf.double().square().sum() for leaf in a.values()]).sum()
+
+
+def prefixed(prefix: str, a: Mapping[str, Tensor]) -> Tree:
+    """Return `a` under names that begin with `prefix`, so that several trees fit into one."""
+    return {f"{prefix}/{path}": leaf for path, leaf in a.items()}
+
+
+def under(prefix: str, a: Mapping[str, Tensor]) -> Tree:
+    """Return the part of `a` that `prefixed` put there."""
+    return {path.removeprefix(f"{prefix}/"): leaf for path, leaf in a.items() if path.startswith(f"{prefix}/")}
+
+
+def to_device(a: Mapping[str, Tensor], device: torch.device | str) -> Tree:
+    """Return `a` on `device`."""
+    return tree_map(lambda leaf: leaf.to(device), a)
+
+
+def nbytes(a: Mapping[str, Tensor]) -> int:
+    """Return the bytes that the leaves hold."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in a.values())
+
+
+def finite(a: Mapping[str, Tensor]) -> bool:
+    """Tell whether every number of the tree is finite."""
+    return all(bool(torch.isfinite(leaf).all()) for leaf in a.values() if leaf.is_floating_point())
+
+
+def digest(a: Mapping[str, Tensor]) -> str:
+    """Return a sha256 over paths, types, shapes and bytes, in path order."""
+    sha = hashlib.sha256()
+    for path in sorted(a):
+        leaf = a[path].detach().cpu().contiguous()
+        sha.update(f"{path}|{leaf.dtype}|{tuple(leaf.shape)}|".encode())
+        sha.update(leaf.flatten().view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
