@@ -1,0 +1,1 @@
+"""Tasks: datasets, partitions and models, one plugin per file."""

@@ -1,0 +1,1 @@
+"""Datasets, one per file."""

@@ -1,0 +1,148 @@
+"""What CIFAR-10 and CIFAR-100 have in common: the format of their archives, or a user's own images."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from benchmark.archives import Root, open_root
+from benchmark.cache import cached
+from benchmark.errors import UserError
+from benchmark.labelled import SPLITS, Labelled, Statistics, data_of, load_labelled, some, warn_of_other_counts
+from benchmark.published import Published, PublishedFile
+from benchmark.registry import how
+from benchmark.task import Data
+from tasks.datasets.image_folder import LAYOUT, class_folders
+
+SIZE = 32
+PIXELS = 3 * SIZE * SIZE
+
+
+@dataclass(frozen=True)
+class Cifar(Published):
+    """Base of both: the python archive of the publisher, or with `source` an image folder or archive."""
+
+    source: str = how("")
+    unreadable: Literal["error", "skip"] = "error"
+
+    counts: ClassVar[dict[str, int]] = {"train": 50_000, "test": 10_000}
+    class_count: ClassVar[int]
+    statistics: ClassVar[Statistics]  # of the training images, as the papers' code has them
+
+    def __post_init__(self) -> None:
+        if self.root and self.source:
+            raise UserError(
+                "dataset.root names the published archive and dataset.source other images: give one of the two"
+            )
+
+    def published(self) -> Any:
+        """Return torchvision's class, which states address, checksum and members of the archive."""
+        raise NotImplementedError
+
+    def files(self) -> tuple[PublishedFile, ...]:
+        facts = self.published()
+        return (PublishedFile(facts.filename, f"md5:{facts.tgz_md5}", (facts.url,)),)
+
+    def what(self) -> dict[str, Any]:
+        mine = super().what()
+        if not self.source:
+            del mine["unreadable"]  # it is about image files
+            return mine
+        return mine | {"content": self._source().digest()}
+
+    def _source(self) -> Root:
+        return open_root(self.source, SPLITS, LAYOUT, setting="dataset.source")
+
+    def load(self, cache: Path) -> Data:
+        if self.source:
+            root = self._source()
+            key = f"{self.name}-v{self.version}-{root.digest()[:32]}-{self.unreadable}"
+            return load_labelled(cache, key, SIZE, self.unreadable, lambda: self._labelled(root), self.statistics)
+        [file] = self.files()
+        key = f"{self.name}-v{self.version}-{file.checksum.partition(':')[2]}"
+        return data_of(cached(cache, key, lambda: self._read(self.whole(cache)[0])), self.statistics)
+
+    def _labelled(self, root: Root) -> Labelled:
+        labelled = class_folders(root)
+        if len(labelled.classes) != self.class_count:
+            raise UserError(f"{root.where} has {len(labelled.classes)} classes, {self.name} has {self.class_count}")
+        warn_of_other_counts(self.name, labelled, self.counts)
+        return labelled
+
+    def _read(self, path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the arrays and facts of the published archive."""
+        facts = self.published()
+        names = {
+            "train": [name for name, _ in facts.train_list],
+            "test": [name for name, _ in facts.test_list],
+        }
+        root = open_root(path, (facts.base_folder,), "the published python archive")
+        members = [facts.meta["filename"], *names["train"], *names["test"]]
+        wanted = [f"{facts.base_folder}/{name}" for name in members]
+        if missing := set(wanted) - set(root.entries()):
+            raise UserError(f"{path} lacks {some(missing)}; fetch it again")
+        parts = {PurePosixPath(name).name: _unpickle(path, name, content) for name, content in root.read(wanted)}
+        try:
+            classes = [str(name) for name in parts[facts.meta["filename"]][facts.meta["key"]]]
+            arrays = {}
+            for split in SPLITS:
+                batches = [parts[name] for name in names[split]]
+                pixels = np.concatenate([np.asarray(batch["data"]) for batch in batches])
+                labels = [
+                    label for batch in batches for label in batch["labels" if "labels" in batch else "fine_labels"]
+                ]
+                arrays[f"{split}_x"] = _images(pixels)
+                arrays[f"{split}_y"] = np.asarray(labels, dtype=np.int64)
+                _check(path, split, arrays[f"{split}_x"], arrays[f"{split}_y"], self.class_count)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{path} has not the format of {self.name}: {type(error).__name__}: {error}") from error
+        if len(classes) != self.class_count:
+            raise UserError(f"{path} names {len(classes)} classes, {self.name} has {self.class_count}")
+        return arrays, {"classes": classes}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes arrays, lists, numbers and texts, and nothing else."""
+
+    ALLOWED = {
+        ("numpy.core.multiarray", "_reconstruct"),
+        ("numpy._core.multiarray", "_reconstruct"),
+        ("numpy", "ndarray"),
+        ("numpy", "dtype"),
+        ("_codecs", "encode"),
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self.ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+
+
+def _unpickle(path: Path, name: str, content: bytes) -> dict[str, Any]:
+    try:
+        loaded = _Unpickler(io.BytesIO(content), encoding="latin1").load()
+    except Exception as error:  # a pickle can make the machine raise anything
+        raise UserError(f"{name} in {path} is refused: {error}") from error
+    if not isinstance(loaded, dict):
+        raise UserError(f"{name} in {path} holds no dictionary")
+    return loaded
+
+
+def _images(pixels: np.ndarray) -> np.ndarray:
+    """Return rows of 1024 red, green and blue values as [N, 32, 32, 3]."""
+    if pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != PIXELS:
+        raise ValueError(f"pixels of {pixels.dtype}{list(pixels.shape)}")
+    return np.ascontiguousarray(pixels.reshape(-1, 3, SIZE, SIZE).transpose(0, 2, 3, 1))
+
+
+def _check(path: Path, split: str, x: np.ndarray, y: np.ndarray, classes: int) -> None:
+    if len(x) != len(y):
+        raise UserError(f"{path} has {len(x)} {split} images but {len(y)} labels")
+    outside = np.flatnonzero((y < 0) | (y >= classes))
+    if len(outside):
+        raise UserError(f"{path} has the {split} label {y[outside[0]]}, outside 0..{classes - 1}")

@@ -1,0 +1,75 @@
+"""Handwritten digits in four styles: domains that need no download."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmark.images import mean_and_std
+from benchmark.rng import numpy_generator
+from benchmark.task import Data, Dataset, Images, content_digest, dataset
+from tasks.datasets.digits import Digits
+
+NOISE = 24  # of 255, the largest change of a pixel
+
+
+@dataset("digits_domains")
+class DigitsDomains(Dataset):
+    """scikit-learn's digits (Alpaydin and Kaynak 1998) in four written-down styles.
+
+    1,797 images as uint8 8x8x1, 10 classes, split as in `digits`. Each image appears in exactly one domain, so
+    that no client sees another's image in its own style: within each class of each split the images go to the
+    domains in turn, in an order drawn once and for all.
+
+    * ``plain``: as they are,
+    * ``inverted``: 255 - x,
+    * ``rotated``: a quarter turn counter-clockwise,
+    * ``blurred``: the binomial 3x3 blur (1 2 1), rounded down, plus whole-number noise drawn evenly from
+      -24..24, clipped to 0..255.
+
+    Pixels are normalised by mean and deviation of the training images of all domains.
+    """
+
+    def load(self, cache: Path) -> Data:
+        digits = Digits().load(cache)
+        train, test = (_styled(images, split) for images, split in ((digits.train, "train"), (digits.test, "test")))
+        mean, std = mean_and_std(train.x.numpy())
+        digest = content_digest(train.x, train.y, test.x, test.y)
+        return Data(train, test, digits.classes, mean, std, digest, tuple(STYLES))
+
+
+def _plain(x: np.ndarray, split: str) -> np.ndarray:
+    return x
+
+
+def _inverted(x: np.ndarray, split: str) -> np.ndarray:
+    return 255 - x
+
+
+def _rotated(x: np.ndarray, split: str) -> np.ndarray:
+    return np.rot90(x, axes=(1, 2))
+
+
+def _blurred(x: np.ndarray, split: str) -> np.ndarray:
+    wide = np.pad(x.astype(np.int64), ((0, 0), (1, 1), (1, 1), (0, 0)), mode="edge")
+    rows = wide[:, :-2] + 2 * wide[:, 1:-1] + wide[:, 2:]
+    blurred = (rows[:, :, :-2] + 2 * rows[:, :, 1:-1] + rows[:, :, 2:]) // 16
+    noise = numpy_generator(0, "digits_domains noise", split).integers(-NOISE, NOISE + 1, blurred.shape)
+    return (blurred + noise).clip(0, 255).astype(np.uint8)
+
+
+STYLES = {"plain": _plain, "inverted": _inverted, "rotated": _rotated, "blurred": _blurred}
+
+
+def _styled(images: Images, split: str) -> Images:
+    """Return the images of a split, each in the style of its domain."""
+    x, y = images.x.numpy().copy(), images.y.numpy()
+    domain = np.empty(len(y), dtype=np.int64)
+    for label in np.unique(y):
+        members = numpy_generator(0, "digits_domains", split, int(label)).permutation(np.flatnonzero(y == label))
+        domain[members] = (np.arange(len(members)) + label) % len(STYLES)  # classes begin with different domains
+    for number, style in enumerate(STYLES.values()):
+        x[domain == number] = style(x[domain == number], split)
+    return Images(torch.from_numpy(x), images.y, torch.from_numpy(domain))

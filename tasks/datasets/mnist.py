@@ -1,0 +1,71 @@
+"""MNIST."""
+
+from __future__ import annotations
+
+import gzip
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmark.cache import cached
+from benchmark.errors import UserError
+from benchmark.images import mean_and_std
+from benchmark.labelled import SPLITS, data_of
+from benchmark.published import Published, PublishedFile
+from benchmark.task import Data, dataset
+
+CLASSES = 10
+SIZE = 28
+
+
+@dataset("mnist")
+class Mnist(Published):
+    """MNIST (LeCun, Bottou, Bengio and Haffner 1998): 70,000 grey 28x28 images of the digits 0 to 9.
+
+    The published split: 60,000 images for training, 10,000 for testing. Read from the four published files with
+    torchvision, which states their addresses and md5 sums; `root` is their folder. Pixels are normalised by mean
+    and deviation of the training images.
+    """
+
+    def files(self) -> tuple[PublishedFile, ...]:
+        from torchvision.datasets import MNIST
+
+        return tuple(
+            PublishedFile(name, f"md5:{md5}", tuple(mirror + name for mirror in MNIST.mirrors))
+            for name, md5 in MNIST.resources
+        )
+
+    def load(self, cache: Path) -> Data:
+        found = cached(cache, f"{self.name}-v{self.version}", lambda: self._read(self.whole(cache)))
+        return data_of(found, (tuple(found.facts["mean"]), tuple(found.facts["std"])))
+
+    def _read(self, paths: list[Path]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the arrays and facts of training images, training labels, test images and test labels."""
+        from torchvision.datasets.mnist import read_image_file, read_label_file
+
+        arrays: dict[str, np.ndarray] = {}
+        for split, images, labels in zip(SPLITS, paths[::2], paths[1::2], strict=True):
+            x = _uncompressed(images, read_image_file).numpy()
+            y = _uncompressed(labels, read_label_file).numpy()
+            if x.shape[1:] != (SIZE, SIZE):
+                raise UserError(f"{images} holds images of {x.shape[1]}x{x.shape[2]}, mnist has {SIZE}x{SIZE}")
+            if len(x) != len(y):
+                raise UserError(f"{images} holds {len(x)} images but {labels.name} {len(y)} labels")
+            if len(y) and y.max() >= CLASSES:
+                raise UserError(f"{labels} holds the label {y.max()}, outside 0..{CLASSES - 1}")
+            arrays |= {f"{split}_x": x[..., None], f"{split}_y": y}
+        mean, std = mean_and_std(arrays["train_x"])
+        return arrays, {"classes": [str(digit) for digit in range(CLASSES)], "mean": mean, "std": std}
+
+
+def _uncompressed(path: Path, read: Any) -> Any:
+    """Return what torchvision's `read` makes of a compressed file."""
+    try:
+        with tempfile.NamedTemporaryFile(suffix=path.stem) as plain:
+            plain.write(gzip.decompress(path.read_bytes()))
+            plain.flush()
+            return read(plain.name)
+    except (OSError, EOFError, ValueError, AssertionError, KeyError, IndexError, RuntimeError) as error:
+        raise UserError(f"cannot read {path}: {error or type(error).__name__}; delete it and fetch it again") from error

@@ -1,0 +1,31 @@
+"""A network of linear layers."""
+
+import itertools
+import math
+
+from torch import nn
+
+from benchmark.errors import require
+from benchmark.net import Net
+from benchmark.task import Model, model
+
+
+@model("linear_net")
+class LinearNet(Model):
+    """`layers` linear layers without bias or activation, the classifier among them: the net of FedDecorr's theory.
+
+    Shi et al. 2023, Sec. 3.3 and App. A; Fig. 6 trains one of three layers on MNIST. The `width` of the hidden
+    layers is not stated there. With one layer the representation is the image itself.
+    """
+
+    layers: int = 3
+    width: int = 256
+
+    def __post_init__(self) -> None:
+        require(self.layers >= 1, "model.layers", "must be at least 1", self.layers)
+        require(self.width >= 1, "model.width", "must be at least 1", self.width)
+
+    def build(self, shape: tuple[int, int, int], classes: int) -> Net:
+        widths = [math.prod(shape), *[self.width] * (self.layers - 1)]
+        hidden = [nn.Linear(a, b, bias=False) for a, b in itertools.pairwise(widths)]
+        return Net(nn.Sequential(nn.Flatten(), *hidden), nn.Linear(widths[-1], classes, bias=False))

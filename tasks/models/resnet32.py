@@ -1,0 +1,16 @@
+"""ResNet32 for small images."""
+
+from benchmark.net import Net
+from benchmark.task import Model, model
+from tasks.models.layers import narrow_resnet
+
+
+@model("resnet32")
+class ResNet32(Model):
+    """ResNet32 of He et al. 2016 for CIFAR, as FedDecorr (2023) released it: 64 features, a classifier with bias.
+
+    Three stages of 5 blocks with 16, 32 and 64 channels, shortcuts without parameters, Kaiming-normal weights.
+    """
+
+    def build(self, shape: tuple[int, int, int], classes: int) -> Net:
+        return narrow_resnet(self.name, shape, classes, blocks=5)

@@ -1,0 +1,64 @@
+"""SENet18: ResNet18 whose blocks weigh their channels."""
+
+from torch import Tensor, nn
+
+from benchmark.errors import require
+from benchmark.net import Net
+from benchmark.task import Model, model
+from tasks.models.layers import (
+    Norm,
+    Residual,
+    first_stride,
+    norm_of,
+    projection,
+    require_groups,
+    require_larger_than,
+    residual_body,
+)
+
+WIDTHS = (64, 128, 256, 512)
+
+
+@model("senet18")
+class SENet18(Model):
+    """SENet18 (Hu et al. 2018) as SphereFed (2022) uses it, Table 13: 512 features, a classifier without bias.
+
+    SphereFed's ResNet18 with squeeze and excitation at the end of each block. What the table does not print is Hu et
+    al.'s: the shortcuts, the excitation before the addition, its `reduction` 16 (two linear layers with bias). The
+    norm printed for 256 channels behind a convolution with 512 has 512, and the block labels belong on the stages'
+    first blocks. Group norm (App. F.1) is without a stated number of `groups`.
+    """
+
+    norm: Norm = "group"
+    groups: int = 2
+    reduction: int = 16
+
+    def __post_init__(self) -> None:
+        require_groups(self.groups, *WIDTHS)
+        fits = 1 <= self.reduction <= WIDTHS[0]
+        require(fits, "model.reduction", f"must lie in 1..{WIDTHS[0]}", self.reduction)
+
+    def build(self, shape: tuple[int, int, int], classes: int) -> Net:
+        require_larger_than(8, self.name, shape)
+        norm = norm_of(self.norm, self.groups)
+
+        def block(inputs: int, outputs: int, stride: int) -> nn.Module:
+            shortcut = projection(inputs, outputs, stride, norm)
+            return Residual(inputs, outputs, stride, norm, shortcut, Excitation(outputs, self.reduction))
+
+        body = residual_body(shape[0], WIDTHS, (first_stride(shape), 2, 2, 2), 2, norm, block)
+        return Net(body, nn.Linear(WIDTHS[-1], classes, bias=False))
+
+
+class Excitation(nn.Module):
+    """Weigh each channel of [B, C, H, W] by a number in (0, 1) that the channels' means decide."""
+
+    def __init__(self, channels: int, reduction: int) -> None:
+        super().__init__()
+        hidden = channels // reduction
+        self.weigh = nn.Sequential(
+            nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, channels), nn.Sigmoid()
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weigh(x.mean((2, 3)))[:, :, None, None]

@@ -1,0 +1,44 @@
+"""A small convolutional net for small images."""
+
+from typing import Literal
+
+from torch import nn
+
+from benchmark.errors import Incompatible, require
+from benchmark.net import Net
+from benchmark.task import Model, model
+
+
+@model("small_cnn")
+class SmallCNN(Model):
+    """Two 3x3 convolutions with pooling and one hidden layer, after the CNN of McMahan et al. 2017, Sec. 3.
+
+    Works on any image of at least 4x4 pixels; `width` channels, then twice as many, then a representation of
+    `features` dimensions. The representation is linear by default: under ``activation=relu``, as in the
+    original, a decorrelation penalty is satisfied by dimensions that are dead for every image.
+    """
+
+    width: int = 16
+    features: int = 64
+    activation: Literal["none", "relu"] = "none"
+
+    def __post_init__(self) -> None:
+        require(self.width >= 1, "model.width", "must be at least 1", self.width)
+        require(self.features >= 1, "model.features", "must be at least 1", self.features)
+
+    def build(self, shape: tuple[int, int, int], classes: int) -> Net:
+        channels, height, width = shape
+        if min(height, width) < 4:
+            raise Incompatible(f"small_cnn needs images of at least 4x4 pixels, got {height}x{width}")
+        body = nn.Sequential(
+            nn.Conv2d(channels, self.width, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(self.width, 2 * self.width, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(2 * self.width * (height // 4) * (width // 4), self.features),
+            nn.ReLU() if self.activation == "relu" else nn.Identity(),
+        )
+        return Net(body, nn.Linear(self.features, classes))

@@ -1,0 +1,1 @@
+"""Partitions of the training images over clients, one per file."""

@@ -1,0 +1,15 @@
+"""Identical distributions."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from benchmark.task import Partition, partition
+
+
+@partition("iid")
+class IID(Partition):
+    """A random permutation cut into equal parts, sizes differing by at most one (McMahan et al. 2017, Sec. 3)."""
+
+    def split(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Sequence[np.ndarray]:
+        return np.array_split(rng.permutation(len(labels)), clients)

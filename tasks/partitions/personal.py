@@ -1,0 +1,34 @@
+"""Label skew with test images of each client's own kind."""
+
+import numpy as np
+
+from benchmark.errors import require
+from benchmark.task import Data, Split, partition
+from tasks.partitions.dirichlet import Dirichlet
+
+
+@partition("personal")
+class Personal(Dirichlet):
+    """Training and test images are merged and spread by `dirichlet`; each client is tested on `held_back` of its own.
+
+    SphereFed (Dong et al. 2022, App. B): a share of 0.15, drawn at random, rounded, and at least one image.
+    The paper says nothing of balancing, so its form is ``balanced=false``.
+    """
+
+    balanced: bool = False
+    held_back: float = 0.15
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.min_size >= 2, "partition.min_size", "must be at least 2: to train and to test", self.min_size)
+        require(0 < self.held_back < 1, "partition.held_back", "must lie in (0, 1)", self.held_back)
+
+    def assign(self, data: Data, clients: int, rng: np.random.Generator) -> Split:
+        labels = np.concatenate([data.train.y.numpy(), data.test.y.numpy()])
+        train, test = [], []
+        for mine in self.split(labels, len(data.classes), clients, rng):
+            held_back = min(max(1, round(self.held_back * len(mine))), len(mine) - 1)
+            mine = rng.permutation(mine)
+            test.append(mine[:held_back])
+            train.append(mine[held_back:])
+        return Split(tuple(train), tuple(test), pooled=True)
