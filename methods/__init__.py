@@ -1,0 +1,1 @@
+"""Methods: base algorithms and add-ons, one plugin per file."""

@@ -1,0 +1,1 @@
+"""Add-ons, one per file; each works on any algorithm that its docstring does not exclude."""

@@ -1,0 +1,72 @@
+"""CCVR."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from benchmark.component import addon
+from benchmark.errors import require
+from benchmark.head import HeadTraining
+from benchmark.tree import Tree
+
+
+@addon("ccvr")
+class CCVR(HeadTraining):
+    """Luo et al. 2021 (NeurIPS), Algorithm 1: fine-tune the head on virtual features, drawn from a Gaussian per class.
+
+    Clients send each class's count, sum and sum of outer products; the server makes of them the pooled mean and
+    unbiased covariance, draws `per_class` virtual features of every class that somebody has, and trains the head
+    on them by SGD with cross-entropy. A class with one image has covariance 0.
+
+    `tukey` is the exponent of Tukey's ladder of powers, sign(z)|z|^tukey, in which the Gaussians live; virtual
+    features are transformed back, because the head reads untransformed ones (1: none; the sources leave open
+    where it is undone). SphereFed 2022, App. F lists 500 virtual features per class (TinyImageNet: 1000) and a
+    learning rate of 1e-5, without optimiser or epochs; with plain SGD that hardly moves the head, so the default
+    is larger.
+    """
+
+    per_class: int = 500
+    tukey: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.per_class >= 1, "addon.ccvr.per_class", "must be at least 1", self.per_class)
+        require(self.tukey > 0, "addon.ccvr.tukey", "must be positive", self.tukey)
+
+    def stats(self, features: Tensor, labels: Tensor, classes: int) -> Tree:
+        z = signed_power(features, self.tukey)
+        d = z.shape[1]
+        n, total, products = z.new_zeros(classes), z.new_zeros(classes, d), z.new_zeros(classes, d, d)
+        for c in range(classes):
+            of_class = z[labels == c]
+            n[c], total[c] = len(of_class), of_class.sum(0)
+            products[c] = of_class.T @ of_class
+        return {"n": n, "z": total, "zz": products}
+
+    def calibrate(self, params: Mapping[str, Tensor], sums: Mapping[str, Tensor], rng: torch.Generator) -> Tree:
+        features, labels = [], []
+        for c in sums["n"].nonzero().flatten().tolist():
+            mean, covariance = moments(sums["n"][c], sums["z"][c], sums["zz"][c])
+            virtual = draw_gaussian(mean, covariance, self.per_class, rng)
+            features.append(signed_power(virtual, 1 / self.tukey))
+            labels += self.per_class * [c]
+        return self.fit(params, torch.cat(features), torch.tensor(labels, device=features[0].device), "ce", rng)
+
+
+def signed_power(z: Tensor, exponent: float) -> Tensor:
+    """Return sign(z) |z|^exponent."""
+    return z if exponent == 1 else z.sign() * z.abs() ** exponent
+
+
+def moments(n: Tensor, total: Tensor, products: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean [d] and unbiased covariance [d, d] of n vectors from their sum and sum of outer products."""
+    mean = total / n
+    return mean, (products - n * torch.outer(mean, mean)) / (n - 1).clamp_min(1)
+
+
+def draw_gaussian(mean: Tensor, covariance: Tensor, count: int, rng: torch.Generator) -> Tensor:
+    """Return [count, d] draws; a covariance may be singular, rounding below 0 counts as 0."""
+    values, vectors = torch.linalg.eigh(covariance)
+    noise = torch.randn(count, len(mean), generator=rng, dtype=mean.dtype).to(mean.device)
+    return mean + (noise * values.clamp_min(0).sqrt()) @ vectors.T

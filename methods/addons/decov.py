@@ -1,0 +1,35 @@
+"""DeCov."""
+
+from torch import Tensor
+
+from benchmark.component import Component, Step, addon
+from benchmark.errors import require
+
+
+@addon("decov")
+class DeCov(Component):
+    """Cogswell et al. 2016 (ICLR), Eq. 2: beta/2 (||C||_F^2 - ||diag C||^2), C the covariance of a batch of features.
+
+    C divides by the number of images, as there. FedDecorr 2023, Table 6 compares with it and names no beta.
+    """
+
+    beta: float = 0.1
+    neutral = {"beta": 0.0}
+
+    def __post_init__(self) -> None:
+        require(self.beta >= 0, f"addon.{self.name}.beta", "must not be negative", self.beta)
+
+    def penalty(self, step: Step) -> Tensor:
+        z = step.features - step.features.mean(0)
+        return self.beta / 2 * (squared_covariances(z) - self.allowed(z))
+
+    def allowed(self, z: Tensor) -> Tensor:
+        """Return the sum of squares of those covariances of centred z [n, d] that are not penalised."""
+        return z.square().mean(0).square().sum()
+
+
+def squared_covariances(z: Tensor) -> Tensor:
+    """Return the squared Frobenius norm of the covariance of centred z [n, d]."""
+    # ||Z'Z||_F = ||ZZ'||_F: the smaller of the two products is enough.
+    n, d = z.shape
+    return (z @ z.T if n < d else z.T @ z).square().sum() / n**2

@@ -1,0 +1,39 @@
+"""A head for each client."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from benchmark.component import addon
+from benchmark.errors import require
+from benchmark.head import HeadTraining, least_squares, normal_equations
+from benchmark.tree import Tree
+
+
+@addon("personal_head")
+class PersonalHead(HeadTraining):
+    """Oh et al. 2022 (ICLR), and Dong et al. 2022 (ECCV), App. B: after training each client tunes the head alone.
+
+    It is tuned on the features of the client's own training images, which gives the stage ``personalised``: by
+    ``sgd`` from the trained head with `criterion`, or by ``ffc`` as the client's least-squares head without bias
+    (Eq. 7, with `ridge`). It starts from the trained weights, also where the method calibrates them as well. The
+    sources name no learning rate for it; Oh et al. tune for 5 epochs.
+    """
+
+    by: Literal["sgd", "ffc"] = "sgd"
+    criterion: Literal["ce", "mse"] = "ce"
+    ridge: float = 0.0
+    epochs: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.ridge >= 0, "addon.personal_head.ridge", "must not be negative", self.ridge)
+
+    def personalise(
+        self, params: Mapping[str, Tensor], features: Tensor, labels: Tensor, classes: int, rng: torch.Generator
+    ) -> Tree:
+        if self.by == "sgd":
+            return self.fit(params, features, labels, self.criterion, rng)
+        return least_squares(params, **normal_equations(features.double(), labels, classes), ridge=self.ridge)

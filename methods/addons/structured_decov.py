@@ -1,0 +1,35 @@
+"""Structured DeCov."""
+
+import torch
+from torch import Tensor
+
+from benchmark.component import Setting, addon
+from benchmark.errors import Incompatible, require
+from benchmark.net import Net
+from methods.addons.decov import DeCov, squared_covariances
+
+
+@addon("structured_decov")
+class StructuredDeCov(DeCov):
+    """Xiong et al. 2016 (ICDM): DeCov between groups of features only; inside a group they may vary together.
+
+    beta/2 times the sum of squared covariances of pairs from different groups; `groups` of consecutive features,
+    as equal in size as possible. One feature per group gives DeCov. FedDecorr 2023, Table 6 compares with it and
+    names neither beta nor the groups.
+    """
+
+    groups: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.groups >= 2, "addon.structured_decov.groups", "must be at least 2", self.groups)
+
+    def net(self, net: Net, setting: Setting) -> Net:
+        if self.groups > net.head.in_features:
+            raise Incompatible(
+                f"'structured_decov' cannot make {self.groups} groups of {net.head.in_features} features"
+            )
+        return net
+
+    def allowed(self, z: Tensor) -> Tensor:
+        return torch.stack([squared_covariances(part) for part in z.tensor_split(self.groups, dim=1)]).sum()

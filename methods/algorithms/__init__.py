@@ -1,0 +1,1 @@
+"""Base algorithms, one per file."""

@@ -1,0 +1,14 @@
+"""The bound with all data in one place."""
+
+from benchmark.component import Component, algorithm
+
+
+@algorithm("centralized")
+class Centralized(Component):
+    """No federation, the upper bound (as in SphereFed 2022, Sec. 4.1): one client holds the images of all clients.
+
+    It makes rounds x local epochs passes over them whatever the participation; momentum restarts every round and
+    the schedule moves per round, exactly as for FedAvg with one client. Nothing travels, so bytes are 0.
+    """
+
+    one_client = True

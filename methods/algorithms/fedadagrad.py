@@ -1,0 +1,22 @@
+"""FedAdagrad."""
+
+from torch import Tensor
+
+from benchmark.component import algorithm
+from methods.adaptive import Adaptive
+
+
+@algorithm("fedadagrad")
+class FedAdagrad(Adaptive):
+    """Reddi et al. 2021 (ICLR), Algorithm 2: Adagrad on the server, ``v = v + D^2``.
+
+    The paper's experiments use beta1 0 here, and tune lr and tau as for FedAdam. The code released with FedDecorr
+    2023 keeps beta1 at 0.9; its script that is named after FedAdam runs this one, with lr 0.1. The rest is in
+    `methods.adaptive`.
+    """
+
+    lr: float = 0.1
+    beta1: float = 0.0
+
+    def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
+        return v + squared

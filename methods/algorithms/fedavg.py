@@ -1,0 +1,8 @@
+"""FedAvg."""
+
+from benchmark.component import Component, algorithm
+
+
+@algorithm("fedavg")
+class FedAvg(Component):
+    """McMahan et al. 2017, Algorithm 1: average the clients' updates by their numbers of samples."""

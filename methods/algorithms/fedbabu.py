@@ -1,0 +1,16 @@
+"""FedBABU."""
+
+from benchmark.component import Component, algorithm
+from benchmark.head import in_head
+
+
+@algorithm("fedbabu")
+class FedBABU(Component):
+    """Oh et al. 2022 (ICLR), Algorithm 1: train and average the body only, under a head that keeps its first values.
+
+    The fixed head is part of the global model but never sent. The paper then fine-tunes the model on each client,
+    which is the stage `personalised` of an add-on that personalises. There is nothing to tune.
+    """
+
+    def trainable(self, path: str) -> bool:
+        return not in_head(path)

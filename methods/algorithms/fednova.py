@@ -1,0 +1,29 @@
+"""FedNova."""
+
+from benchmark.component import Aggregate, Component, Local, Upload, algorithm
+from benchmark.tree import Tree, scale
+
+
+def effective_steps(steps: int, momentum: float) -> float:
+    """Return how many plain SGD steps on a constant gradient move as far as `steps` steps with momentum."""
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+
+
+@algorithm("fednova")
+class FedNova(Component):
+    """Wang et al. 2020 (NeurIPS), Eq. 4 and Sec. 4.1: average updates per step, so that many steps weigh no more.
+
+    Client i divides its update by ``a_i``, the norm of its accumulation vector, which for SGD with momentum is
+    `effective_steps`; the server scales the sample-weighted mean back by the participants' mean a_i. Weights are
+    shares of this round's participants. There is nothing to tune.
+
+    The code released with FedDecorr 2023 indexes those shares by client number, so it is wrong or stops under
+    partial participation; it also extrapolates BatchNorm's running statistics, which are averaged here.
+    """
+
+    def client_end(self, delta: Tree, local: Local) -> tuple[Tree, Upload, Tree]:
+        a = effective_steps(local.steps, local.protocol.momentum)
+        return scale(delta, 1 / a), {"a": local.n * a}, {}
+
+    def server(self, delta: Tree, agg: Aggregate) -> tuple[Tree, Tree]:
+        return scale(delta, agg.sums["a"] / agg.samples), {}

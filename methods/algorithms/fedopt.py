@@ -1,0 +1,35 @@
+"""FedOpt with SGD on the server."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from benchmark.component import Aggregate, Component, algorithm
+from benchmark.errors import require
+from benchmark.tree import Tree, add, scale, zeros
+
+
+@algorithm("fedopt")
+class FedOpt(Component):
+    """Reddi et al. 2021 (ICLR), Algorithm 1 with SGD and momentum on the server, as SphereFed 2022 uses it.
+
+    With the mean update D as the negative gradient: ``m = momentum m + D``, ``w = w + lr m``. The defaults are
+    those of SphereFed, Table 16 (server optimiser SGD, learning rate 1.0, momentum 0.3).
+    """
+
+    lr: float = 1.0
+    momentum: float = 0.3
+    neutral = {"lr": 1.0, "momentum": 0.0}
+
+    def __post_init__(self) -> None:
+        require(self.lr > 0, "algorithm.lr", "must be positive", self.lr)
+        require(0 <= self.momentum < 1, "algorithm.momentum", "must lie in [0, 1)", self.momentum)
+
+    def init(
+        self, params: Mapping[str, Tensor], shared: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
+    ) -> tuple[Tree, Tree]:
+        return zeros(shared), {}
+
+    def server(self, delta: Tree, agg: Aggregate) -> tuple[Tree, Tree]:
+        m = add(delta, scale(agg.server, self.momentum))
+        return scale(m, self.lr), m

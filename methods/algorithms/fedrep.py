@@ -1,0 +1,29 @@
+"""FedRep."""
+
+from torch import nn
+
+from benchmark.component import Component, Phases, algorithm
+from benchmark.errors import require
+from benchmark.head import in_head
+
+
+@algorithm("fedrep")
+class FedRep(Component):
+    """Collins et al. 2021 (ICML), Algorithm 1: first fit the client's own head, then train the shared body.
+
+    A round is `head_epochs` on the head with the body fixed, then `protocol.local_epochs` on the body with the head
+    fixed, each with fresh momentum. The paper uses 10 and 1 on CIFAR10 with 100 clients, 10 and 5 elsewhere. Heads
+    never travel. There is no single global model: scores are `client_accuracy`; a client that never trained has the
+    first head.
+    """
+
+    head_epochs: int = 10
+
+    def __post_init__(self) -> None:
+        require(self.head_epochs >= 1, "algorithm.head_epochs", "must be at least 1", self.head_epochs)
+
+    def shared(self, path: str, module: nn.Module) -> bool:
+        return not in_head(path)
+
+    def phases(self, epochs: int) -> Phases:
+        return [(self.head_epochs, in_head), (epochs, lambda path: not in_head(path))]

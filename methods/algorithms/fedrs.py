@@ -1,0 +1,28 @@
+"""FedRS."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmark.component import Component, Step, algorithm
+from benchmark.errors import require
+
+
+@algorithm("fedrs")
+class FedRS(Component):
+    """Li and Zhan 2021 (KDD): restricted softmax, which slows the drift of classes that a client does not have.
+
+    In local training the logits of classes that are missing on the client are multiplied by alpha (0 to 1; 1 is
+    FedAvg); 0.5 is the paper's default and that of the code released with FedDecorr 2023. Both codes differ in
+    detail: the authors' scales the products without bias and also weakens rare classes by their share; FedDecorr's,
+    like this one, scales the logits of missing classes, bias included.
+    """
+
+    alpha: float = 0.5
+    neutral = {"alpha": 1.0}
+
+    def __post_init__(self) -> None:
+        require(0 <= self.alpha <= 1, "algorithm.alpha", "must lie in [0, 1]", self.alpha)
+
+    def loss(self, step: Step) -> Tensor:
+        return F.cross_entropy(torch.where(step.counts > 0, step.logits, self.alpha * step.logits), step.y)

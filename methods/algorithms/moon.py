@@ -1,0 +1,64 @@
+"""MOON."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmark.component import Component, Local, Setting, Step, algorithm
+from benchmark.errors import require
+from benchmark.net import Net
+from benchmark.tree import Tree
+
+
+@algorithm("moon")
+class Moon(Component):
+    """Li et al. 2021 (CVPR), Eq. 3: features near the global model's and far from my own previous model's.
+
+    ``mu`` times the cross-entropy of telling the global from the previous model's features, by cosine similarity
+    over ``temperature``. `projection` are the widths of a head between body and classifier, which reads its output;
+    with none of them the body's features are compared. The two other models run in evaluation mode, with their own
+    BatchNorm statistics, and without gradient.
+
+    mu defaults to FedDecorr's (2023, App. F; tuned over 0.1, 1, 5, 10; the paper's own best are 5, 1, 1 on CIFAR10,
+    CIFAR100, TinyImageNet). Where the paper and released code differ:
+
+    - temperature is 0.5 in the paper; the code released with FedDecorr parses it but computes with 1.
+    - projection: 2 layers to 256 dimensions. The hidden one is as wide as the features in the paper; [640, 256] is
+      FedDecorr's for CIFAR with MobileNetV2, which uses none on TinyImageNet.
+    - A client that never trained has the initial global model as its previous one, so the very first round is
+      FedAvg's; in both released codes it is a random model of its own. Later it is where its last round ended.
+    - Released code builds gradients for the other two models and drops them; that costs time only.
+    """
+
+    mu: float = 1.0
+    temperature: float = 0.5
+    projection: tuple[int, ...] = (640, 256)
+    neutral = {"mu": 0.0, "projection": ()}
+
+    def __post_init__(self) -> None:
+        require(self.mu >= 0, "algorithm.mu", "must not be negative", self.mu)
+        require(self.temperature > 0, "algorithm.temperature", "must be positive", self.temperature)
+        require(min(self.projection, default=1) >= 1, "algorithm.projection", "must be widths of at least 1", self.projection)
+
+    def net(self, net: Net, setting: Setting) -> Net:
+        if not self.projection:
+            return net
+        widths = [net.head.in_features, *self.projection]
+        layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())][:-1]
+        return Net(nn.Sequential(net.body, *layers), nn.Linear(widths[-1], setting.classes))
+
+    def init(
+        self, params: Mapping[str, Tensor], shared: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
+    ) -> tuple[Tree, Tree]:
+        return {}, {**params, **buffers}
+
+    def penalty(self, step: Step) -> Tensor:
+        others = step.apply(step.start)[0], step.apply(step.client, {})[0]
+        similarity = [F.cosine_similarity(step.features, features) / self.temperature for features in others]
+        return self.mu * F.cross_entropy(torch.stack(similarity, 1), torch.zeros_like(step.y))
+
+    def client_end(self, delta: Tree, local: Local) -> tuple[Tree, Tree, Tree]:
+        return delta, {}, {**local.params, **local.buffers}
