@@ -1,0 +1,137 @@
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmark.board import Figure, Table, load_board, plan, product, read_board
+from benchmark.config import yaml_files
+from benchmark.errors import UserError
+
+names = st.sampled_from("abcd")
+values = st.one_of(st.integers(), st.text(max_size=3), st.booleans(), st.none())
+
+
+@given(st.dictionaries(names, st.lists(values, min_size=1, max_size=3)))
+def test_lists_are_axes_and_a_grid_is_their_product(axes):
+    points = product(axes)
+    expected = [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
+    assert points == expected
+
+
+@given(st.dictionaries(names, st.one_of(values, st.just([]))))
+def test_plain_values_and_empty_lists_are_fixed(axes):
+    assert product(axes) == [axes]
+
+
+def test_a_list_in_a_list_is_one_value():
+    assert product({"addons": [[], ["a"], ["a", "b"]]}) == [{"addons": []}, {"addons": ["a"]}, {"addons": ["a", "b"]}]
+
+
+def test_a_list_of_mappings_sets_several_keys_at_once_and_its_own_name_is_a_label():
+    axes = {"skew": [{"partition": "iid"}, {"partition": "dirichlet", "partition.alpha": 0.1}], "seed": [0, 1]}
+    assert product(axes) == [
+        {"partition": "iid", "seed": 0},
+        {"partition": "iid", "seed": 1},
+        {"partition": "dirichlet", "partition.alpha": 0.1, "seed": 0},
+        {"partition": "dirichlet", "partition.alpha": 0.1, "seed": 1},
+    ]
+
+
+@pytest.fixture
+def board(tmp_path):
+    def write(text):
+        path = tmp_path / "board.yaml"
+        path.write_text(text)
+        return read_board(path)
+
+    return write
+
+
+def test_an_empty_board_is_the_default_cell(board):
+    empty = board("")
+    assert empty.expand() == [{}]
+    assert (empty.name, empty.title, empty.tables, empty.figures) == ("board", "board", (Table(),), ())
+
+
+def test_sub_grids_are_added_and_repetitions_dropped(board):
+    points = board("base: {clients: 3}\ngrid: [{seed: [0, 1]}, {seed: [1, 2]}]").expand()
+    assert points == [{"clients": 3, "seed": seed} for seed in (0, 1, 2)]
+
+
+def test_a_sub_grid_replaces_the_base(board):
+    assert board("base: {seed: 5}\ngrid: [{seed: [0, 1]}]").expand() == [{"seed": 0}, {"seed": 1}]
+
+
+def test_settings_from_outside_replace_axes(board):
+    points = board("grid: [{seed: [0, 1], clients: [2, 3]}]").expand({"seed": [7], "protocol.rounds": [1]})
+    assert points == [{"seed": 7, "clients": n, "protocol.rounds": 1} for n in (2, 3)]
+
+
+SCALED = "base: {protocol.rounds: 9}\nscales: {smoke: {protocol.rounds: 1}}\ngrid: [{seed: [0, 1]}]"
+
+
+def test_a_scale_replaces_settings_and_what_is_asked_for_replaces_the_scale(board):
+    scaled = board(SCALED)
+    assert scaled.expand({"scale": ["smoke"]}) == [{"protocol.rounds": 1, "seed": s, "scale": "smoke"} for s in (0, 1)]
+    asked = scaled.expand({"scale": ["smoke"], "protocol.rounds": [4]})
+    assert {point["protocol.rounds"] for point in asked} == {4}
+    assert scaled.expand({"scale": ["paper"]})[0] == {"protocol.rounds": 9, "seed": 0, "scale": "paper"}
+
+
+def test_a_scale_that_the_board_lacks_is_an_error(board):
+    with pytest.raises(UserError, match="declares no scale 'small'; it has paper, smoke"):
+        board(SCALED).expand({"scale": ["small"]})
+    with pytest.raises(UserError, match="unknown scale 'smok'; did you mean 'smoke'"):
+        board(SCALED).expand({"scale": ["smok"]})
+
+
+def test_tables_and_figures_are_read_with_their_types(board):
+    read = board(
+        "tables: [{title: T, rows: [method, clients], columns: [seed], metric: a.b, where: {seed: 0}}]\n"
+        "figures: [{kind: spectrum, rows: [algorithm]}]"
+    )
+    assert read.tables == (Table("T", ("method", "clients"), ("seed",), "a.b", {"seed": 0}),)
+    assert read.figures == (Figure("spectrum", rows=("algorithm",)),)
+
+
+def test_a_setting_of_an_add_on_may_be_common_if_some_cell_uses_it():
+    points = [{"addons": [], "addon.feddecorr.beta": 0.2}, {"addons": ["feddecorr"], "addon.feddecorr.beta": 0.2}]
+    assert len(plan(points)) == 2
+    with pytest.raises(UserError, match=r"in no cell's addons; add addons=\[feddecorr\]"):
+        plan(points[:1])
+
+
+def test_the_working_folder_hides_the_installation(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "digits" in yaml_files("boards")
+    folder = tmp_path / "leaderboards" / "boards"
+    folder.mkdir(parents=True)
+    (folder / "digits.yaml").write_text("title: mine")
+    assert load_board("digits").title == "mine"
+
+
+@pytest.mark.parametrize("name", sorted(yaml_files("boards")))
+def test_every_board_can_be_planned_at_every_scale(name):
+    board = load_board(name)
+    for scale in ("paper", *board.scales):
+        cells = plan(board.expand({"scale": [scale]}))
+        assert {planned.cell.scale for planned in cells} == {scale}
+        assert len(cells) == len(plan(board.expand()))
+
+
+def test_the_default_board_crosses_three_skews_with_feddecorr_on_two_algorithms_and_three_seeds():
+    cells = [planned.cell for planned in plan(load_board("digits").expand())]
+    assert {cell.clients for cell in cells} == {10}
+    found = {
+        (
+            (cell.partition.name, getattr(cell.partition, "alpha", None)),
+            (cell.algorithm.name, *((addon.name, getattr(addon, "form", None)) for addon in cell.addons)),
+            cell.seed,
+        )
+        for cell in cells
+    }
+    skews = [("dirichlet", 0.05), ("dirichlet", 0.5), ("iid", None)]
+    addons = [(), (("feddecorr", "released"),), (("feddecorr", "paper"),)]
+    methods = [(base, *addon) for base in ("fedavg", "fedprox") for addon in addons]
+    assert set(itertools.product(skews, methods, (0, 1, 2))) <= found

@@ -1,0 +1,198 @@
+import dataclasses
+import importlib
+from typing import Literal
+
+import pytest
+
+from benchmark import registry
+from benchmark.component import Component, algorithm
+from benchmark.errors import UserError
+from benchmark.registry import all_plugins, build, defaults_of, find, how, plugins
+from benchmark.task import Dataset
+
+
+@pytest.fixture(autouse=True)
+def registry_is_restored(monkeypatch):
+    plugins("algorithm")  # discover first
+    monkeypatch.setattr(registry, "_plugins", {kind: dict(known) for kind, known in registry._plugins.items()})
+
+
+def test_a_decorated_class_is_a_frozen_dataclass_under_its_name():
+    @algorithm("fresh")
+    class Fresh(Component):
+        """Nobody 2020."""
+
+        mu: float = 0.5
+
+    assert find("algorithm", "fresh") is Fresh
+    assert Fresh().what() == {"name": "fresh", "version": 1, "mu": 0.5}
+    assert (Fresh().label(), Fresh(mu=1.0).label()) == ("fresh", "fresh(mu=1.0)")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Fresh().mu = 1.0
+
+
+def test_settings_that_say_where_or_how_do_not_identify_a_plugin():
+    @registry.decorator("dataset")("rooted")
+    class Rooted(Dataset):
+        """Nobody 2020."""
+
+        root: str = how("")
+        size: int = 3
+
+    assert Rooted(root="somewhere", size=4).what() == {"name": "rooted", "version": 1, "limit": 0, "size": 4}
+    assert Rooted(root="somewhere").label() == "rooted"
+
+
+def make(called, doc="Nobody 2020.", /, **body):
+    algorithm(called)(type("Fresh", (Component,), {"__doc__": doc, "__module__": __name__, **body}))
+
+
+@pytest.mark.parametrize("doc", [None, "", "A method by somebody.", "Version 12020 of 20201."])
+def test_a_docstring_without_a_year_is_refused(doc):
+    with pytest.raises(UserError, match=r"algorithm 'fresh' .* needs a docstring that names its source with a year"):
+        make("fresh", doc)
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "fed-avg", "1st", "", "a b", "a.b"])
+def test_a_name_that_no_command_line_could_hold_is_refused(name):
+    with pytest.raises(UserError, match="must be lower case"):
+        make(name)
+
+
+def test_two_plugins_of_one_name_are_refused_with_both_places():
+    with pytest.raises(UserError, match=r"'fedavg' is registered twice: by methods\.algorithms\.fedavg\.FedAvg and by"):
+        make("fedavg")
+
+
+def test_two_classes_of_one_file_cannot_share_a_name():
+    make("fresh")
+    with pytest.raises(UserError, match=r"'fresh' is registered twice: by .*\.Fresh and by .*\.Other"):
+        make("fresh", __qualname__="Other")
+
+
+def test_reloading_a_file_replaces_its_plugin():
+    before = find("algorithm", "fedavg")
+    importlib.reload(importlib.import_module("methods.algorithms.fedavg"))
+    assert find("algorithm", "fedavg") is not before
+
+
+@pytest.mark.parametrize("field", ["name", "version", "kind"])
+def test_a_field_that_would_hide_an_identity_is_refused(field):
+    with pytest.raises(UserError, match=f"cannot have a field called '{field}'"):
+        make("fresh", __annotations__={field: int}, **{field: 1})
+
+
+def test_a_field_without_a_default_is_named():
+    make("fresh", __annotations__={"mu": float})
+    with pytest.raises(UserError, match=r"Fresh\.mu needs a default value"):
+        defaults_of(find("algorithm", "fresh"))
+
+
+@pytest.mark.parametrize(("wrong", "near"), [("fedprx", "fedprox"), ("feddavg", "fedavg")])
+def test_an_unknown_name_is_answered_with_a_near_one(wrong, near):
+    with pytest.raises(UserError, match=f"unknown algorithm '{wrong}'; did you mean '{near}'"):
+        find("algorithm", wrong)
+
+
+def test_a_name_near_to_nothing_is_answered_with_all():
+    with pytest.raises(UserError, match=r"known: .*fedavg.*fedprox"):
+        find("algorithm", "zzz")
+
+
+def test_a_broken_entry_point_is_told_when_it_is_asked_for(monkeypatch):
+    monkeypatch.setitem(registry.broken_entry_points, "theirs", "their.module: ImportError: no")
+    with pytest.raises(UserError, match=r"unknown algorithm 'theirs' .*their\.module: ImportError: no"):
+        find("algorithm", "theirs")
+
+
+def test_one_broken_entry_point_does_not_stop_the_others(monkeypatch):
+    class Entry:
+        def __init__(self, name, error):
+            self.name, self.value, self.error = name, f"{name}.module", error
+
+        def load(self):
+            if self.error:
+                raise self.error
+            make(self.name)
+
+    entries = [Entry("bad", ImportError("no such thing")), Entry("good", None)]
+    monkeypatch.setattr(registry, "_discovered", False)
+    monkeypatch.setattr(registry, "broken_entry_points", {})
+    monkeypatch.setattr(registry.importlib.metadata, "entry_points", lambda group: entries)
+    assert "good" in plugins("algorithm")
+    assert registry.broken_entry_points == {"bad": "bad.module: ImportError: no such thing"}
+
+
+def test_every_kind_has_plugins():
+    assert {cls.kind for cls in all_plugins()} == set(registry.KINDS)
+
+
+# build --------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    flag: bool = False
+    count: int = 1
+    rate: float = 0.5
+    text: str = "a"
+    form: Literal["released", "paper"] = "paper"
+    many: tuple[int, ...] = ()
+    maybe: int | None = None
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"count": 3.0}, 3),
+        ({"rate": 1}, 1.0),
+        ({"rate": 1e-9}, 1e-9),
+        ({"text": 5}, "5"),
+        ({"many": [1, 2]}, (1, 2)),
+        ({"many": []}, ()),
+        ({"maybe": None}, None),
+        ({"maybe": 4}, 4),
+        ({"form": "released"}, "released"),
+        ({"flag": True}, True),
+    ],
+)
+def test_plain_values_become_typed_ones(given, kept):
+    (name,) = given
+    value = getattr(build(Settings, given, "here"), name)
+    assert value == kept
+    assert type(value) is type(kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("flag", 1, "must be true or false, got 1"),
+        ("flag", "true", "must be true or false, got 'true'"),
+        ("count", 1.5, "must be a whole number, got 1.5"),
+        ("count", True, "must be a whole number, got True"),
+        ("count", "3", "must be a whole number, got '3'"),
+        ("count", float("inf"), "must be a whole number, got inf"),
+        ("count", float("nan"), "must be a whole number, got nan"),
+        ("count", None, "must be a whole number, got None"),
+        ("rate", "fast", "must be a number, got 'fast'"),
+        ("rate", float("nan"), "must be a finite number, got nan"),
+        ("rate", float("-inf"), "must be a finite number, got -inf"),
+        ("rate", False, "must be a number, got False"),
+        ("text", True, "must be a text, got True"),
+        ("text", ["a"], r"must be a text, got \['a'\]"),
+        ("form", "papr", "must be one of released, paper, got 'papr'; did you mean 'paper'"),
+        ("form", 1, "must be one of released, paper, got 1$"),
+        ("many", 3, "must be a list, got 3"),
+        ("many", "12", "must be a list, got '12'"),
+        ("many", ["a"], "must be a whole number, got 'a'"),
+        ("maybe", "x", "must be a whole number, got 'x'"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_place(name, value, rule):
+    with pytest.raises(UserError, match=rf"^here\.{name} {rule}"):
+        build(Settings, {name: value}, "here")
+
+
+def test_an_unknown_field_is_refused_with_a_near_one():
+    with pytest.raises(UserError, match=r"unknown field 'here\.cuont'; did you mean 'count'"):
+        build(Settings, {"cuont": 1}, "here")

@@ -1,0 +1,160 @@
+"""The commands around `run`: what they show and what they write."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmark.cli import COMMANDS
+from benchmark.registry import KINDS, plugins
+from tests.cli.conftest import ONE, QUICK, ROOT, records
+
+# help -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ["--help", "-h", "help"])
+def test_help_names_every_command_with_a_few_words(fedspan, word):
+    ran = fedspan(word)
+    assert (ran.status, ran.err) == (0, "")
+    described = dict(re.findall(r"^  (\w+) +(\w.{10,90})$", ran.out, re.MULTILINE))
+    assert set(COMMANDS) <= set(described)
+
+
+@pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"run"}))
+def test_each_command_explains_itself_and_does_nothing(fedspan, here, command):
+    for words in (["--help"], ["board=absent", "-h"]):
+        ran = fedspan(command, *words)
+        assert (ran.status, ran.err) == (0, "")
+        assert f"fedspan {command}" in ran.out
+    assert list(here.iterdir()) == []
+
+
+def test_the_help_of_run_shows_the_choices_and_every_default(fedspan, here):
+    ran = fedspan("run", "--help")
+    assert ran.status == 0
+    assert ran.out.startswith("usage: fedspan run name=value ...")
+    for kind in set(KINDS) - {"addon"}:
+        assert f"\n{kind}: {', '.join(plugins(kind))}\n" in ran.out
+    for line in ("clients: 10", "participation: 1.0", "  rounds: 20", "    beta: 0.1", "  results: results"):
+        assert f"\n{line}\n" in ran.out
+    assert list(here.iterdir()) == []
+
+
+def test_the_settings_of_a_command_can_be_shown_without_running_it(fedspan, here):
+    ran = fedspan("run", "--cfg", "job", "algorithm=fedprox", "algorithm.mu=0.25")
+    assert ran.status == 0
+    assert "algorithm:\n  name: fedprox\n  mu: 0.25\n" in ran.out
+    assert list(here.iterdir()) == []
+
+
+def test_the_version(fedspan):
+    assert re.fullmatch(r"fedspan \d+\.\d+\.\d+\n", fedspan("--version").out)
+
+
+# list -----------------------------------------------------------------------------------------------
+
+
+def test_everything_is_listed_with_settings_and_source(fedspan, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    ran = fedspan("list")
+    assert (ran.status, ran.err) == (0, "")
+    for kind, plural in KINDS.items():
+        assert f"\n{plural}" in f"\n{ran.out}"
+        for name in plugins(kind):
+            assert re.search(rf"^  {name} ", ran.out, re.MULTILINE)
+    assert re.search(r"fedprox +mu=0\.001 +Li et al\. 2020", ran.out)
+    assert re.search(r"feddecorr_cifar10 +rounds=100", ran.out)
+    assert re.search(r"digits +[0-9]+ cells", ran.out)
+
+
+def test_one_kind_is_listed_alone(fedspan):
+    ran = fedspan("list", "algorithms")
+    assert "fedavg" in ran.out
+    assert "feddecorr" not in ran.out
+
+
+@pytest.mark.usefixtures("with_toys")
+def test_a_registered_plugin_is_listed_and_chosen_like_any_other(fedspan):
+    assert "toy_slow" in fedspan("list", "algorithms").out
+    assert "toy_slow" in fedspan("run", "--help").out
+
+
+def test_a_reader_who_leaves_early_harms_nothing(start):
+    process = start("list")
+    process.stdout.close()
+    process.wait(timeout=120)
+    assert process.stderr.read() == ""
+
+
+# plan -----------------------------------------------------------------------------------------------
+
+
+def test_a_plan_counts_what_is_done_missing_and_failed_and_runs_nothing(fedspan):
+    words = (*QUICK, *ONE, "clients=2,61", "seed=0,1")
+    words = tuple(word for word in words if word != "clients=2")
+    fedspan("run", "-m", *words[:-1], "seed=0")
+    before = records()
+    ran = fedspan("plan", *words)
+    assert ran.status == 0
+    lines = ran.out.splitlines()
+    assert lines[0] == "4 cells: 1 done, 3 missing"
+    assert lines[1] == "1 of the missing failed before and will be tried again"
+    assert re.fullmatch(r"estimated: \d+ s of one core, \d+ s with workers=1 \(.*\)", lines[2])
+    assert records() == before
+
+
+def test_the_cost_of_like_cells_comes_from_their_records(fedspan):
+    fedspan("run", *QUICK)
+    ran = fedspan("plan", *QUICK, "seed=0,1,2")
+    assert "(1 kinds of cells from records)" in ran.out
+    assert ran.err == ""
+
+
+def test_a_plan_of_what_is_done_has_no_cost(fedspan):
+    fedspan("run", *QUICK)
+    assert fedspan("plan", *QUICK).out == "1 cells: 1 done, 0 missing\n"
+
+
+# new ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """What git would clone."""
+    copy = tmp_path_factory.mktemp("clone")
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
+        if (ROOT / name).is_file() and name.endswith((".py", ".toml", ".yaml")):
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+def test_a_new_plugin_of_each_kind_is_listed_runs_and_passes_its_own_and_the_contract_tests(
+    fedspan, checkout, monkeypatch
+):
+    monkeypatch.chdir(checkout)
+    made = {kind: f"made_{kind}" for kind in ("algorithm", "addon", "dataset")}
+    for kind, name in made.items():
+        ran = fedspan("new", kind, name)
+        assert ran.status == 0
+        plugin, test = (Path(line.split()[0]) for line in ran.out.splitlines())
+        assert plugin.is_file()
+        assert test.is_file()
+        if shutil.which("ruff"):
+            subprocess.run(["ruff", "check", plugin, test], cwd=checkout, check=True)
+    environment = os.environ | {"PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": ""}
+    tests = ["tests/contract", "tests/methods", "tests/tasks", "-k", "made_", "-m", "", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *tests]
+    ran = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stdout
+    words = ["dataset=made_dataset", "algorithm=made_algorithm", "addons=[made_addon]", "addon.made_addon.weight=0.1"]
+    quick = [word for word in QUICK if not word.startswith("dataset")]
+    command = [sys.executable, "-m", "benchmark.cli", "run", *quick, *words]
+    ran = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "made_algorithm + made_addon(weight=0.1) on made_dataset/iid" in ran.stdout

@@ -1,0 +1,57 @@
+"""Killed, interrupted or bereft of a worker: the same command finishes, with the records of an undisturbed run."""
+
+import signal
+from pathlib import Path
+
+from tests.cli.conftest import QUICK, failures, finish, kill_group, records, wait_for
+
+LONG = (
+    *(word for word in QUICK if not word.startswith("protocol.rounds")),
+    "protocol.rounds=6",
+    "checkpoint_seconds=0",
+)
+TWO = ("run", "-m", *LONG, "workers=2")
+
+
+def checkpoints():
+    return list(Path("results/checkpoints").glob("*.safetensors"))
+
+
+def test_killed_in_the_middle_the_same_command_ends_with_the_same_records(start, fedspan, with_toys):
+    grid = ("run", "-m", *LONG, "algorithm=toy_slow", "algorithm.seconds=0.2", "seed=0,1,2")
+    killed = start(*grid, "workers=2")
+    wait_for(checkpoints)
+    kill_group(killed, signal.SIGKILL)
+    finish(killed)
+    assert len(records()) < 3
+    assert checkpoints()
+    resumed = fedspan(*grid, "workers=1")
+    assert (resumed.status, resumed.err) == (0, "")
+    fedspan(*grid, "workers=1", "paths.results=undisturbed")
+    assert records() == records("undisturbed")
+    assert len(records()) == 3
+    assert checkpoints() == []
+
+
+def test_a_worker_that_dies_costs_only_its_cell(start, fedspan):
+    ran = finish(start(*TWO, "algorithm=toy_dies,fedavg"))
+    assert ran.status == 1
+    [failure] = failures()
+    assert failure["spec"]["algorithm"]["name"] == "toy_dies"
+    assert "its worker died 2 times" in failure["reason"]
+    assert "Traceback" not in ran.err
+    fedspan("run", *LONG, "paths.results=alone")
+    assert records() == records("alone") != {}
+
+
+def test_an_interruption_is_one_line_and_loses_nothing(start, fedspan, with_toys):
+    grid = ("run", "-m", *LONG, "algorithm=toy_slow", "algorithm.seconds=0.2", "seed=0,1,2", "workers=1")
+    process = start(*grid)
+    wait_for(checkpoints)
+    kill_group(process, signal.SIGINT)
+    ran = finish(process)
+    assert ran.status == 130
+    assert ran.complaint == "fedspan: interrupted; the same command goes on where it stopped"
+    assert checkpoints()
+    assert fedspan(*grid).status == 0
+    assert len(records()) == 3

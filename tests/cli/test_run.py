@@ -1,0 +1,237 @@
+"""`fedspan run` as users meet it: one cell, sweeps, boards, and what happens when the command is repeated."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.conftest import ONE, QUICK, failures, records
+
+GRID = ("run", "-m", *QUICK, *ONE)
+
+
+def times(folder="results"):
+    return {path.name: path.stat().st_mtime_ns for path in Path(folder).rglob("*.json")}
+
+
+# one cell -----------------------------------------------------------------------------------------
+
+
+def test_one_cell_prints_its_accuracy_and_where_its_record_is(fedspan):
+    ran = fedspan("run", *QUICK)
+    assert (ran.status, ran.err) == (0, "")
+    [record] = records().values()
+    score, path = ran.out.splitlines()
+    assert f"{record['scores']['trained']['accuracy']:.2f} %" in score
+    assert "fedavg on digits/iid, 2 clients, seed 0" in score
+    assert json.loads(Path(path).read_text())["key"] == record["key"]
+
+
+def test_a_run_leaves_nothing_but_its_results(fedspan, here):
+    fedspan("run", *QUICK)
+    assert [path.name for path in here.iterdir()] == ["results"]
+    assert {path.stem for path in (here / "results" / "records").iterdir()} == set(records())
+    left = {path.parent.name for path in (here / "results").rglob("*") if path.is_file()}
+    assert left <= {"records", "trained"}
+
+
+def test_the_second_time_the_record_is_found_and_nothing_computed(fedspan):
+    fedspan("run", *QUICK)
+    before = times()
+    ran = fedspan("run", *QUICK)
+    assert ran.status == 0
+    assert "found its record" in ran.out
+    assert times() == before
+
+
+def test_the_command_in_the_record_runs_the_same_cell_again(fedspan):
+    fedspan("run", *QUICK, "algorithm=fedprox", "algorithm.mu=0.5", "addons=[feddecorr]", "addon.feddecorr.form=paper")
+    [path] = Path("results/records").glob("*.json")
+    command = json.loads(path.read_text())["provenance"]["command"]
+    before = records()
+    path.unlink()
+    assert fedspan(*shlex.split(command)[1:]).status == 0
+    assert records() == before
+
+
+def test_several_values_ask_for_a_grid(fedspan):
+    ran = fedspan("run", *QUICK, "seed=0,1")
+    assert ran.status == 2
+    assert "several values need -m: fedspan run -m" in ran.complaint
+    assert records() == {}
+
+
+# grids --------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_runs_every_combination(fedspan):
+    ran = fedspan(*GRID, "algorithm=fedavg,fedprox", "seed=0,1")
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.startswith("4 cells: 0 with a record, 4 to run with workers=1\n")
+    found = {(record["spec"]["algorithm"]["name"], record["spec"]["seed"]) for record in records().values()}
+    assert found == {("fedavg", 0), ("fedavg", 1), ("fedprox", 0), ("fedprox", 1)}
+    for number in range(1, 5):
+        assert f"[{number}/4]" in ran.out
+
+
+def test_a_grid_and_single_runs_give_the_same_records(fedspan):
+    fedspan(*GRID, "seed=0,1")
+    for seed in (0, 1):
+        fedspan("run", *QUICK, f"seed={seed}", "paths.results=alone")
+    assert records("alone") == records() != {}
+
+
+def test_a_finished_grid_computes_nothing_again(fedspan):
+    fedspan(*GRID, "seed=0,1")
+    before = times()
+    ran = fedspan(*GRID, "seed=0,1")
+    assert ran.status == 0
+    assert ran.out.startswith("2 cells: 2 with a record, nothing to run\n")
+    assert times() == before
+
+
+def test_a_larger_grid_runs_only_what_is_new(fedspan):
+    fedspan(*GRID, "seed=0,1")
+    before = times()
+    ran = fedspan(*GRID, "seed=range(0,3)")
+    assert "3 cells: 2 with a record, 1 to run" in ran.out
+    assert before.items() < times().items()
+
+
+def test_a_deleted_record_is_computed_again_with_the_same_numbers(fedspan):
+    fedspan(*GRID, "seed=0,1,2")
+    before, stamps = records(), times()
+    lost = Path("results/records", f"{sorted(before)[1]}.json")
+    lost.unlink()
+    ran = fedspan(*GRID, "seed=0,1,2")
+    assert "3 cells: 2 with a record, 1 to run" in ran.out
+    assert records() == before
+    changed = {name for name, stamp in times().items() if stamps[name] != stamp}
+    assert changed == {lost.name}
+
+
+def test_the_order_in_which_a_grid_is_written_changes_no_record(fedspan):
+    fedspan(*GRID, "seed=0,1", "algorithm=fedavg,fedprox")
+    fedspan(*GRID, "algorithm=fedprox,fedavg", "seed=1,0", "paths.results=again")
+    assert records("again") == records() != {}
+
+
+# boards -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def board(here):
+    settings = dict(setting.split("=", 1) for setting in QUICK)
+    described = {
+        "base": {name: yaml.safe_load(value) for name, value in settings.items()} | {"workers": 1},
+        "grid": [
+            {"algorithm": ["fedavg", "fedprox"], "seed": [0, 1]},
+            {"algorithm": "fedavg", "addons": [["feddecorr"]], "seed": [0, 1]},
+        ],
+        "scales": {"smoke": {"protocol.rounds": 1}},
+    }
+    path = here / "leaderboards" / "boards" / "mine.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(yaml.safe_dump(described))
+    return path
+
+
+def test_a_board_of_the_working_folder_runs_by_its_name(fedspan, board):
+    ran = fedspan("run", "board=mine")
+    assert (ran.status, len(records())) == (0, 6)
+    assert fedspan("run", "-m", f"board={board}").out.startswith("6 cells: 6 with a record")
+
+
+def test_settings_replace_those_of_the_board(fedspan, board):
+    fedspan("run", "board=mine", "seed=7", "algorithm=fedprox")
+    assert {(r["spec"]["seed"], r["spec"]["algorithm"]["name"]) for r in records().values()} == {(7, "fedprox")}
+    assert len(records()) == 2
+
+
+def test_a_scale_is_part_of_the_cell(fedspan, board):
+    fedspan("run", "board=mine", "scale=smoke", "seed=0")
+    assert {(r["spec"]["scale"], r["spec"]["protocol"]["rounds"]) for r in records().values()} == {("smoke", 1)}
+
+
+# failures -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("with_toys")
+def test_a_failing_cell_never_stops_the_others(fedspan):
+    algorithms = "algorithm=toy_raises,toy_quits,toy_diverges,toy_picky,fedavg"
+    ran = fedspan(*GRID, algorithms, "seed=0,1")
+    assert ran.status == 1
+    by_status = {}
+    for record in [*records().values(), *failures()]:
+        by_status.setdefault(record["status"], set()).add(record["spec"]["algorithm"]["name"])
+    assert by_status == {
+        "done": {"fedavg"},
+        "failed": {"toy_raises", "toy_quits"},
+        "diverged": {"toy_diverges"},
+        "skipped": {"toy_picky"},
+    }
+    assert ran.err.splitlines() == [
+        "failed: toy_raises on digits/iid, 2 clients, seed 0 and 1 more: RuntimeError: the toy broke",
+        "failed: toy_quits on digits/iid, 2 clients, seed 0 and 1 more: SystemExit: enough",
+    ]
+    assert "skipped: toy_picky on digits/iid, 2 clients, seed 0 and 1 more: toy_picky needs 1,000 classes" in ran.out
+    assert "diverged: toy_diverges on digits/iid, 2 clients, seed 0 and 1 more: round 2" in ran.out
+
+
+@pytest.mark.usefixtures("with_toys")
+def test_a_failure_is_kept_beside_the_records_with_its_reason_and_where_it_happened(fedspan):
+    fedspan(*GRID, "algorithm=toy_raises")
+    [failure] = failures()
+    assert failure["reason"] == "RuntimeError: the toy broke"
+    assert "toys.py" in failure["traceback"]
+    assert records() == {}
+
+
+@pytest.mark.usefixtures("with_toys")
+def test_a_failed_cell_is_tried_again_and_its_failure_forgotten_when_it_works(fedspan, here):
+    word = f"algorithm.until={here / 'mended'}"
+    assert fedspan(*GRID, "algorithm=toy_raises", word).status == 1
+    assert fedspan(*GRID, "algorithm=toy_raises", word).status == 1
+    (here / "mended").touch()
+    ran = fedspan(*GRID, "algorithm=toy_raises", word)
+    assert (ran.status, ran.err) == (0, "")
+    assert (len(records()), failures()) == (1, [])
+
+
+@pytest.mark.usefixtures("with_toys")
+def test_impossible_and_diverged_cells_are_results_and_not_tried_again(fedspan):
+    assert fedspan(*GRID, "algorithm=toy_picky,toy_diverges").status == 0
+    before = times()
+    assert fedspan(*GRID, "algorithm=toy_picky,toy_diverges").status == 0
+    assert times() == before
+
+
+@pytest.mark.usefixtures("with_toys")
+def test_a_diverged_cell_keeps_the_curve_up_to_there(fedspan):
+    ran = fedspan("run", *QUICK, "algorithm=toy_diverges")
+    assert ran.status == 0
+    [record] = records().values()
+    assert record["curve"]["round"] == [1]
+    assert record["reason"].startswith("round 2")
+    assert record["scores"] == {}
+
+
+@pytest.mark.usefixtures("with_toys")
+def test_a_single_run_that_fails_says_so_in_one_line(fedspan):
+    ran = fedspan("run", *QUICK, "algorithm=toy_raises")
+    [failure] = failures()
+    assert ran.status == 1
+    assert ran.complaint == (
+        "fedspan: toy_raises on digits/iid, 2 clients, seed 0: failed: RuntimeError: the toy broke "
+        f"(kept in results/failures/{failure['key']}.json)"
+    )
+
+
+# plugins that do not load ---------------------------------------------------------------------------
+
+
+def test_toys_are_gone_outside_their_tests():
+    assert "toys" not in sys.modules

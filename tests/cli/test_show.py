@@ -1,0 +1,140 @@
+"""`fedspan show partition`: who holds what, in a figure and in the terminal."""
+
+import io
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from benchmark import show
+from tasks.partitions.dirichlet import Dirichlet
+from tasks.partitions.domain import Domain
+from tests.benchmark.test_split import DOMAINS, DomainBlobs, OwnTests
+from tests.cli.conftest import QUICK
+from tests.helpers import Blobs, toy_cell
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def circles(svg):
+    """Return what is drawn in the groups of circles."""
+    groups = [group for group in ET.fromstring(svg).iter(f"{SVG}g") if group.get("id") == "circles"]
+    return [shape for group in groups for shape in (*group.findall(f"{SVG}path"), *group.iter(f"{SVG}use"))]
+
+
+def test_the_partition_of_a_run_is_shown_and_drawn(fedspan):
+    settings = ("partition=dirichlet", "partition.alpha=0.05", "dataset=digits", "clients=10", "seed=3")
+    ran = fedspan("show", "partition", *settings)
+    assert (ran.status, ran.err) == (0, "")
+    assert "dirichlet(alpha=0.05) on digits, 10 clients, seed 3" in ran.out
+    rows = re.findall(r"^ +(\d+) +(\d+) +([·▁▂▃▄▅▆▇█]{10}) *$", ran.out, re.MULTILINE)
+    assert [int(client) for client, _, _ in rows] == list(range(10))
+    sizes = [int(size) for _, size, _ in rows]
+    assert f"{sum(sizes):,} of {sum(sizes):,} images are held for training" in ran.out
+    path = Path(ran.out.splitlines()[-1])
+    assert path.parent == Path("results/partitions")
+    nonzero = sum(10 - bars.count("·") for _, _, bars in rows)
+    assert len(circles(path.read_bytes())) == nonzero
+
+
+def test_it_is_the_partition_that_a_run_uses(fedspan):
+    ran = fedspan("show", "partition", *QUICK)
+    fedspan("run", *QUICK)
+    [path] = Path("results/records").glob("*.json")
+    digest = json.loads(path.read_text())["provenance"]["partition_digest"]
+    assert digest[:8] in ran.out.splitlines()[-1]
+
+
+def test_the_figure_goes_where_it_is_asked_to(fedspan, here):
+    ran = fedspan("show", "partition", "--out", "figures/mine.svg", "partition=iid")
+    assert ran.out.splitlines()[-1] == "figures/mine.svg"
+    assert [path.name for path in here.iterdir()] == ["figures"]
+    ET.parse("figures/mine.svg")
+
+
+def test_the_same_partition_is_the_same_file(fedspan):
+    for name in ("a.svg", "b.svg"):
+        fedspan("show", "partition", "--out", name, "clients=4")
+    assert Path("a.svg").read_bytes() == Path("b.svg").read_bytes()
+
+
+REFUSED = {
+    "": "cannot show ''; known: partition",
+    "partitoin": "cannot show 'partitoin'; did you mean 'partition'?",
+    "partition seed=0,1": "these settings make 2 partitions; give each setting one value",
+    "partition partition.alfa=1": "did you mean 'partition.alpha'?",
+    "partition clients=0": "clients must be at least 1, got 0",
+    "partition participation=1.5": "participation must lie in (0, 1], got 1.5",
+    "partition clients=2000": "clients=2000 is more than the 1438 training images",
+    "partition partition=domain": "partition=domain needs a dataset with domains",
+    "partition partition=pathological partition.classes_per_client=11": "classes_per_client=11 is more than the 10",
+    "partition partition=pathological clients=4": "hold 8 of 10 classes at most; raise one of them",
+    "partition --oout=x.svg": "unrecognized arguments: --oout=x.svg",
+}
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED.items(), ids=REFUSED)
+def test_what_cannot_be_shown_is_said_in_one_line_and_nothing_is_written(fedspan, here, words, message):
+    ran = fedspan("show", *words.split())
+    assert (ran.status, ran.out) == (2, "")
+    assert message in ran.complaint
+    assert list(here.iterdir()) == []
+
+
+# what is counted and drawn ----------------------------------------------------------------------------
+
+
+def test_counts_are_those_of_the_split():
+    cell = toy_cell(dataset=DomainBlobs(), partition=Domain(), clients=3)
+    found = show.shares(cell, Path())
+    data = cell.dataset.prepare(None)
+    domain = data.train.domain.numpy()
+    assert found.sizes.tolist() == np.bincount(domain).tolist()
+    for name, own in found.domains.items():
+        assert own.tolist() == [found.sizes[DOMAINS.index(name)] * (DOMAINS[k] == name) for k in range(3)]
+    for label, own in enumerate(found.classes.values()):
+        assert own.tolist() == [int(((data.train.y.numpy() == label) & (domain == k)).sum()) for k in range(3)]
+    assert found.tested.tolist() == np.bincount(data.test.domain).tolist()
+
+
+def test_the_area_of_a_circle_is_its_number_of_images():
+    found = show.shares(toy_cell(), Path())
+    counts = np.array(list(found.classes.values()))
+    widths = []
+    for shape in circles(show.svg(found)):
+        x, _ = np.array(re.findall(r"[\d.]+", shape.get("d")), dtype=float).reshape(-1, 2).T
+        widths.append(x.max() - x.min())
+    areas = np.square(widths) / max(widths) ** 2
+    np.testing.assert_allclose(areas, counts[counts > 0] / counts.max(), rtol=1e-3)
+
+
+def test_own_test_images_and_domains_are_drawn_where_there_are_any():
+    texts = {}
+    for name, cell in {
+        "domain": toy_cell(dataset=DomainBlobs(), partition=Domain(), clients=3),
+        "tests": toy_cell(partition=OwnTests()),
+        "plain": toy_cell(),
+    }.items():
+        found = show.shares(cell, Path())
+        rows = [*found.classes.values(), *found.domains.values()]
+        assert len(circles(show.svg(found))) == np.count_nonzero(rows)
+        texts[name] = show.svg(found).decode()
+    # Text is drawn as outlines; matplotlib keeps the words in comments.
+    drawn = {"own test": {"domain", "tests"}, "noisy": {"domain"}, "client": {"domain", "tests", "plain"}}
+    for word, where in drawn.items():
+        assert {name for name, text in texts.items() if f"<!-- {word} -->" in text} == where
+
+
+def test_hundreds_of_clients_are_cut_to_what_can_be_read_and_it_says_so():
+    cell = toy_cell(dataset=Blobs(train=1200), partition=Dirichlet(5.0, min_size=1), clients=150)
+    found = show.shares(cell, Path())
+    assert "the first 100 of 150 clients are drawn" in show.svg(found).decode()
+    console = Console(width=100, file=io.StringIO())
+    console.print(show.terminal(found))
+    text = console.file.getvalue()
+    assert "and 130 more clients" in text
+    assert len(re.findall(r"[·▁▂▃▄▅▆▇█]{3}", text)) == 20

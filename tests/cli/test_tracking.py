@@ -1,0 +1,82 @@
+"""MLflow seen from the command line: never in the way, never lost."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmark.record import Results
+from benchmark.tracking import Mirror
+from tests.cli.conftest import ONE, QUICK, failures, records
+
+TRACKED = tuple(word for word in QUICK if word != "tracking=false")
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture(autouse=True)
+def store(here, empty_store):
+    empty_store(here / "results")
+
+
+def mirrored():
+    """Return the keys of the runs in the store."""
+    return sorted(Mirror(Results(Path("results"))).runs)
+
+
+def test_a_single_run_is_mirrored(fedspan):
+    ran = fedspan("run", *TRACKED)
+    assert (ran.status, ran.err) == (0, "")
+    assert mirrored() == sorted(records())
+
+
+@pytest.mark.usefixtures("with_toys")
+def test_a_grid_is_mirrored_with_its_failures(fedspan):
+    ran = fedspan("run", "-m", *TRACKED, *ONE, "algorithm=fedavg,toy_raises,toy_picky")
+    assert ran.status == 1
+    assert re.search(r"^3 runs mirrored to MLflow \(sqlite:///", ran.out, re.MULTILINE)
+    assert mirrored() == sorted([*records(), *(failure["key"] for failure in failures())])
+
+
+def test_out_of_reach_training_goes_on_and_a_later_sync_catches_up(fedspan, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
+    ran = fedspan("run", *TRACKED)
+    assert ran.status == 0
+    assert ran.complaint.startswith(f"fedspan: MLflow could not be reached ({NOWHERE}: ")
+    assert ran.complaint.endswith("the record is kept, run 'fedspan sync' later")
+    assert len(records()) == 1
+    late = fedspan("sync")
+    assert late.status == 1
+    assert late.complaint.startswith(f"fedspan: MLflow could not be reached: {NOWHERE}: ")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert fedspan("sync").out.startswith("1 runs mirrored to MLflow (sqlite:///")
+    assert fedspan("sync").out.startswith("0 runs mirrored")
+    assert mirrored() == sorted(records())
+
+
+# doctor ---------------------------------------------------------------------------------------------
+
+
+def test_a_healthy_installation(fedspan, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    fedspan("run", *QUICK)
+    ran = fedspan("doctor")
+    assert (ran.status, ran.err) == (0, "")
+    found = dict(re.findall(r"^ *ok +(\S.*?)  +(\S.*?) *$", ran.out, re.MULTILINE))
+    assert "torch" in found["versions"]
+    assert found["dataset digits"] == "1438 training and 359 test images of (1, 8, 8)"
+    assert "dataset.root" in found["dataset image_folder"]
+    assert found["results"].endswith("writable, 1 records")
+    assert "reachable, 0 runs" in found["tracking"]
+    assert "!!" not in ran.out
+
+
+def test_what_needs_attention_is_marked(fedspan, here, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
+    (here / "taken").touch()
+    ran = fedspan("doctor", "paths.results=taken")
+    assert ran.status == 1
+    marked = dict(re.findall(r"^ *!! +(\S.*?)  +(\S.*?) *$", ran.out, re.MULTILINE))
+    assert set(marked) == {"results", "tracking"}
+    assert "cannot write taken" in marked["results"]
+    assert NOWHERE in marked["tracking"]

@@ -1,0 +1,55 @@
+import contextlib
+import logging
+import os
+import shutil
+import sqlite3
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+from benchmark.record import Results
+from benchmark.tracking import Mirror
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # time is never asserted
+settings.load_profile("busy")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    """Leave the other cores to the other test workers."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def unchanged_process():
+    """Put back what a command run in this process changes: logging and environment."""
+    logger, environment = logging.getLogger("fedspan"), dict(os.environ)
+    handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.propagate = handlers, propagate
+    logger.setLevel(level)
+    for name in set(os.environ) - set(environment):
+        del os.environ[name]
+
+
+@pytest.fixture(autouse=True)
+def ordinary_arithmetic():
+    """Take back what running a cell sets for its process: denormal numbers flushed to zero."""
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory):
+    """Return a function that puts MLflow's embedded store into a results folder; making its tables takes seconds."""
+    made = Results(tmp_path_factory.mktemp("store"))
+    Mirror(made)
+
+    def put(root):
+        root.mkdir(parents=True, exist_ok=True)
+        shutil.copy(made.root / "mlflow.db", root)
+        with contextlib.closing(sqlite3.connect(root / "mlflow.db")) as store, store:
+            store.execute("update experiments set artifact_location = ?", [(root / "mlartifacts").as_uri()])
+
+    return put

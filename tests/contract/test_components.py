@@ -1,0 +1,279 @@
+"""What every registered algorithm and add-on must keep, and the toy methods that use every hook besides."""
+
+import dataclasses
+import inspect
+import random
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmark.component import Aggregate, Component, Local, Step, compose
+from benchmark.diagnostics import Diagnostics
+from benchmark.errors import Incompatible
+from benchmark.registry import plugins
+from benchmark.rounds import run_cell
+from benchmark.tree import digest
+from methods.algorithms.fedavg import FedAvg
+from tests.helpers import (
+    NormNet,
+    PlainNet,
+    counted,
+    how,
+    numbers,
+    record_in,
+    start,
+    toy_cell,
+    toy_stacks,
+    trained,
+    weights,
+)
+
+REGISTERED = [cls for kind in ("algorithm", "addon") for cls in plugins(kind).values()]
+HOOKS = [name for name, member in vars(Component).items() if inspect.isfunction(member) and name not in ("check",)]
+
+
+def alone(component):
+    """Return the stack in which a component is tried: an algorithm as it is, an add-on over FedAvg."""
+    return (component,) if component.kind == "algorithm" else (FedAvg(), component)
+
+
+STACKS = {cls.name: alone(cls()) for cls in REGISTERED} | toy_stacks()
+every_stack = pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS.keys())
+every_net = pytest.mark.parametrize("model", [PlainNet(), NormNet()], ids=["plain", "batchnorm"])
+
+
+def cell_of(stack, **parts):
+    """Return a toy cell of a stack, or skip if the stack says that it cannot work there."""
+    cell = toy_cell(*stack, **parts)
+    try:
+        start(cell)
+    except Incompatible as reason:
+        pytest.skip(str(reason))
+    return cell
+
+
+def test_together_the_toy_methods_use_every_hook():
+    used = {hook for stack in toy_stacks().values() for hook in HOOKS if compose(stack[0], stack[1:]).using(hook)}
+    assert used == set(HOOKS)
+
+
+# neutral ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", [cls for cls in REGISTERED if cls.neutral], ids=lambda cls: cls.name)
+@every_net
+def test_neutral_settings_equal_absence_bit_for_bit(cls, model):
+    here, absent = (trained(cell_of(stack, model=model)) for stack in (alone(cls(**cls.neutral)), (FedAvg(),)))
+    assert {k: v.tolist() for k, v in here.state.params.items()} == {
+        k: v.tolist() for k, v in absent.state.params.items()
+    }
+    assert here.curve == absent.curve
+    assert here.scores() == absent.scores()
+
+
+@pytest.mark.parametrize("cls", [cls for cls in REGISTERED if cls.neutral], ids=lambda cls: cls.name)
+def test_default_settings_differ_from_absence(cls):
+    here, absent = (trained(cell_of(stack)) for stack in (alone(cls()), (FedAvg(),)))
+    assert weights(here) != weights(absent)
+
+
+# resume -------------------------------------------------------------------------------------------
+
+
+@every_stack
+@every_net
+def test_a_checkpoint_in_the_middle_equals_no_interruption_bit_for_bit(stack, model, tmp_path):
+    spectra = Diagnostics(spectra=True, clients=tuple(range(6)), top=4)
+    cell = cell_of(stack, model=model, diagnostics=spectra, protocol={"rounds": 4, "local_epochs": 1})
+    straight = trained(cell)
+    resumed = start(cell)
+    for _ in range(cell.protocol.rounds):
+        resumed.advance()
+        resumed.save(tmp_path / "checkpoint")
+        resumed = start(cell)
+        assert resumed.resume(tmp_path / "checkpoint")
+    assert weights(resumed) == weights(straight)
+    assert resumed.curve == straight.curve
+    assert counted(resumed) == counted(straight)
+    assert resumed.scores() == straight.scores()
+    assert resumed.spectra() == straight.spectra()
+
+
+@every_stack
+def test_state_trees_keep_the_names_shapes_and_types_of_init(stack):
+    cell = cell_of(stack, model=NormNet())
+    first, last = start(cell).state, trained(cell).state
+
+    def form(tree):
+        return {path: (leaf.shape, leaf.dtype) for path, leaf in tree.items()}
+
+    def forms(states):
+        return {name: form(tree) for name, tree in states.items()}
+
+    assert forms(last.server) == forms(first.server)
+    for row in last.rows.values():
+        assert form(row.own) == form(first.first_row.own)
+        assert forms(row.states) == forms(first.first_row.states)
+
+
+class PowerCut(BaseException):
+    pass
+
+
+@every_stack
+def test_an_interrupted_command_ends_with_the_record_of_an_uninterrupted_one(stack, tmp_path):
+    cell = cell_of(stack, model=NormNet(), participation=0.5, protocol={"schedule": "cosine", "eval_every": 2})
+
+    def cut(progress):
+        if (progress.round, progress.client) == (1, min(2, progress.clients)):
+            raise PowerCut
+
+    with pytest.raises(PowerCut):
+        run_cell(cell, how(tmp_path / "cut", checkpoint_seconds=0), cut)
+    began = []
+    again = run_cell(cell, how(tmp_path / "cut", checkpoint_seconds=0), lambda progress: began.append(progress.round))
+    assert min(began) == 1, "it did not go on from the checkpoint"
+    assert numbers(again) == numbers(run_cell(cell, how(tmp_path / "whole")))
+    assert not list((tmp_path / "cut" / "results" / "checkpoints").iterdir())
+
+
+# order and workers --------------------------------------------------------------------------------
+
+
+@every_stack
+def test_the_order_of_clients_leaves_no_trace(stack):
+    cell = cell_of(stack, model=NormNet())
+    forward, backward = start(cell), start(cell)
+    means = []
+    for order, run in (([0, 1, 2, 3, 4, 5], forward), ([4, 2, 5, 0, 3, 1], backward)):
+        sums, _ = run.executor.run(run.state, order)
+        means.append(digest(sums.mean_delta({path: leaf.double() for path, leaf in run.state.params.items()})))
+        run._aggregate(sums)
+    assert means[0] == means[1]
+    assert weights(forward) == weights(backward)
+
+
+@every_stack
+def test_a_client_trains_the_same_whoever_trained_before_it(stack):
+    cell = cell_of(stack, model=NormNet())
+    fresh, used = start(cell), start(cell)
+    for other in (5, 1, 4):
+        used.trainer.train(used.state, other)
+    mine, again = fresh.trainer.train(fresh.state, 3), used.trainer.train(used.state, 3)
+    assert mine.loss == again.loss
+    for tree, same in ((mine.delta, again.delta), (mine.buffers, again.buffers), (mine.row.own, again.row.own)):
+        assert tree.keys() == same.keys()
+        assert all(torch.equal(tree[path], same[path]) for path in tree)
+
+
+def test_worker_processes_make_the_records_of_a_single_process(tmp_path):
+    cells = [toy_cell(*stack, model=NormNet()) for stack in STACKS.values()][:8]
+    alone = [record_in((cell, tmp_path / "one")) for cell in cells]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        together = list(pool.map(record_in, [(cell, tmp_path / "two") for cell in reversed(cells)]))
+    assert together[::-1] == alone
+
+
+# purity -------------------------------------------------------------------------------------------
+
+
+def photograph(value):
+    """Return something that changes if anything below `value` changes."""
+    if isinstance(value, Tensor):
+        if value.device.type == "meta":
+            return tuple(value.shape)
+        return str(value.dtype), tuple(value.shape), value.detach().contiguous().numpy().tobytes()
+    if isinstance(value, Mapping):
+        return {key: photograph(item) for key, item in value.items()}
+    if isinstance(value, (Step, Local, Aggregate)):
+        return {field.name: photograph(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, nn.Module):
+        return photograph(value.state_dict())
+    return value if isinstance(value, (int, float, str)) else None
+
+
+def global_randomness():
+    return torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()  # noqa: NPY002
+
+
+def watched(component, seen):
+    """Return the same component, whose hooks assert that they change no input and draw no global random number."""
+    cls = type(component)
+
+    def watch(hook):
+        original = getattr(cls, hook)
+
+        def call(self, *inputs):
+            before, randomness = photograph(dict(enumerate(inputs))), global_randomness()
+            result = original(self, *inputs)
+            assert photograph(dict(enumerate(inputs))) == before, f"{cls.name}.{hook} changed an input in place"
+            if hook != "net":  # initialisers draw from the generator that the engine seeded for them
+                assert global_randomness() == randomness, f"{cls.name}.{hook} drew a global random number"
+            seen.add((cls.name, hook))
+            return result
+
+        return call
+
+    hooks = {hook: watch(hook) for hook in HOOKS if getattr(cls, hook) is not getattr(Component, hook)}
+    values = {field.name: getattr(component, field.name) for field in dataclasses.fields(component)}
+    return type(cls.__name__, (cls,), hooks)(**values)
+
+
+@every_stack
+@every_net
+def test_hooks_change_no_input_and_draw_no_global_random_number(stack, model):
+    cell = cell_of(stack, model=model, protocol={"rounds": 2, "local_epochs": 1, "batch_size": 16})
+    seen = set()
+    watching = [watched(component, seen) for component in stack]
+    run = trained(dataclasses.replace(cell, algorithm=watching[0], addons=tuple(watching[1:])))
+    run.scores()
+    plain = trained(cell)
+    plain.scores()
+    assert weights(run) == weights(plain)
+    overridden = {(c.name, h) for c in stack for h in HOOKS if getattr(type(c), h) is not getattr(Component, h)}
+    assert seen == overridden, "a hook was never called"
+
+
+def test_the_watch_notices_a_hook_that_changes_its_input():
+    class Careless(FedAvg):
+        def grads(self, grads, step):
+            next(iter(grads.values())).mul_(2)
+            return grads
+
+    with pytest.raises(AssertionError, match=r"fedavg\.grads changed an input"):
+        trained(toy_cell(watched(Careless(), set())))
+
+
+def test_the_watch_notices_a_hook_that_draws_a_global_random_number():
+    class Noisy(FedAvg):
+        def server(self, delta, agg):
+            return {path: leaf + torch.rand_like(leaf) for path, leaf in delta.items()}, {}
+
+    with pytest.raises(AssertionError, match=r"fedavg\.server drew a global"):
+        trained(toy_cell(watched(Noisy(), set())))
+
+
+@every_stack
+def test_batches_of_one_image_train(stack, tmp_path):
+    cell = cell_of(stack, protocol={"rounds": 1, "local_epochs": 1, "batch_size": 1})
+    record = run_cell(cell, how(tmp_path))
+    assert record["status"] == "done", record["reason"]
+
+
+@every_stack
+def test_training_does_not_touch_the_global_generators(stack, tmp_path):
+    before = global_randomness()
+    run_cell(cell_of(stack, protocol={"rounds": 1}), how(tmp_path))
+    assert global_randomness() == before
+
+
+@every_stack
+def test_another_seed_gives_other_numbers(stack):
+    cell = cell_of(stack)
+    other = dataclasses.replace(cell, seed=1)
+    assert weights(trained(cell)) != weights(trained(other))

@@ -1,0 +1,257 @@
+"""Every registered plugin through Hydra, through the planner's fast path, and into a key."""
+
+import dataclasses
+import inspect
+import re
+import typing
+
+import pytest
+from hydra import compose, initialize
+from omegaconf import OmegaConf
+from PIL import Image
+
+from benchmark import config
+from benchmark.diagnostics import Diagnostics
+from benchmark.errors import UserError
+from benchmark.protocol import Protocol
+from benchmark.registry import KINDS, all_plugins, broken_entry_points, defaults_of, plugins
+from benchmark.rounds import How
+
+PLUGINS = [(cls.kind, cls.name) for cls in all_plugins()]
+every_plugin = pytest.mark.parametrize(("kind", "name"), PLUGINS, ids=[f"{kind}-{name}" for kind, name in PLUGINS])
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory):
+    """Return two folders with the same images, for datasets that read a root."""
+    both = [tmp_path_factory.mktemp("images") for _ in range(2)]
+    for root in both:
+        for number, (split, label) in enumerate((s, c) for s in ("train", "test") for c in "ab"):
+            (root / split / label).mkdir(parents=True)
+            Image.new("RGB", (6, 6), (40 * number, 0, 0)).save(root / split / label / "one.png")
+    return both
+
+
+@pytest.fixture
+def choose(kind, name, roots):
+    """Return the overrides that put a plugin into a cell; skip if it needs data that a test cannot make."""
+    if kind == "addon":
+        return {"addons": [name]}
+    cls = plugins(kind)[name]
+    if "root" not in defaults_of(cls):
+        return {kind: name}
+    overrides = {kind: name, f"{kind}.root": str(roots[0])}
+    try:
+        key(overrides)
+    except UserError as error:
+        if f"{kind}.root" not in str(error):
+            raise
+        pytest.skip(f"it needs its data: {error}")
+    return overrides
+
+
+def prefix(kind, name):
+    return f"addon.{name}" if kind == "addon" else kind
+
+
+def composed(overrides):
+    """Return what Hydra composes."""
+    config.register()
+    texts = [config.override_text(key, value) for key, value in overrides.items()]
+    with initialize(version_base=None, config_path=None):
+        return OmegaConf.to_container(compose(config.CONFIG_NAME, texts), resolve=True)
+
+
+def key(overrides):
+    return config.make_cell(config.resolve(overrides)).key
+
+
+def other_values(hint, value):
+    """Yield values of a field that differ from `value`, likely valid ones first."""
+    origin, arms = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        yield from (arm for arm in arms if arm != value)
+    elif origin in (tuple, list):
+        yield [1]
+        yield ["a"]
+    elif arms:
+        yield from other_values(next(arm for arm in arms if arm is not type(None)), value)
+    elif hint is bool:
+        yield not value
+    elif hint is int:
+        yield from (value + 1, value + 8, 1)
+    elif hint is float:
+        yield from (value * 0.5 or 0.25, value + 0.5, 0.25)
+    elif hint is str:
+        yield from (f"{value}x", "a")
+
+
+def changed(overrides, where, cls, field, *first):
+    """Return overrides with one more field set to another valid value, and the key without and with it."""
+    default = defaults_of(cls)[field]
+    for value in (*first, *other_values(typing.get_type_hints(cls)[field], default)):
+        if value == default:
+            continue
+        more = {**overrides, f"{where}.{field}": value}
+        try:
+            return more, key(overrides), key(more)
+        except UserError:
+            continue
+    pytest.fail(f"no other value found for {where}.{field}")
+
+
+PLACES = ("root", "source")
+
+
+@every_plugin
+def test_hydra_and_the_planner_agree(choose):
+    by_hydra, by_planner = composed(choose), config.resolve(choose)
+    assert by_hydra == by_planner
+    assert config.make_cell(by_hydra).key == config.make_cell(by_planner).key
+
+
+@every_plugin
+def test_every_field_goes_through_hydra_and_what_changes_results_changes_the_key(kind, name, choose, roots):
+    cls = plugins(kind)[name]
+    for field in dataclasses.fields(cls):
+        where, start = prefix(kind, name), dict(choose)
+        if "source" in defaults_of(cls) and field.name != "root":  # its own images instead of the published ones
+            del start[f"{where}.root"]
+            start[f"{where}.source"] = str(roots[0])
+        first = [str(roots[1])] if field.name in PLACES else []  # another place with the same content
+        overrides, before, after = changed(start, where, cls, field.name, *first)
+        assert (before == after) == bool(field.metadata.get("how")), f"{name}.{field.name}"
+        by_hydra = composed(overrides)
+        assert by_hydra == config.resolve(overrides), f"{name}.{field.name}"
+        assert config.make_cell(by_hydra).key == after
+
+
+@every_plugin
+def test_the_docstring_names_a_source_with_its_year(kind, name):
+    assert re.search(r"\b(19|20)\d\d\b", inspect.getdoc(plugins(kind)[name]))
+
+
+@every_plugin
+def test_an_unknown_field_is_named_with_its_neighbour(kind, name, choose):
+    fields = [field.name for field in dataclasses.fields(plugins(kind)[name])]
+    wrong = f"{prefix(kind, name)}.{fields[0] if fields else 'nothing'}x"
+    with pytest.raises(UserError) as error:
+        config.resolve({**choose, wrong: 1})
+    assert wrong in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not fields or "did you mean" in str(error.value)
+
+
+@every_plugin
+def test_values_of_a_wrong_type_are_refused_by_name(kind, name, choose):
+    cls = plugins(kind)[name]
+    for field in dataclasses.fields(cls):
+        for value in ({"a": 1}, [[1]], True if typing.get_type_hints(cls)[field.name] is not bool else "perhaps"):
+            where = f"{prefix(kind, name)}.{field.name}"
+            with pytest.raises(UserError, match=re.escape(field.name)):
+                key({**choose, where: value})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_misspelt_name_is_answered_with_the_right_one(kind):
+    name = next(iter(plugins(kind)))
+    with pytest.raises(UserError, match=f"unknown {kind} '{name}x'; did you mean '{name}'"):
+        key({"addons": [f"{name}x"]} if kind == "addon" else {kind: f"{name}x"})
+
+
+@pytest.mark.parametrize("name", sorted(config.options("protocol")))
+def test_protocol_presets_compose(name):
+    by_hydra, by_planner = composed({"protocol": name}), config.resolve({"protocol": name})
+    assert by_hydra == by_planner
+    assert config.make_cell(by_hydra).protocol == config.make_cell(by_planner).protocol
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Protocol)])
+def test_every_number_of_the_protocol_changes_the_key(field):
+    steps = {"protocol.schedule": "multistep", "protocol.milestones": [5]} if field in ("milestones", "factor") else {}
+    overrides, before, after = changed(steps, "protocol", Protocol, field)
+    assert before != after
+    assert composed(overrides) == config.resolve(overrides)
+
+
+WHAT = {
+    "clients": 9,
+    "participation": 0.5,
+    "seed": 1,
+    "scale": "small",
+    "addons": ["feddecorr"],
+    "dataset.limit": 300,
+    "partition": "iid",
+    "model.width": 3,
+    "algorithm": "fedprox",
+    "protocol": "feddecorr_cifar10",
+    "diagnostics.spectra": True,
+}
+
+
+@pytest.mark.parametrize(("name", "value"), WHAT.items(), ids=WHAT.keys())
+def test_what_is_computed_changes_the_key(name, value):
+    assert key({name: value}) != key({})
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Diagnostics) if field.name != "spectra"])
+def test_settings_of_the_diagnostics_change_the_key_only_while_they_are_on(field):
+    _, before, after = changed({"diagnostics.spectra": True}, "diagnostics", Diagnostics, field)
+    assert before != after
+    _, before, after = changed({"diagnostics.spectra": False}, "diagnostics", Diagnostics, field)
+    assert before == after
+
+
+def test_add_ons_that_are_not_used_do_not_change_the_key():
+    assert key({"addon.feddecorr.beta": 0.7}) == key({})
+
+
+def test_the_order_of_add_ons_is_part_of_the_key():
+    cell = config.make_cell(config.resolve({}))
+    a, b = (plugins("addon")["feddecorr"](beta=beta) for beta in (0.1, 0.2))
+    assert dataclasses.replace(cell, addons=(a, b)).key != dataclasses.replace(cell, addons=(b, a)).key
+
+
+def test_a_plugins_version_is_part_of_the_key(monkeypatch):
+    before = key({"algorithm": "fedprox"})
+    monkeypatch.setattr(plugins("algorithm")["fedprox"], "version", 2)
+    assert key({"algorithm": "fedprox"}) != before
+
+
+HOW = {
+    "board": "digits",
+    "device": "cuda",
+    "executor": "other",
+    "threads": 2,
+    "workers": 7,
+    "launcher": "joblib",
+    "checkpoint_seconds": 1.0,
+    "tracking": False,
+    "paths.data": "elsewhere",
+    "paths.results": "elsewhere",
+    "paths.pages": "elsewhere",
+}
+
+
+def test_all_settings_are_either_what_or_how():
+    how = config.how_defaults()
+    named = {name for name in how if name != "paths"} | {f"paths.{name}" for name in how["paths"]}
+    assert named == set(HOW)
+    assert set(config.resolve({})) == set(how) | set(config.WHAT) | set(config.GROUPS) | {"addon", "diagnostics"}
+
+
+@pytest.mark.parametrize(("name", "value"), HOW.items(), ids=HOW.keys())
+def test_where_and_how_never_change_the_key(name, value):
+    assert key({name: value}) == key({})
+    assert composed({name: value}) == config.resolve({name: value})
+
+
+def test_how_reaches_the_run():
+    how = config.make_how(config.resolve(HOW), "the command")
+    assert (how.device, how.executor, how.threads, how.checkpoint_seconds) == ("cuda", "other", 2, 1.0)
+    assert (str(how.results), str(how.data), how.command) == ("elsewhere", "elsewhere", "the command")
+    assert isinstance(how, How)
+
+
+def test_no_entry_point_is_broken():
+    assert broken_entry_points == {}

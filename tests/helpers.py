@@ -1,0 +1,357 @@
+"""Six small clients, a net with and one without BatchNorm, and toy methods that use every hook."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from benchmark.cell import Cell
+from benchmark.component import Component
+from benchmark.data import DeviceData
+from benchmark.diagnostics import Diagnostics
+from benchmark.net import Net, Unit, one_hot
+from benchmark.protocol import Protocol
+from benchmark.record import Record
+from benchmark.registry import KINDS
+from benchmark.rounds import How, Run, run_cell
+from benchmark.task import Data, Dataset, Images, Model, Partition, Split, content_digest
+from benchmark.tree import add, digest, prefixed, scale, sub, under, zeros
+from methods.algorithms.fedavg import FedAvg
+
+CLIENTS = 6
+CLASSES = 3
+
+
+def toy(kind: str, name: str) -> Callable[[type], type]:
+    """Make a plugin that no registry knows, so that tests cannot disturb each other."""
+    assert kind in KINDS
+
+    def make(cls: type) -> type:
+        plugin = dataclasses.dataclass(frozen=True)(cls)
+        plugin.kind, plugin.name = kind, name
+        return plugin
+
+    return make
+
+
+# the toy task -------------------------------------------------------------------------------------
+
+
+@toy("dataset", "blobs")
+class Blobs(Dataset):
+    """Three noisy patterns of 6x6 pixels with two channels."""
+
+    train: int = 94
+    test: int = 30
+
+    def load(self, cache: Path) -> Data:
+        rng = np.random.default_rng(0)
+        patterns = rng.integers(0, 256, (CLASSES, 6, 6, 2))
+
+        def images(n: int) -> Images:
+            y = np.arange(n) % CLASSES
+            x = np.clip(patterns[y] + rng.normal(0, 60, (n, 6, 6, 2)), 0, 255).astype(np.uint8)
+            return Images(torch.from_numpy(x), torch.from_numpy(y))
+
+        train, test = images(self.train), images(self.test)
+        return Data(train, test, ("a", "b", "c"), (0.5, 0.4), (0.25, 0.3), content_digest(train.x, test.x))
+
+
+@toy("partition", "ragged")
+class Ragged(Partition):
+    """Clients of very different sizes, the first with one image."""
+
+    def split(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+        weights = np.arange(1, clients + 1) ** 2
+        cuts = (np.cumsum(weights) / weights.sum() * len(labels)).astype(int)[:-1]
+        return np.split(rng.permutation(len(labels)), cuts)
+
+
+@toy("model", "plain_net")
+class PlainNet(Model):
+    """One smooth hidden layer."""
+
+    width: int = 5
+
+    def build(self, shape: tuple[int, int, int], classes: int) -> Net:
+        body = nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), self.width), nn.Tanh())
+        return Net(body, nn.Linear(self.width, classes))
+
+
+@toy("model", "norm_net")
+class NormNet(Model):
+    """A convolution with BatchNorm."""
+
+    def build(self, shape: tuple[int, int, int], classes: int) -> Net:
+        body = nn.Sequential(nn.Conv2d(shape[0], 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten())
+        return Net(body, nn.Linear(4 * ((shape[1] - 2) // 2) * ((shape[2] - 2) // 2), classes))
+
+
+QUICK = Protocol(rounds=3, local_epochs=2, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-3)
+
+
+def toy_cell(
+    algorithm: Component | None = None, *addons: Component, protocol: Mapping[str, Any] | None = None, **parts: Any
+) -> Cell:
+    """Return a cell of the toy task; `protocol` and `parts` replace what is named."""
+    values: dict[str, Any] = {
+        "dataset": Blobs(),
+        "partition": Ragged(),
+        "clients": CLIENTS,
+        "participation": 1.0,
+        "model": PlainNet(),
+        "algorithm": algorithm or FedAvg(),
+        "addons": addons,
+        "protocol": dataclasses.replace(QUICK, **(protocol or {})),
+        "seed": 0,
+        "scale": "paper",
+        "diagnostics": Diagnostics(),
+    }
+    return Cell(**(values | parts))
+
+
+# running ------------------------------------------------------------------------------------------
+
+
+def how(folder: Path | None = None, **more: Any) -> How:
+    """Return where to run; a test that writes nothing needs no folder."""
+    folder = folder or Path(tempfile.gettempdir()) / "fedspan-tests-write-nothing-here"
+    return How(folder / "results", folder / "data", **more)
+
+
+def start(cell: Cell) -> Run:
+    """Return the cell before its first round."""
+    return Run(cell, how())
+
+
+def trained(cell: Cell) -> Run:
+    """Return the cell after its last round."""
+    run = start(cell)
+    while not run.finished:
+        run.advance()
+    return run
+
+
+def weights(run: Run) -> str:
+    """Return a digest of all that the next round depends on."""
+    return digest(run.state.pack())
+
+
+def counted(run: Run) -> dict[str, Any]:
+    """Return what the meter counted, without what the clock says."""
+    return without_clock(run.meter.as_dict())
+
+
+def without_clock(compute: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record's `compute` without seconds and memory."""
+    return {k: v for k, v in compute.items() if k not in ("seconds", "seconds_at_round", "peak_memory_bytes")}
+
+
+def numbers(record: Record) -> dict[str, Any]:
+    """Return a record without seconds, memory and provenance."""
+    kept = {k: v for k, v in record.items() if k not in ("provenance", "compute")}
+    return kept | {"compute": without_clock(record["compute"])}
+
+
+def record_in(job: tuple[Cell, Path]) -> dict[str, Any]:
+    """Run a cell in a folder and return the numbers of its record; for worker processes."""
+    cell, folder = job
+    return numbers(run_cell(cell, how(folder)))
+
+
+def device_data(cell: Cell) -> DeviceData:
+    """Return the data of a cell as its clients see it."""
+    return start(cell).trainer.data
+
+
+def everything_to_one(data: Data) -> Split:
+    """Return the split that gives all images to one client."""
+    return Split((np.arange(len(data.train)),))
+
+
+# toy methods: together they use every hook ---------------------------------------------------------
+
+
+def in_head(path: str) -> bool:
+    return path.startswith("head.")
+
+
+@toy("algorithm", "toy_momentum")
+class ServerMomentum(Component):
+    """State on the server, as in Hsu et al. 2019."""
+
+    beta: float = 0.5
+
+    def init(self, params, shared, buffers):
+        return {"m": torch.zeros(())} | prefixed("m", zeros(shared)), {}
+
+    def server(self, delta, agg):
+        m = add(scale(under("m", agg.server), self.beta), delta)
+        return m, {"m": agg.server["m"] + 1} | prefixed("m", m)
+
+
+@toy("algorithm", "toy_scaffold")
+class Scaffold(Component):
+    """State on both sides, as in Karimireddy et al. 2020."""
+
+    def init(self, params, shared, buffers):
+        return zeros(shared), zeros(shared)
+
+    def broadcast(self, server):
+        return dict(server)
+
+    def shift(self, step):
+        return scale(sub(step.client, step.server), step.protocol.lr_at(step.round))
+
+    def client_end(self, delta, local):
+        speed = 1 / (local.steps * local.protocol.lr_at(local.round))
+        c = sub(sub(local.client, local.server), scale(delta, speed))
+        return delta, sub(c, local.client), c
+
+    def server(self, delta, agg):
+        return delta, add(agg.server, scale(agg.sums, 1 / agg.clients))
+
+
+@toy("algorithm", "toy_nova")
+class Nova(Component):
+    """Uploads plain numbers and rescales, as in Wang et al. 2020."""
+
+    def client_end(self, delta, local):
+        return scale(delta, 1 / local.steps), {"tau": local.n * local.steps, "third": local.n / 3}, dict(local.client)
+
+    def server(self, delta, agg):
+        return scale(delta, agg.sums["tau"] / (3 * agg.sums["third"])), dict(agg.server)
+
+
+@toy("algorithm", "toy_fedbn")
+class LocalNorm(Component):
+    """BatchNorm stays with its client, as in Li et al. 2021."""
+
+    def shared(self, path, module):
+        return not isinstance(module, nn.modules.batchnorm._BatchNorm)
+
+
+@toy("algorithm", "toy_fedrep")
+class LocalHead(Component):
+    """Own head first, then the shared body, as in Collins et al. 2021."""
+
+    def shared(self, path, module):
+        return not in_head(path)
+
+    def phases(self, epochs):
+        return [(1, in_head), (epochs, lambda path: not in_head(path))]
+
+
+@toy("addon", "toy_sam")
+class Sharpness(Component):
+    """A second gradient at perturbed weights, as in Foret et al. 2021."""
+
+    rho: float = 0.05
+
+    def grads(self, grads, step):
+        norm = torch.stack([g.square().sum() for g in grads.values()]).sum().sqrt() + 1e-12
+        return step.grad_at({**step.params, **{k: step.params[k] + self.rho * g / norm for k, g in grads.items()}})
+
+
+@toy("addon", "toy_moon")
+class Contrast(Component):
+    """Forward passes under other weights and a client's own memory, as in Li et al. 2021."""
+
+    def init(self, params, shared, buffers):
+        return {}, dict(params)
+
+    def penalty(self, step):
+        near, far = step.apply(step.start)[0], step.apply(step.client)[0]
+        sims = [F.cosine_similarity(step.features, z) for z in (near, far)]
+        return 0.1 * F.cross_entropy(torch.stack(sims, 1), torch.zeros_like(step.y))
+
+    def client_end(self, delta, local):
+        return delta, {}, dict(local.params)
+
+
+@toy("addon", "toy_anchor")
+class Anchor(Component):
+    """The server remembers the first weights themselves, and each client where it last started."""
+
+    def init(self, params, shared, buffers):
+        return dict(shared), dict(params)
+
+    def broadcast(self, server):
+        return dict(server)
+
+    def penalty(self, step):
+        return 0.01 * torch.stack([(step.params[k] - w).square().sum() for k, w in step.server.items()]).sum()
+
+    def client_end(self, delta, local):
+        return delta, {}, dict(local.start)
+
+
+@toy("addon", "toy_sphere")
+class Sphere(Component):
+    """Unit features, a frozen orthogonal head, squared loss, a closed-form head at the end, as in Dong et al. 2022."""
+
+    def net(self, net, setting):
+        head = nn.Linear(net.head.in_features, setting.classes, bias=False)
+        nn.init.orthogonal_(head.weight)
+        return Net(nn.Sequential(net.body, Unit()), head)
+
+    def trainable(self, path):
+        return not in_head(path)
+
+    def loss(self, step):
+        return F.mse_loss(step.logits, one_hot(step.y, step.logits.shape[1], step.logits.dtype))
+
+    def stats(self, features, labels, classes):
+        return {"zz": features.T @ features, "zy": features.T @ one_hot(labels, classes, features.dtype)}
+
+    def calibrate(self, params, sums, rng):
+        noise = 1e-6 * torch.rand(len(sums["zz"]), generator=rng, dtype=torch.float64)
+        head = torch.linalg.solve(sums["zz"] + torch.diag(1e-3 + noise), sums["zy"]).T
+        return {**params, "head.weight": head.to(params["head.weight"])}
+
+
+@toy("addon", "toy_own_head")
+class OwnHead(Component):
+    """Each client moves its head towards its own class means, after training, as in Oh et al. 2022."""
+
+    def personalise(self, params, features, labels, classes, rng):
+        means = one_hot(labels, classes, features.dtype).T @ features / len(labels)
+        step = 0.1 + 0.01 * torch.rand((), generator=rng).item()
+        return {**params, "head.weight": params["head.weight"] + step * means}
+
+
+@toy("addon", "toy_personal")
+class Personal(Component):
+    """An own closed-form head for each client after training."""
+
+    def personalise(self, params, features, labels, classes, rng):
+        z = features.double()
+        noise = 1e-6 * torch.rand(z.shape[1], generator=rng, dtype=torch.float64)
+        head = torch.linalg.solve(z.T @ z + torch.diag(0.1 + noise), z.T @ one_hot(labels, classes, z.dtype)).T
+        return {**params, "head.weight": head.to(params["head.weight"])}
+
+
+def toy_stacks() -> dict[str, tuple[Component, ...]]:
+    """Return stacks of toy components by name: base first."""
+    return {
+        "server state": (ServerMomentum(),),
+        "server and client state": (Scaffold(),),
+        "plain numbers as uploads": (Nova(),),
+        "own BatchNorm": (LocalNorm(),),
+        "own head in phases": (LocalHead(),),
+        "second gradient": (FedAvg(), Sharpness()),
+        "client memory": (FedAvg(), Contrast()),
+        "state that is the weights": (FedAvg(), Anchor()),
+        "frozen head, calibrated": (FedAvg(), Sphere()),
+        "own heads at the end": (LocalNorm(), OwnHead()),
+        "own head afterwards": (FedAvg(), Personal()),
+        "stack": (Scaffold(), Sharpness(), Contrast()),
+    }

@@ -1,0 +1,63 @@
+"""Settings of algorithms outside their domain are one line that names the setting and its value."""
+
+import pytest
+
+from benchmark.config import build
+from benchmark.errors import UserError
+from benchmark.registry import find, plugins
+from benchmark.tree import digest
+from tests.helpers import toy_cell, trained
+
+BAD = [
+    ("fedavgm", {"rho": 1.0}, "algorithm.rho must lie in [0, 1), got 1.0"),
+    ("fedavgm", {"rho": -0.1}, "algorithm.rho must lie in [0, 1), got -0.1"),
+    ("fedopt", {"momentum": 1.0}, "algorithm.momentum must lie in [0, 1), got 1.0"),
+    ("fedopt", {"lr": 0.0}, "algorithm.lr must be positive, got 0.0"),
+    ("fedadam", {"beta1": 1.0}, "algorithm.beta1 must lie in [0, 1), got 1.0"),
+    ("fedadam", {"beta2": 1.5}, "algorithm.beta2 must lie in [0, 1), got 1.5"),
+    ("fedyogi", {"tau": 0.0}, "algorithm.tau must be positive, got 0.0"),
+    ("fedyogi", {"beta2": -1.0}, "algorithm.beta2 must lie in [0, 1), got -1.0"),
+    ("fedadagrad", {"lr": -1.0}, "algorithm.lr must be positive, got -1.0"),
+    ("fedadagrad", {"beta2": 0.9}, "unknown field 'algorithm.beta2'; did you mean 'beta1'?"),
+    ("scaffold", {"lr": 0.0}, "algorithm.lr must be positive, got 0.0"),
+    ("moon", {"mu": -1.0}, "algorithm.mu must not be negative, got -1.0"),
+    ("moon", {"temperature": 0.0}, "algorithm.temperature must be positive, got 0.0"),
+    ("moon", {"projection": (640, 0)}, "algorithm.projection must be widths of at least 1, got (640, 0)"),
+    ("fedexp", {"epsilon": -1e-3}, "algorithm.epsilon must not be negative, got -0.001"),
+    ("fedrs", {"alpha": 1.1}, "algorithm.alpha must lie in [0, 1], got 1.1"),
+    ("fedrs", {"alpha": -0.1}, "algorithm.alpha must lie in [0, 1], got -0.1"),
+    ("fedlc", {"tau": -1.0}, "algorithm.tau must not be negative, got -1.0"),
+    ("fedsam", {"rho": -0.05}, "algorithm.rho must not be negative, got -0.05"),
+    ("fedrep", {"head_epochs": 0}, "algorithm.head_epochs must be at least 1, got 0"),
+    ("fedlc", {"tau": float("nan")}, "algorithm.tau must be a finite number, got nan"),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "message"), BAD, ids=lambda part: str(part))
+def test_a_setting_outside_its_domain_is_one_line(name, values, message):
+    with pytest.raises(UserError) as error:
+        build(find("algorithm", name), values, "algorithm")
+    assert str(error.value) == message
+
+
+BORDERS = [
+    ("fedavgm", {"rho": 0.999}), ("fedadam", {"beta1": 0.0, "beta2": 0.0}), ("fedexp", {"epsilon": 0.0}),
+    ("fedrs", {"alpha": 0.0}), ("moon", {"projection": (1,)}), ("fedrep", {"head_epochs": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "values"), BORDERS, ids=str)
+def test_settings_at_the_border_train(name, values):
+    run = trained(toy_cell(build(find("algorithm", name), values, "algorithm")))
+    assert all(leaf.isfinite().all() for leaf in run.state.params.values())
+
+
+def test_no_two_algorithms_do_the_same():
+    ends = {}
+    for name, cls in plugins("algorithm").items():
+        run = trained(toy_cell(cls(), participation=0.5))
+        models = {f"{client}/{path}": w for client, row in run.state.rows.items() for path, w in row.own.items()}
+        ends.setdefault(digest(run.state.params | models), []).append(name)
+    twins = [names for names in ends.values() if len(names) > 1]
+    # the plain net has no BatchNorm, and on the toy task updates agree too well to extrapolate
+    assert twins == [["fedavg", "fedbn", "fedexp"]]

@@ -1,0 +1,102 @@
+"""Fast federated calibration against least squares on pooled features, in NumPy float64."""
+
+import numpy as np
+import pytest
+import torch
+
+from benchmark import stages
+from benchmark.errors import UserError
+from methods.addons.ffc import FFC
+from methods.algorithms.fedprox import FedProx
+from tests.helpers import NormNet, PlainNet, ServerMomentum, start, toy_cell, trained, weights
+from tests.methods.heads import one_hot, pooled
+
+exact = {"precision": "float64"}
+
+
+def calibrated(run):
+    return stages.calibrate(run.trainer, run.method, run.state, run.cell.seed)[0]
+
+
+@pytest.mark.parametrize("model", [PlainNet(), NormNet()], ids=["plain", "batchnorm"])
+@pytest.mark.parametrize("base", [None, FedProx(mu=0.1), ServerMomentum()], ids=["fedavg", "fedprox", "momentum"])
+def test_sums_over_unequal_clients_give_least_squares_on_pooled_features(model, base):
+    """The first client has one image, the last about forty; half of them train in a round."""
+    run = trained(toy_cell(base, FFC(), model=model, protocol=exact, participation=0.5))
+    z, y = pooled(run)
+    assert len(z) == len(run.trainer.data.train)
+    expected = np.linalg.lstsq(z, one_hot(y, 3), rcond=None)[0].T
+    head = calibrated(run)["head.weight"].numpy()
+    np.testing.assert_allclose(head, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("ridge", [1e-3, 0.1, 10.0])
+def test_ridge_is_added_to_the_diagonal_of_the_sum(ridge):
+    run = trained(toy_cell(None, FFC(ridge=ridge), protocol=exact))
+    z, y = pooled(run)
+    expected = np.linalg.solve(z.T @ z + ridge * np.eye(z.shape[1]), z.T @ one_hot(y, 3)).T
+    head = calibrated(run)["head.weight"].numpy()
+    np.testing.assert_allclose(head, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+
+
+def test_the_bias_is_gone_and_the_body_stays():
+    run = trained(toy_cell(None, FFC()))
+    params = calibrated(run)
+    assert run.state.params["head.bias"].any()
+    assert not params["head.bias"].any()
+    assert all(params[path] is leaf for path, leaf in run.state.params.items() if not path.startswith("head."))
+
+
+@pytest.mark.parametrize("features", ["fewer images than dimensions", "a dead dimension", "a doubled dimension"])
+def test_a_singular_gram_matrix_gives_the_least_squares_head_of_smallest_norm(features):
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(6 if features.startswith("fewer") else 40, 8)), rng.integers(0, 3, 40)
+    y = y[: len(z)]
+    if features == "a dead dimension":
+        z[:, 2] = 0
+    if features == "a doubled dimension":
+        z[:, 2] = z[:, 5]
+    ffc, params = FFC(), {"head.weight": torch.zeros(3, 8, dtype=torch.float64)}
+    sums = ffc.stats(torch.from_numpy(z), torch.from_numpy(y), 3)
+    head = ffc.calibrate(params, sums, torch.Generator())["head.weight"].numpy()
+    expected = (np.linalg.pinv(z) @ one_hot(y, 3)).T
+    np.testing.assert_allclose(head, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+
+
+def test_no_image_at_all_gives_a_head_of_zeros():
+    params = {"head.weight": torch.ones(2, 3)}
+    sums = {"zz": torch.zeros(3, 3, dtype=torch.float64), "zy": torch.zeros(3, 2, dtype=torch.float64)}
+    assert not FFC().calibrate(params, sums, torch.Generator())["head.weight"].any()
+
+
+def test_each_client_sends_l_times_l_plus_c_numbers_once():
+    run = trained(toy_cell(None, FFC()))
+    assert run.meter.calibration_up == 0
+    run.scores()
+    assert run.meter.calibration_up == 6 * 5 * (5 + 3) * 4
+    model = sum(leaf.numel() for leaf in run.state.params.values())
+    assert run.meter.calibration_down == 6 * model * 4
+    assert run.meter.as_dict()["bytes"]["up"] == run.meter.bytes_up + run.meter.calibration_up
+
+
+def test_calibrating_during_training_goes_on_from_the_calibrated_head():
+    run = start(toy_cell(None, FFC(every=2), protocol={**exact, "rounds": 5}))
+    heads = []
+    for _ in range(5):
+        run.advance()
+        z, y = pooled(run)
+        expected = np.linalg.lstsq(z, one_hot(y, 3), rcond=None)[0].T
+        heads.append(np.allclose(run.state.params["head.weight"].numpy(), expected, rtol=0, atol=1e-9))
+    assert heads == [False, True, False, True, False]
+
+
+def test_calibrating_at_the_last_round_only_is_calibrating_once():
+    once, last = (trained(toy_cell(None, FFC(every=every), protocol={"rounds": 3})) for every in (0, 3))
+    assert weights(once) == weights(last)
+    assert once.scores() == last.scores()
+
+
+@pytest.mark.parametrize(("field", "value", "rule"), [("ridge", -0.1, "not be negative"), ("every", -1, "be 0")])
+def test_settings_outside_their_domain_are_refused(field, value, rule):
+    with pytest.raises(UserError, match=rf"addon\.ffc\.{field} must {rule}"):
+        FFC(**{field: value})

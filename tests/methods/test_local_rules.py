@@ -1,0 +1,197 @@
+"""What FedRS, FedLC, FedSAM and MOON change in local training, against whole rounds of NumPy float64."""
+
+import numpy as np
+import pytest
+import torch
+
+from methods.algorithms.fedlc import FedLC
+from methods.algorithms.fedrs import FedRS
+from methods.algorithms.fedsam import FedSAM
+from methods.algorithms.moon import Moon
+from tests.helpers import NormNet, start, toy_cell, trained
+from tests.methods.by_hand import (
+    LINEAR,
+    PLAIN,
+    RELU,
+    TANH,
+    ByClass,
+    Net,
+    agree,
+    counts,
+    cross_entropy_slope,
+    federated,
+    finished,
+    fresh,
+    norm,
+    numbers,
+    plain_gradient,
+    plus,
+    softmax,
+    trained_by_hand,
+)
+
+
+def check(algorithm, gradient_of, **parts):
+    """Compare all rounds with SGD on `gradient_of(run, client) -> gradient(w, x, y)`."""
+    run = fresh(algorithm, **parts)
+    expected = federated(
+        run, lambda w, client, round: trained_by_hand(run, w, client, round, gradient_of(run, client))[0]
+    )
+    agree(finished(run).state.params, expected)
+
+
+def test_fedavg_itself():
+    check(None, lambda run, client: plain_gradient)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("parts", [{}, {"partition": ByClass()}], ids=["mixed", "one class each"])
+def test_fedrs_shrinks_the_logits_of_missing_classes(alpha, parts):
+    def gradient_of(run, client):
+        shrink = np.where(counts(run, client) > 0, 1.0, alpha)
+
+        def gradient(w, x, y):
+            return PLAIN.gradient(w, x, shrink * cross_entropy_slope(shrink * PLAIN.logits(w, x), y))
+
+        return gradient
+
+    check(FedRS(alpha=alpha), gradient_of, **parts)
+
+
+@pytest.mark.parametrize("tau", [0.1, 1.0])
+@pytest.mark.parametrize("parts", [{}, {"partition": ByClass()}], ids=["mixed", "one class each"])
+def test_fedlc_takes_a_margin_off_the_logits_and_missing_classes_out(tau, parts):
+    def gradient_of(run, client):
+        with np.errstate(divide="ignore"):
+            margin = tau * np.where(counts(run, client) > 0, counts(run, client), 1e-8) ** -0.25
+
+        def gradient(w, x, y):
+            return PLAIN.gradient(w, x, cross_entropy_slope(PLAIN.logits(w, x) - margin, y))
+
+        return gradient
+
+    check(FedLC(tau=tau), gradient_of, **parts)
+
+
+def test_fedlc_gives_a_missing_class_no_gradient():
+    run = start(toy_cell(FedLC(), partition=ByClass(), protocol={"weight_decay": 0.0}))
+    delta = run.trainer.train(run.state, 4).delta["head.bias"]
+    assert delta.tolist() == [0.0, 0.0, 0.0], "a client with one class has nothing to learn"
+
+
+@pytest.mark.parametrize("rho", [0.05, 1.0])
+def test_fedsam_takes_the_gradient_uphill(rho):
+    def gradient_of(run, client):
+        def gradient(w, x, y):
+            g = plain_gradient(w, x, y)
+            return plain_gradient(plus(w, g, rho / norm(g)), x, y)
+
+        return gradient
+
+    check(FedSAM(rho=rho), gradient_of)
+
+
+def test_fedsam_counts_batchnorm_statistics_once():
+    """With a learning rate too small to matter, the running statistics are FedAvg's."""
+    cells = [
+        toy_cell(a, model=NormNet(), protocol={"lr": 1e-12, "rounds": 1, "precision": "float64"})
+        for a in (FedSAM(), None)
+    ]
+    mine, plain = map(trained, cells)
+    agree(mine.state.buffers, numbers(plain.state.buffers), 1e-9)
+
+
+# MOON ---------------------------------------------------------------------------------------------
+
+
+def cosine(a, b):
+    return (a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))
+
+
+def cosine_slope(a, b):
+    """Return the gradient of each row's cosine in that row of a."""
+    lengths = np.sqrt((a * a).sum(1) * (b * b).sum(1))[:, None]
+    return b / lengths - cosine(a, b)[:, None] * a / (a * a).sum(1, keepdims=True)
+
+
+def contrast_slope(features, near, far, mu, temperature):
+    """Return the gradient of MOON's term in the features [B, d]."""
+    similarity = np.stack([cosine(features, near), cosine(features, far)], 1) / temperature
+    surprise = (softmax(similarity) - [1, 0]) * mu / temperature / len(features)
+    return surprise[:, :1] * cosine_slope(features, near) + surprise[:, 1:] * cosine_slope(features, far)
+
+
+PROJECTED = Net(("body.0.1", TANH), ("body.1", RELU), ("body.3", LINEAR))
+
+
+@pytest.mark.parametrize(("projection", "net"), [((), PLAIN), ((7, 4), PROJECTED)], ids=["none", "projection"])
+@pytest.mark.parametrize(("mu", "temperature"), [(1.0, 0.5), (5.0, 1.0)])
+def test_moon_pulls_to_the_global_and_away_from_the_previous_model(projection, net, mu, temperature):
+    run = fresh(Moon(mu=mu, temperature=temperature, projection=projection), protocol={"rounds": 4})
+    previous = dict.fromkeys(range(6), numbers(run.state.params))
+
+    def local(w_global, client, round):
+        def gradient(w, x, y):
+            here, near, far = (net.features(weights, x) for weights in (w, w_global, previous[client]))
+            slope = contrast_slope(here, near, far, mu, temperature)
+            return net.gradient(w, x, cross_entropy_slope(net.logits(w, x), y), slope)
+
+        w, _ = trained_by_hand(run, w_global, client, round, gradient)
+        previous[client] = w
+        return w
+
+    expected = federated(run, local)
+    agree(finished(run).state.params, expected)
+    for client, row in run.state.rows.items():
+        agree(row.states["moon"], previous[client])
+
+
+@pytest.mark.parametrize("model", [None, NormNet()], ids=["plain", "batchnorm"])
+def test_moons_first_round_is_fedavgs(model):
+    """The first previous model is the global one: they are equally near, and nothing pulls."""
+    parts = {"model": model} if model else {}
+    cells = [toy_cell(a, protocol={"rounds": 1, "precision": "float64"}, **parts) for a in (Moon(projection=()), None)]
+    mine, plain = map(trained, cells)
+    agree(mine.state.params, numbers(plain.state.params))
+
+
+def test_without_weight_and_projection_moon_is_fedavg_bit_for_bit():
+    mine, plain = trained(toy_cell(Moon(mu=0.0, projection=()), model=NormNet())), trained(toy_cell(model=NormNet()))
+    assert {k: v.tolist() for k, v in mine.state.params.items()} == {
+        k: v.tolist() for k, v in plain.state.params.items()
+    }
+
+
+def test_the_previous_model_keeps_its_own_batchnorm_statistics_and_gets_no_gradient():
+    seen = []
+
+    class Watched(Moon):
+        name = "moon"
+
+        def penalty(self, step):
+            seen.append((step.x, step.apply(step.client, {})[0]))
+            return super().penalty(step)
+
+    parts = {"model": NormNet(), "protocol": {"precision": "float64", "local_epochs": 1}}
+    run = start(toy_cell(Watched(projection=()), **parts))
+    run.state.remember(4, run.trainer.train(run.state, 4).row)
+    previous = start(toy_cell(**parts)).trainer.net.eval()
+    statistics = numbers(previous.state_dict())
+    previous.load_state_dict(run.state.row(4).states["moon"], strict=False)
+    assert not np.array_equal(statistics["body.1.running_mean"], numbers(previous.state_dict())["body.1.running_mean"])
+    seen.clear()
+    run.trainer.train(run.state, 4)
+    for x, features in seen:
+        torch.testing.assert_close(features, previous(x)[0].detach())
+        assert not features.requires_grad
+    assert seen
+
+
+def test_the_projection_is_a_network_of_its_own_that_the_classifier_reads():
+    net = start(toy_cell(Moon(projection=(640, 256)))).trainer.net
+    assert [(m.in_features, m.out_features) for m in net.modules() if isinstance(m, torch.nn.Linear)] == [
+        (72, 5),
+        (5, 640),
+        (640, 256),
+        (256, 3),
+    ]

@@ -1,0 +1,155 @@
+"""Methods that leave weights with their clients, or never train some: what moves, what travels, what is scored."""
+
+import numpy as np
+import pytest
+import torch
+
+from methods.algorithms.fedbabu import FedBABU
+from methods.algorithms.fedbn import FedBN
+from methods.algorithms.fedrep import FedRep
+from methods.algorithms.lg_fedavg import LGFedAvg
+from methods.algorithms.local_only import LocalOnly
+from tests.helpers import NormNet, PlainNet, in_head, start, toy_cell, trained, weights
+from tests.methods.by_hand import (
+    agree,
+    batches,
+    finished,
+    fresh,
+    mean,
+    minus,
+    numbers,
+    plain_gradient,
+    sgd,
+    sizes,
+    trained_by_hand,
+)
+
+CLIENTS = range(6)
+PERSONAL = [LGFedAvg(), FedRep(head_epochs=2), LocalOnly()]
+by_name = {"ids": lambda algorithm: algorithm.name}
+
+
+def stays(algorithm, path):
+    """Tell whether a weight of the plain net stays with its client."""
+    return {"lg_fedavg": not in_head(path), "fedrep": in_head(path), "local_only": True}[algorithm.name]
+
+
+def local_round(algorithm, run, w, client, round):
+    """Return the client's weights after its round, in NumPy."""
+    if algorithm.name != "fedrep":
+        return trained_by_hand(run, w, client, round)[0]
+    p = run.cell.protocol
+    rest = p.lr_at(round), p.momentum, p.weight_decay
+    w, _ = sgd(w, batches(run, client, round, range(2)), plain_gradient, *rest, moves=in_head)
+    body = batches(run, client, round, range(2, 2 + p.local_epochs))
+    return sgd(w, body, plain_gradient, *rest, moves=lambda path: not in_head(path))[0]
+
+
+@pytest.mark.parametrize("algorithm", PERSONAL, **by_name)
+def test_all_rounds_move_own_weights_alone_and_average_the_others(algorithm):
+    run = fresh(algorithm)
+    common = numbers(run.state.params)
+    own = {client: {path: w for path, w in common.items() if stays(algorithm, path)} for client in CLIENTS}
+    while not run.finished:
+        chosen, ends = run.participants(), []
+        for client in chosen:
+            end = local_round(algorithm, run, common | own[client], client, run.state.round)
+            own[client] = {path: end[path] for path in own[client]}
+            ends.append({path: w for path, w in end.items() if path not in own[client]})
+        common |= mean(ends, sizes(run, chosen))
+        run.advance()
+        travelling = {path for path in common if not stays(algorithm, path)}
+        if travelling:
+            agree({p: run.state.params[p] for p in travelling}, {p: common[p] for p in travelling})
+        for client in CLIENTS:
+            agree(run.state.row(client).own, own[client])
+
+
+def test_fedbabu_trains_and_averages_the_body_under_the_first_head():
+    run = fresh(FedBABU())
+    w = numbers(run.state.params)
+    for round in range(run.cell.protocol.rounds):
+        chosen = run.participants()
+        ends = [trained_by_hand(run, w, client, round, moves=lambda path: not in_head(path))[0] for client in chosen]
+        w = mean(ends, sizes(run, chosen))
+        run.advance()
+    agree(run.state.params, w)
+    assert run.state.rows == {}, "the head is the same everywhere"
+    assert run._score()["accuracy"] is not None
+
+
+def test_fedbn_averages_all_but_batchnorm():
+    run = start(toy_cell(FedBN(), model=NormNet(), protocol={"precision": "float64"}))
+    norm = {f"body.1.{name}" for name in ("weight", "bias", "running_mean", "running_var")}
+    before = numbers(run.state.params)
+    done = {client: run.trainer.train(run.state, client) for client in CLIENTS}
+    run.advance()
+    assert set(run.state.first_row.own) == norm
+    others = set(before) - norm
+    moved = mean([numbers(d.delta) for d in done.values()], [d.n for d in done.values()])
+    assert set(moved) == others
+    agree(
+        {p: run.state.params[p] - torch.from_numpy(before[p]) for p in others},
+        {p: moved[p] for p in others}, 1e-9,
+    )  # fmt: skip
+    for client in CLIENTS:
+        agree(run.state.row(client).own, numbers(done[client].row.own))
+    apart = minus(numbers(run.state.row(4).own), numbers(run.state.row(5).own))
+    assert all((leaf != 0).any() for leaf in apart.values()), "two clients have the same BatchNorm"
+
+
+def test_fedbn_without_batchnorm_is_fedavg_bit_for_bit():
+    mine, plain = trained(toy_cell(FedBN(), model=PlainNet())), trained(toy_cell(model=PlainNet()))
+    assert weights(mine) == weights(plain)
+    assert mine.scores() == plain.scores()
+
+
+NUMBERS = {"body": (72 + 1) * 5, "head": (5 + 1) * 3}  # of the plain net
+NORM_NET = (18 + 1) * 4 + (16 + 1) * 3
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "model", "numbers_sent"),
+    [
+        (LGFedAvg(), PlainNet(), NUMBERS["head"]),
+        (FedRep(), PlainNet(), NUMBERS["body"]),
+        (FedBABU(), PlainNet(), NUMBERS["body"]),
+        (LocalOnly(), PlainNet(), 0),
+        (LocalOnly(), NormNet(), 0),
+        (FedBN(), NormNet(), NORM_NET),
+    ],
+    ids=lambda part: getattr(part, "name", None),
+)
+def test_only_what_is_shared_travels(algorithm, model, numbers_sent):
+    counted = trained(toy_cell(algorithm, model=model, participation=0.5)).meter.as_dict()["bytes"]
+    assert counted["up_per_client_round"] == counted["down_per_client_round"] == 4 * numbers_sent
+
+
+@pytest.mark.parametrize("algorithm", [*PERSONAL, FedBN()], **by_name)
+def test_without_a_global_model_the_clients_own_are_scored(algorithm):
+    run = trained(toy_cell(algorithm, model=NormNet()))
+    scores = run.scores()["trained"]
+    assert scores["accuracy"] is None
+    assert 0 < scores["client_accuracy"] <= 100
+    by_hand = []
+    for client in CLIENTS:
+        run.trainer.load(run.state, run.state.row(client))
+        net = run.trainer.net.eval()
+        with torch.no_grad():
+            x = torch.cat([x for x, _ in run.trainer.data.in_order(run.trainer.data.test, 30)])
+            by_hand.append(100 * float((net(x)[1].argmax(1) == run.trainer.data.test.y).double().mean()))
+    assert scores["client_accuracy"] == pytest.approx(np.mean(by_hand))
+    assert scores["client_accuracy_std"] == pytest.approx(np.std(by_hand))
+
+
+def test_alone_a_client_learns_the_same_whoever_else_there_is():
+    both, alone = start(toy_cell(LocalOnly())), start(toy_cell(LocalOnly()))
+    for _ in range(3):
+        both.advance()
+        sums, _ = alone.executor.run(alone.state, [4])
+        alone._aggregate(sums)
+        alone.state.round += 1
+    assert {p: w.tolist() for p, w in both.state.row(4).own.items()} == {
+        p: w.tolist() for p, w in alone.state.row(4).own.items()
+    }
+    assert finished(both).state.params.keys() == alone.state.params.keys()

@@ -1,0 +1,84 @@
+"""AutoAugment on whole batches against the usual pipeline that takes one Pillow image at a time."""
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+
+from benchmark.autoaugment import LEVELS, POLICY, RANGES, autoaugment, autoaugment_draws
+from benchmark.data import DeviceData
+from benchmark.memory import keep_freed_memory
+from benchmark.task import Data, Images
+from tests.benchmark.test_autoaugment import ON_VALUES, photographs
+from tests.helpers import everything_to_one, toy_cell
+
+pytestmark = pytest.mark.perf
+
+N = 2560
+
+
+BICUBIC = Image.Resampling.BICUBIC
+ONE_IMAGE = {
+    **ON_VALUES,
+    "ShearY": lambda i, m: i.transform(i.size, Image.Transform.AFFINE, (1, m, 0, 0, 1, 0), BICUBIC),
+    "TranslateX": lambda i, m: i.transform(i.size, Image.Transform.AFFINE, (1, 0, m * i.width, 0, 1, 0), BICUBIC),
+    "TranslateY": lambda i, m: i.transform(i.size, Image.Transform.AFFINE, (1, 0, 0, 0, 1, m * i.height), BICUBIC),
+    "Rotate": lambda i, m: i.rotate(m, BICUBIC),
+}
+
+
+def one_autoaugment(image):
+    for name, probability, level in random.choice(POLICY):
+        if random.random() < probability:
+            low, high = RANGES[name]
+            width = (high - low) / LEVELS
+            image = ONE_IMAGE[name](image, low + width * (level + random.random()))
+    return image
+
+
+def one_crop_flip(image):
+    left, top = random.randrange(9), random.randrange(9)
+    image = ImageOps.expand(image, 4).crop((left, top, left + image.width, top + image.height))
+    return ImageOps.mirror(image) if random.random() < 0.5 else image
+
+
+@pytest.fixture(autouse=True)
+def as_a_run_has_it():
+    keep_freed_memory()
+
+
+@pytest.mark.parametrize("side", [32, 64])
+def test_autoaugment(compare, side):
+    x = photographs(N * 32 // side, side, side)
+    generator = torch.Generator().manual_seed(0)
+
+    def ours():
+        for part in x.split(4 * 2**20 // x[0].numel()):
+            autoaugment(part, autoaugment_draws(len(part), generator))
+
+    compare(
+        ours, lambda: [np.asarray(one_autoaugment(Image.fromarray(image))) for image in x.numpy()],
+        against="Pillow, one image at a time", target="at most 0.2", repeats=5,
+    )  # fmt: skip
+
+
+def test_an_epoch_of_batches_of_64(compare):
+    x = photographs(N, 32, 32)
+    images = Images(x, torch.arange(N) % 10)
+    data = Data(images, images, tuple("0123456789"), (0.5,) * 3, (0.25,) * 3, "digest")
+    protocol = dataclasses.replace(toy_cell().protocol, batch_size=64, augment="crop_flip_autoaugment")
+    device = DeviceData(data, everything_to_one(data), protocol, torch.device("cpu"), seed=0)
+    order = iter(range(10**9))
+
+    def reference():
+        for batch in torch.randperm(N).split(64):
+            made = [np.asarray(one_autoaugment(one_crop_flip(Image.fromarray(i)))) for i in x[batch].numpy()]
+            (torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.25
+
+    compare(
+        lambda: [len(y) for _, y in device.epoch(0, 0, next(order))], reference,
+        against="crop, flip, AutoAugment and normalisation with Pillow", target="at most 0.2", repeats=5,
+    )  # fmt: skip

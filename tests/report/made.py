@@ -1,0 +1,89 @@
+"""Boards and records for the tests of the report: made by hand, nothing is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmark.board import Board, Figure, Planned, Table, plan
+from benchmark.record import Record, Results
+
+METHODS = [
+    {"addons": []},
+    {"addons": ["feddecorr"], "addon.feddecorr.form": "released"},
+    {"addons": ["feddecorr"], "addon.feddecorr.form": "paper"},
+]
+SKEWS = [{"partition": "dirichlet", "partition.alpha": 0.05}, {"partition": "iid"}]
+GRID = {"partition": SKEWS, "algorithm": ["fedavg", "fedprox"], "addons": METHODS, "seed": [0, 1, 2]}
+
+
+def board(
+    *grids: dict[str, Any], tables: Sequence[Table] = (Table(),), figures: Sequence[Figure] = (), **more: Any
+) -> Board:
+    fields = {"name": "example", "title": "Example", "description": "", "base": {}, "scales": {}} | more
+    return Board(grid=grids or (GRID,), tables=tuple(tables), figures=tuple(figures), **fields)
+
+
+def cells_of(made: Board) -> list[Planned]:
+    return plan(made.expand())
+
+
+def record(planned: Planned, accuracy: float | None = 90.0, **changes: Any) -> Record:
+    """Return the record of a cell; keyword arguments replace its fields."""
+    cell = planned.cell
+    made: Record = {
+        "schema": cell.what["schema"],
+        "key": cell.key,
+        "spec": cell.what,
+        "status": "done",
+        "reason": None,
+        "scores": {"trained": {"accuracy": accuracy, "loss": 0.5}, "best": {"accuracy": accuracy, "round": 2}},
+        "curve": {"round": [1, 2], "accuracy": [10.0, accuracy], "loss": [2.0, 0.5], "train_loss": [2.0, 0.4]},
+        "compute": {
+            "seconds": {"local": 5.0, "total": 6.0},
+            "flops": {"train": 2_000_000_000, "evaluate": 1},
+            "bytes": {"up": 100, "down": 300, "up_per_client_round": 1000.0, "down_per_client_round": 3000.0},
+            "peak_memory_bytes": 500_000_000,
+        },
+        "provenance": {
+            "versions": {"python": "3.11.7", "torch": "2.15.0"},
+            "git_commit": "0123abcd",
+            "device": "cpu",
+            "processor": "a processor",
+            "dataset_digest": "d" * 64,
+            "command": f"fedspan run seed={cell.seed}",
+        },
+        "spectra": {"global": {"singular_values": [3.0, 1.0, 0.1, 0.0], "dimension": 4}},
+    }
+    return made | changes
+
+
+def stopped(planned: Planned, status: str, reason: str) -> Record:
+    return record(planned, status=status, reason=reason, scores={}, curve={}, compute={}, spectra={})
+
+
+def keep(results: Results, records: Sequence[Record]) -> None:
+    for one in records:
+        results.write(one)
+
+
+def results_of(folder: Path, records: Sequence[Record]) -> Results:
+    results = Results(folder)
+    keep(results, records)
+    return results
+
+
+def seeded(cells: Sequence[Planned], spread: float = 1.0) -> list[Record]:
+    """Return a record for every cell; no two cells of the grid have the same mean, later ones are better."""
+    return [record(planned, 50.0 + i // 3 + spread * planned.cell.seed) for i, planned in enumerate(cells)]
+
+
+def with_digest(one: Record, digest: str) -> Record:
+    return one | {"provenance": one["provenance"] | {"dataset_digest": digest}}
+
+
+def renamed(planned: Planned, component: Any) -> Planned:
+    """Return the cell with another algorithm object."""
+    return replace(planned, cell=replace(planned.cell, algorithm=component))

@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+
+from benchmark.board import Figure
+from benchmark.errors import UserError
+from benchmark.report.axes import Axes
+from benchmark.report.figures import COLOURS, DASHES, _look, description, draw, inline
+from benchmark.report.frame import collect
+from tests.report.made import board, cells_of, record, results_of, stopped
+
+SEEDS = {"partition": "iid", "seed": [0, 1, 2]}
+
+
+@pytest.fixture
+def drawn(tmp_path):
+    def drawn(cells, records, figure):
+        return draw(collect(cells, results_of(tmp_path, records)), Axes(cells), figure, 1)
+
+    return drawn
+
+
+def test_a_line_is_the_mean_and_sample_deviation_over_seeds_at_each_round(drawn):
+    cells = cells_of(board(SEEDS))
+    curves = np.array([[10.0, 50.0, 90.0], [20.0, 60.0, 93.0], [30.0, 40.0, 99.0]])
+    records = [
+        record(planned, curve={"round": [1, 2, 3], "accuracy": list(values)})
+        for planned, values in zip(cells, curves, strict=True)
+    ]
+    ((line,),) = [panel.lines for panel in drawn(cells, records, Figure()).panels]
+    np.testing.assert_allclose(line.x, [1, 2, 3])
+    np.testing.assert_allclose(line.mean, curves.mean(0))
+    np.testing.assert_allclose(line.std, curves.std(0, ddof=1))
+    assert line.n == 3
+
+
+def test_a_spectrum_is_the_mean_of_logarithms_and_zeros_stand_at_the_floor(drawn):
+    cells = cells_of(board(SEEDS))[:2]
+    spectra = [[4.0, 1.0, 0.0], [1.0, 0.5, 0.25]]
+    records = [
+        record(p, spectra={"global": {"singular_values": values}}) for p, values in zip(cells, spectra, strict=True)
+    ]
+    ((line,),) = [panel.lines for panel in drawn(cells, records, Figure(kind="spectrum")).panels]
+    np.testing.assert_allclose(line.x, [1, 2, 3])
+    np.testing.assert_allclose(line.mean[:2], np.log(np.array(spectra)[:, :2]).mean(0))
+    np.testing.assert_allclose(line.mean[2], (np.log(4e-12) + np.log(0.25)) / 2)
+
+
+def test_a_row_has_the_same_look_in_every_panel_and_no_two_rows_share_one(drawn):
+    cells = cells_of(board())
+    drawing = drawn(cells, [record(p) for p in cells if p.cell.seed == 0], Figure())
+    assert [panel.title for panel in drawing.panels] == ["dirichlet(alpha=0.05)", "iid"]
+    for panel in drawing.panels:
+        assert [drawing.labels[line.number] for line in panel.lines] == [line.label for line in panel.lines]
+    looks = [str(_look(i)) for i in range(len(COLOURS) * len(DASHES))]
+    assert len(set(looks)) == len(looks)
+
+
+def test_more_lines_than_can_be_told_apart_are_refused(drawn):
+    cells = cells_of(board({"partition": "iid", "clients": list(range(1, 30))}))
+    with pytest.raises(UserError, match="29 lines cannot be told apart, 28 can; choose some with where"):
+        drawn(cells, [], Figure(rows=("clients",)))
+    assert len(drawn(cells, [], Figure(rows=("clients",), where={"clients": [1, 2]})).labels) == 2
+
+
+def test_only_finished_runs_are_drawn(drawn):
+    cells = cells_of(board(SEEDS))
+    drawing = drawn(cells, [record(cells[0]), stopped(cells[1], "diverged", "why")], Figure())
+    assert [line.n for panel in drawing.panels for line in panel.lines] == [1]
+    empty = drawn(cells[1:2], [], Figure())
+    assert empty.panels[0].lines == ()
+    assert description(empty, empty.panels[0]) == "No finished run."
+    assert "no finished run" in inline(empty)[0]
+
+
+def test_records_without_what_is_drawn_are_a_problem(drawn):
+    cells = cells_of(board(SEEDS))
+    records = [record(cells[0]), record(cells[1], None), {k: v for k, v in record(cells[2]).items() if k != "spectra"}]
+    records[1]["curve"]["accuracy"] = [None, None]
+    assert "1 of 3 finished records hold no accuracy per round" in drawn(cells, records, Figure()).problems[0]
+    assert "set diagnostics.spectra=true" in drawn(cells, records, Figure(kind="spectrum")).problems[0]
+
+
+def test_inline_figures_follow_the_page_and_break_no_policy(drawn):
+    cells = cells_of(board())
+    for svg in inline(drawn(cells, [record(p, 60.0 + p.cell.seed) for p in cells], Figure())):
+        assert "style" not in svg
+        assert "http" not in svg
+        assert "currentColor" in svg
+        for number in range(6):
+            assert f"var(--line-{number})" in svg
+            assert svg.count(f'data-line="{number}"') == 2, "a line and its band"

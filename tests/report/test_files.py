@@ -1,0 +1,275 @@
+"""What is written: the same numbers in every format, all text inert, the same bytes for the same records."""
+
+import csv
+import hashlib
+import io
+import re
+from base64 import b64encode
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmark.board import Figure, Table
+from benchmark.component import Component
+from benchmark.errors import UserError
+from benchmark.report import build
+from tests.report.made import board, cells_of, record, renamed, results_of, seeded, stopped, with_digest
+
+FIGURES = (Figure(kind="accuracy"), Figure(kind="spectrum"))
+NASTY = '<img src=x onerror="document.title=1">&\'{{ 7 * 7 }}|`_$%'
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    example = board(figures=FIGURES)
+    cells = cells_of(example)
+    records = seeded(cells)
+    records[4] = stopped(cells[4], "diverged", "round 2: the loss is not finite")
+    records[7] = stopped(cells[7], "failed", "no space left")
+    del records[0]
+    report = build(example, cells, results_of(folder / "results", records), folder / "pages")
+    return folder / "pages" / "example", report
+
+
+class Page(HTMLParser):
+    """The elements of a page with their attributes, and what each table cell holds."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.scores, self._score = [], [], False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.elements.append((tag, attrs))
+        if tag == "td" and "score" in attrs.get("class", ""):
+            self.scores.append(attrs.get("data-v"))
+
+    def values(self, attribute):
+        return [attrs[attribute] for _, attrs in self.elements if attribute in attrs]
+
+
+def read(folder, name):
+    return (folder / name).read_text(encoding="utf-8")
+
+
+def test_every_part_of_the_board_is_written(made):
+    folder, report = made
+    expected = {"index.html", "table-1.md", "table-1.csv", "table-1.tex"}
+    expected |= {f"figure-{n}.{suffix}" for n in (1, 2) for suffix in ("svg", "pdf", "png")}
+    assert {path.name for path in folder.iterdir()} == expected
+    assert {path.name for path in report.written} == expected
+    assert report.problems == []
+
+
+def test_all_formats_hold_the_same_numbers(made):
+    folder, report = made
+    lines = list(csv.DictReader(io.StringIO(read(folder, "table-1.csv"))))
+    assert len(lines) == 12
+    shown = [f"{float(line['mean']):.2f} ± {float(line['std']):.2f}" for line in lines]
+    for text in (report.markdown, read(folder, "table-1.tex").replace(r"$\pm$", "±")):
+        for cell in shown:
+            assert cell in text
+    assert [float(v) for v in Page(read(folder, "index.html")).scores] == [float(line["mean"]) for line in lines]
+
+
+def test_fewer_seeds_and_their_reasons_show_in_every_format(made):
+    folder, report = made
+    for text in (report.markdown, read(folder, "table-1.tex"), read(folder, "index.html")):
+        assert text.count("n=2/3") >= 3
+        assert "diverged: round 2: the loss is not finite" in text
+        assert "failed: no space left" in text
+    lines = list(csv.DictReader(io.StringIO(read(folder, "table-1.csv"))))
+    assert sorted(line["n"] for line in lines).count("2") == 3
+    assert lines[0]["statuses"] == "missing done done"
+
+
+def test_the_best_of_each_column_is_bold_in_every_format(made):
+    folder, report = made
+    best = [line for line in csv.DictReader(io.StringIO(read(folder, "table-1.csv"))) if line["best"] == "True"]
+    assert len(best) == 2
+    assert report.markdown.count("**") == 4
+    assert read(folder, "table-1.tex").count(r"\textbf{") == 2
+    assert read(folder, "index.html").count("<strong>") == 2
+    for line in best:
+        assert f"**{float(line['mean']):.2f} ±" in report.markdown
+
+
+def test_missing_cells_are_shown_as_missing(tmp_path):
+    example = board({"partition": "iid", "algorithm": ["fedavg", "fedprox"]})
+    cells = cells_of(example)
+    report = build(example, cells, results_of(tmp_path, [record(cells[0])]), tmp_path)
+    row = next(line for line in report.markdown.splitlines() if line.startswith("| fedprox"))
+    assert row.split("|")[2].strip() == "—"
+    page = read(tmp_path / "example", "index.html")
+    assert "1 missing" in page
+    assert "Cells without a result" in page
+
+
+def test_the_page_says_where_each_number_comes_from(made):
+    page = read(made[0], "index.html")
+    for text in ("fedspan run seed=2", "0123abcd", "torch 2.15.0", "cpu · a processor", "d" * 64, "33 of 36"):
+        assert text in page
+    lines = list(csv.DictReader(io.StringIO(read(made[0], "table-1.csv"))))
+    for line in lines:
+        for key, status in zip(line["keys"].split(), line["statuses"].split(), strict=True):
+            assert (f'<code class="key">{key}</code>' in page) == (status != "missing")
+
+
+def test_the_page_needs_nothing_but_itself(made):
+    text = read(made[0], "index.html")
+    page = Page(text)
+    assert {value for value in page.values("href") if not value.startswith("#")} <= {
+        "data:,",
+        *(path.name for path in made[0].iterdir()),
+    }
+    assert page.values("src") == []
+    assert page.values("style") == [], "the policy forbids style attributes"
+    assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
+    assert not re.search(r"https?://|@import|url\((?!#)", text)
+
+
+def test_the_policy_allows_exactly_the_own_style_and_script(made):
+    text = read(made[0], "index.html")
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    for tag in ("style", "script"):
+        (code,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.S)
+        digest = b64encode(hashlib.sha256(code.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+
+
+def test_ids_are_unique_and_every_reference_has_one(made):
+    text = read(made[0], "index.html")
+    page = Page(text)
+    ids = page.values("id")
+    assert len(ids) == len(set(ids))
+    targets = [value[1:] for value in page.values("href") if value.startswith("#")]
+    targets += page.values("popovertarget") + re.findall(r"url\(#([^)]*)\)", text)
+    for name in ("aria-labelledby", "aria-describedby"):
+        targets += [target for value in page.values(name) for target in value.split()]
+    assert len(targets) > 50
+    assert set(targets) <= set(ids)
+
+
+def test_figures_in_the_page_are_described_in_words(made):
+    text = read(made[0], "index.html")
+    assert text.count('role="img"') == 4
+    assert "fedavg: from 10.0 to " in text
+    assert "at round 2" in text
+
+
+def test_text_is_inert_wherever_it_comes_from(tmp_path):
+    @dataclass(frozen=True)
+    class Nasty(Component):
+        """Nobody 2000."""
+
+        note: str = "plain"
+
+    Nasty.kind, Nasty.name = "algorithm", NASTY
+    plain = board(
+        {"partition": "iid", "seed": [0, 1]},
+        title=NASTY,
+        description=NASTY,
+        tables=[Table(title=NASTY)],
+        figures=[Figure(title=NASTY)],
+    )
+    cells = [renamed(planned, Nasty(note=NASTY)) for planned in cells_of(plain)]
+    records = [record(cells[0]), stopped(cells[1], "diverged", NASTY)]
+    records[0]["provenance"] |= {"command": NASTY, "git_commit": NASTY, "versions": {NASTY: NASTY}, "processor": NASTY}
+    records[0]["provenance"]["dataset_digest"] = NASTY
+    report = build(plain, cells, results_of(tmp_path, records), tmp_path)
+    text = read(tmp_path / "example", "index.html")
+    page = Page(text)
+    assert not any(tag == "img" for tag, _ in page.elements)
+    assert page.values("onerror") == []
+    assert "{{ 7 * 7 }}" in text
+    assert "<img" not in report.markdown.replace(r"\<img", "")
+    for suffix in ("svg", "pdf", "png"):
+        assert (tmp_path / "example" / f"figure-1.{suffix}").stat().st_size > 1000
+    rows = [line for line in report.markdown.splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {7}
+
+
+def test_latex_escapes_what_latex_reads(tmp_path):
+    example = board({"partition": "iid"}, tables=[Table(title="50% of a_b & {c} ~ ^ \\ # $x$ <y>")])
+    cells = cells_of(example)
+    build(example, cells, results_of(tmp_path, [record(cells[0])]), tmp_path)
+    text = read(tmp_path / "example", "table-1.tex")
+    caption = next(line for line in text.splitlines() if "caption" in line)
+    assert (
+        r"50\% of a\_b \& \{c\} \textasciitilde{} \textasciicircum{} \textbackslash{} \# \$x\$ \textless{}y" in caption
+    )
+    assert text.count("{") == text.count("}")
+    for rule in (r"\toprule", r"\midrule", r"\bottomrule"):
+        assert text.count(rule) == 1
+    columns = len(re.search(r"begin\{tabular\}\{([lr]+)\}", text)[1])
+    for line in text.splitlines():
+        if line.endswith(r"\\"):
+            assert len(re.findall(r"(?<!\\)&", line)) == columns - 1
+
+
+def test_the_same_records_give_the_same_bytes(made, tmp_path):
+    folder, _ = made
+    example = board(figures=FIGURES)
+    again = build(example, cells_of(example), results_of(folder.parent.parent / "results", []), tmp_path)
+    assert len(again.written) == 10
+    for path in again.written:
+        assert path.read_bytes() == (folder / path.name).read_bytes(), path.name
+
+
+def test_a_table_or_figure_that_cannot_be_made_does_not_stop_the_rest(tmp_path):
+    tables = [Table(rows=("methd",)), Table(metric="accuracy"), Table()]
+    example = board({"partition": "iid"}, tables=tables, figures=[Figure(columns=("nothing",)), Figure()])
+    cells = cells_of(example)
+    report = build(example, cells, results_of(tmp_path, [record(cells[0])]), tmp_path)
+    places = [problem.split(" is left out:")[0] for problem in report.problems]
+    assert places == ["table 1: it", "table 2: it", "figure 1: it"]
+    assert "did you mean 'method'?" in report.problems[0]
+    names = {path.name for path in report.written}
+    assert {"table-3.md", "figure-2.svg", "index.html"} <= names
+    assert "methd" in read(tmp_path / "example", "index.html")
+
+
+def test_a_problem_of_several_tables_is_said_once(tmp_path):
+    example = board({"partition": "iid", "seed": [0, 1, 2]}, tables=[Table(), Table()], figures=[Figure()])
+    cells = cells_of(example)
+    records = seeded(cells)
+    records[2] = with_digest(records[2], "e" * 64)
+    (problem,) = build(example, cells, results_of(tmp_path, records), tmp_path).problems
+    assert problem.startswith("table 1, table 2, figure 1: 1 record is left out")
+
+
+def test_what_an_earlier_report_wrote_does_not_stay(tmp_path):
+    folder = tmp_path / "example"
+    folder.mkdir()
+    for name in ("table-7.md", "figure-2.png", "notes.md"):
+        (folder / name).write_text("old")
+    example = board({"partition": "iid"})
+    build(example, cells_of(example), results_of(tmp_path, []), tmp_path)
+    assert {path.name for path in folder.iterdir()} == {
+        "index.html",
+        "table-1.md",
+        "table-1.csv",
+        "table-1.tex",
+        "notes.md",
+    }
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "example").write_text("a file where the folder should be")
+    example = board({"partition": "iid"})
+    with pytest.raises(UserError, match="cannot write"):
+        build(example, cells_of(example), results_of(tmp_path, []), tmp_path)
+
+
+def test_figure_files_are_whole(made):
+    folder, _ = made
+    for number in (1, 2):
+        ElementTree.fromstring(read(folder, f"figure-{number}.svg"))
+        assert (folder / f"figure-{number}.pdf").read_bytes().startswith(b"%PDF")
+        assert (folder / f"figure-{number}.png").read_bytes().startswith(b"\x89PNG")

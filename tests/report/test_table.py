@@ -1,0 +1,247 @@
+import math
+import statistics
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmark.board import Table
+from benchmark.errors import UserError
+from benchmark.report.axes import Axes
+from benchmark.report.frame import collect
+from benchmark.report.table import Metric, letters, tabulate, write_bytes, write_flops, write_seconds
+from tests.report.made import board, cells_of, record, results_of, seeded, stopped, with_digest
+
+ONE_METHOD = {"partition": "iid", "seed": [0, 1, 2]}
+TWO_METHODS = {"partition": "iid", "algorithm": ["fedavg", "fedprox"], "seed": [0, 1, 2]}
+
+
+class Memory:
+    """Results without a folder."""
+
+    def __init__(self, records):
+        self.records = {one["key"]: one for one in records if one["status"] != "failed"}
+        self.failures = {one["key"]: one for one in records if one["status"] == "failed"}
+
+    def read(self, key):
+        return self.records.get(key)
+
+    def failure(self, key):
+        return self.failures.get(key)
+
+
+def make(cells, records, table=Table()):  # noqa: B008 - it is frozen
+    return tabulate(collect(cells, Memory(records)), Axes(cells), table, 1)
+
+
+def only(table):
+    ((entry,),) = [row.entries for row in table.rows]
+    return entry
+
+
+accuracies = st.lists(st.integers(0, 10_000).map(lambda hundredths: hundredths / 100), min_size=1, max_size=6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(accuracies)
+def test_a_cell_is_mean_and_sample_deviation_of_its_seeds(values):
+    cells = cells_of(board({"partition": "iid", "seed": list(range(len(values)))}))
+    entry = only(make(cells, [record(planned, value) for planned, value in zip(cells, values, strict=True)]))
+    assert entry.mean == pytest.approx(sum(values) / len(values), abs=1e-9)
+    assert entry.n == entry.asked == len(values)
+    if len(values) == 1:
+        assert entry.std is None
+    else:
+        assert entry.std == pytest.approx(statistics.stdev(values), abs=1e-9)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.sampled_from(["done", "missing", "failed", "diverged", "skipped"]), min_size=1, max_size=5))
+def test_every_seed_that_the_grid_asks_for_is_accounted_for(statuses):
+    cells = cells_of(board({"partition": "iid", "seed": list(range(len(statuses)))}))
+    records = [
+        record(planned) if status == "done" else stopped(planned, status, "why")
+        for planned, status in zip(cells, statuses, strict=True)
+        if status != "missing"
+    ]
+    entry = only(make(cells, records))
+    assert [run.status for run in entry.runs] == statuses
+    assert entry.n == statuses.count("done")
+    assert entry.asked == len(statuses)
+    assert (entry.mean is None) == (entry.n == 0)
+
+
+def test_rows_and_columns_stand_in_the_order_of_the_grid():
+    cells = cells_of(board())
+    table = make(cells, [])
+    assert [row.labels for row in table.rows] == [(label,) for label in dict.fromkeys(Axes(cells).labels("method"))]
+    assert table.columns == (("dirichlet(alpha=0.05)",), ("iid",))
+
+
+def test_the_highest_accuracy_and_the_lowest_loss_are_the_best_of_a_column():
+    cells = cells_of(board(TWO_METHODS))
+    records = [record(p, 80.0) if p.cell.algorithm.name == "fedavg" else record(p, 81.0) for p in cells]
+    assert [row.entries[0].best for row in make(cells, records).rows] == [False, True]
+    for one in records:
+        one["scores"]["trained"]["loss"] = one["scores"]["trained"]["accuracy"]
+    by_loss = make(cells, records, Table(metric="trained.loss"))
+    assert [row.entries[0].best for row in by_loss.rows] == [True, False]
+
+
+def test_what_ties_as_printed_is_best_together():
+    cells = cells_of(board(TWO_METHODS))
+    records = [record(p, 80.001 if p.cell.algorithm.name == "fedavg" else 80.0) for p in cells]
+    assert [row.entries[0].best for row in make(cells, records).rows] == [True, True]
+
+
+def test_a_cell_that_lacks_seeds_is_not_best_beside_whole_ones():
+    cells = cells_of(board(TWO_METHODS))
+    lucky = [record(p, 99.0) for p in cells if p.cell.algorithm.name == "fedavg" and p.cell.seed == 0]
+    whole = [record(p, 80.0) for p in cells if p.cell.algorithm.name == "fedprox"]
+    assert [row.entries[0].best for row in make(cells, lucky + whole).rows] == [False, True]
+    assert [row.entries[0].best for row in make(cells, lucky + whole[:1]).rows] == [True, False]
+
+
+def test_without_a_value_a_cell_says_why():
+    cells = cells_of(board(ONE_METHOD))
+    assert only(make(cells, [])).state == "missing"
+    assert only(make(cells, [stopped(cells[0], "failed", "disk full")])).state == "failed"
+    assert only(make(cells, [stopped(p, "skipped", "x and y") for p in cells])).state == "skipped"
+    assert only(make(cells, [stopped(p, "diverged", "round 1") for p in cells])).state == "diverged"
+    null = make(cells, [record(p, None) for p in cells])
+    assert only(null).state == "n/a"
+    assert null.problems == ()
+
+
+def test_the_reason_of_a_stopped_run_is_a_note_once_per_reason():
+    cells = cells_of(board(TWO_METHODS))
+    table = make(cells, [stopped(p, "diverged", "the loss is not finite") for p in cells])
+    assert table.notes == (("a", "diverged: the loss is not finite"),)
+    assert all(row.entries[0].marks == ("a",) for row in table.rows)
+
+
+def test_a_score_that_finished_records_lack_is_a_problem():
+    cells = cells_of(board(TWO_METHODS))
+    table = make(cells, seeded(cells), Table(metric="trained.acuracy"))
+    assert table.problems == ("6 of 6 finished records have no trained.acuracy; did you mean 'trained.accuracy'?",)
+    assert {row.entries[0].state for row in table.rows} == {"absent"}
+
+
+def test_costs_are_means_over_finished_runs_of_the_row():
+    cells = cells_of(board(ONE_METHOD))
+    records = [record(p) for p in cells]
+    for one, seconds in zip(records, (1.0, 2.0, 6.0), strict=True):
+        one["compute"]["seconds"]["total"] = seconds
+    records[2] |= {"status": "diverged", "reason": "why", "scores": {}}
+    (row,) = make(cells, records).rows
+    assert row.cost["seconds"] == 1.5
+    assert row.cost["bytes_up_per_client_round"] == 1000.0
+    assert math.isnan(make(cells, []).rows[0].cost["seconds"])
+
+
+def test_seconds_from_several_machines_are_remarked():
+    cells = cells_of(board(ONE_METHOD))
+    records = [record(p) for p in cells]
+    assert make(cells, records).remarks == ()
+    records[0]["provenance"]["processor"] = "another processor"
+    assert "2 kinds of machine" in make(cells, records).remarks[0]
+
+
+# what must not be compared ------------------------------------------------------------------------
+
+
+def test_records_of_other_data_are_left_out_and_named():
+    cells = cells_of(board(TWO_METHODS))
+    records = seeded(cells)
+    records[1] = with_digest(records[1], "e" * 64)
+    table = make(cells, records)
+    assert len(table.problems) == 1
+    assert "1 record is left out: dataset digest of digits is eeeeeeeeeeee" in table.problems[0]
+    assert records[1]["key"] in table.problems[0]
+    first, second = (row.entries[0] for row in table.rows)
+    assert (first.n, first.asked, second.n) == (2, 3, 3)
+    assert first.mean == statistics.fmean([50.0, 52.0])
+
+
+def test_different_datasets_may_have_different_digests():
+    cells = cells_of(board({"partition": "iid", "dataset.limit": [500, 1000]}))
+    records = [with_digest(record(p), str(p.cell.dataset.limit) * 8) for p in cells]
+    table = make(cells, records, Table(columns=("dataset",)))
+    assert table.problems == ()
+    assert [entry.n for entry in table.rows[0].entries] == [1, 1]
+
+
+def test_records_of_another_scale_are_left_out_and_named():
+    cells = cells_of(board(TWO_METHODS | {"scale": ["small", "paper"]}, scales={"small": {"protocol.rounds": 1}}))
+    table = make(cells, [record(p, 90.0 if p.cell.scale == "paper" else 10.0) for p in cells[:-1]])
+    assert "scale is paper, the others' is small" in table.problems[0]
+    assert [row.entries[0].mean for row in table.rows] == [10.0, 10.0]
+    assert [row.entries[0].n for row in table.rows] == [3, 3]
+
+
+def test_runs_that_differ_in_more_than_the_seed_are_never_averaged():
+    cells = cells_of(board(TWO_METHODS | {"clients": [5, 10]}))
+    table = make(cells, seeded(cells))
+    assert "differ in clients" in table.problems[0]
+    assert {row.entries[0].state for row in table.rows} == {"refused"}
+    split = make(cells, seeded(cells), Table(columns=("clients",)))
+    assert split.problems == ()
+    chosen = make(cells, seeded(cells), Table(where={"clients": 5}))
+    assert chosen.problems == ()
+    assert [row.entries[0].n for row in chosen.rows] == [3, 3]
+
+
+def test_where_that_selects_nothing_is_an_error():
+    cells = cells_of(board(TWO_METHODS))
+    with pytest.raises(UserError, match=r"partition=idd selects no cell; did you mean 'iid'\?"):
+        make(cells, [], Table(where={"partition": "idd"}))
+
+
+def test_cells_that_the_grid_does_not_have_stay_empty():
+    cells = cells_of(board({"partition": "iid"}, {"partition": "dirichlet", "algorithm": "fedprox"}))
+    table = make(cells, [])
+    assert [[entry is None for entry in row.entries] for row in table.rows] == [[False, True], [True, False]]
+
+
+def test_failures_and_records_are_found_in_the_results_folder(tmp_path):
+    cells = cells_of(board(ONE_METHOD))
+    results = results_of(tmp_path, [record(cells[0]), stopped(cells[1], "failed", "no disk")])
+    frame = collect(cells, results)
+    assert list(frame["status"]) == ["done", "failed", "missing"]
+    assert frame["command"][2].startswith("fedspan run ")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"compute": {"seconds": 3}},
+        {"compute": {"peak_memory_bytes": "much"}},
+        {"curve": {"round": [1], "accuracy": ["high"]}},
+        {"spectra": {"global": {"singular_values": [[1], [2, 3]]}}},
+        {"provenance": {"versions": 3}},
+    ],
+)
+def test_a_record_with_a_wrong_inside_is_named_and_stops_nothing(damage):
+    cells = cells_of(board(ONE_METHOD))
+    table = make(cells, [record(cells[0]) | damage, *map(record, cells[1:])])
+    assert only(table).n == 2
+    assert "failed: its record is not what a record should be" in table.notes[0][1]
+
+
+def test_a_metric_is_a_stage_and_a_name():
+    assert Metric.of("calibrated.accuracy").better == 1
+    with pytest.raises(UserError, match=r"must be written stage\.metric"):
+        Metric.of("accuracy")
+
+
+def test_quantities_are_written_for_people():
+    assert [write_seconds(s) for s in (0.34, 89.96, 150, 7200, math.nan)] == [
+        "0.3 s",
+        "90.0 s",
+        "2.5 min",
+        "2.0 h",
+        "—",
+    ]
+    assert [write_bytes(b) for b in (12, 54824, 9.3e8)] == ["12 B", "54.8 kB", "930 MB"]
+    assert [write_flops(f) for f in (0, 1.564e9, 2.8e12)] == ["0 FLOP", "1.56 GFLOP", "2.80 TFLOP"]
+    assert [letters(i) for i in (0, 25, 26, 27, 701, 702)] == ["a", "z", "aa", "ab", "zz", "aaa"]
