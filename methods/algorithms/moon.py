@@ -41,7 +41,12 @@ class Moon(Component):
     def __post_init__(self) -> None:
         require(self.mu >= 0, "algorithm.mu", "must not be negative", self.mu)
         require(self.temperature > 0, "algorithm.temperature", "must be positive", self.temperature)
-        require(min(self.projection, default=1) >= 1, "algorithm.projection", "must be widths of at least 1", self.projection)
+        require(
+            min(self.projection, default=1) >= 1,
+            "algorithm.projection",
+            "must be widths of at least 1",
+            self.projection,
+        )
 
     def net(self, net: Net, setting: Setting) -> Net:
         if not self.projection:

@@ -47,5 +47,7 @@ def zipped(path: Path, files: dict[str, bytes], top: str = "") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
-            archive.writestr(zipfile.ZipInfo(top + name), content, zipfile.ZIP_DEFLATED)  # no time of writing: same files, same bytes
+            archive.writestr(
+                zipfile.ZipInfo(top + name), content, zipfile.ZIP_DEFLATED
+            )  # no time of writing: same files, same bytes
     return path
