@@ -20,6 +20,7 @@ from benchmark.diagnostics import covariance, gap, singular_values, summary
 from benchmark.errors import CorruptFile, Diverged, Incompatible, UserError
 from benchmark.executors import RoundSums, make_executor
 from benchmark.files import set_aside
+from benchmark.layout import lay_out
 from benchmark.local import LocalTrainer
 from benchmark.memory import keep_freed_memory
 from benchmark.meter import Meter, peak_memory, reset_peak_memory
@@ -27,6 +28,7 @@ from benchmark.net import Net
 from benchmark.provenance import provenance, source_digests, versions
 from benchmark.record import Record, Results
 from benchmark.state import Paths, State
+from benchmark.stop import Stopped
 from benchmark.task import Data, Images
 from benchmark.tree import Tree, add, finite, nbytes
 
@@ -46,6 +48,7 @@ class How:
     executor: str = "loop"
     threads: int = 1
     checkpoint_seconds: float = 10.0
+    timeout: float | None = None  # seconds
     command: str = ""
 
 
@@ -61,7 +64,7 @@ class Progress:
     accuracy: float | None = None
 
 
-Watch = Callable[[Progress], None]
+Watch = Callable[[Progress], object]  # true after a round: save, and go on another time
 
 
 def participants(clients: int, participation: float, seed: int, round: int) -> list[int]:
@@ -115,7 +118,7 @@ class Run:
         self.watched = cell.diagnostics.clients if cell.diagnostics.spectra and not self.method.one_client else ()
         split = cell.partition.prepare(data, cell.clients, rng.numpy_generator(cell.seed, "partition"))
         self.digests = {"dataset_digest": data.digest, "partition_digest": split.digest}
-        net = net.to(self.device, cell.protocol.dtype)
+        net = lay_out(net.to(cell.protocol.dtype), self.device)
         self.state = State.initial(net, self.method, self.paths)
         device_data = DeviceData(data, split, cell.protocol, self.device, cell.seed, self.method.one_client)
         self.trainer = LocalTrainer(net, self.method, self.paths, device_data, self.meter)
@@ -428,7 +431,9 @@ def _train(run: Run, results: Results, watch: Watch) -> None:
             saved = time.monotonic()
             if pause > 0:  # large ones take at most a tenth of the time
                 pause = max(run.how.checkpoint_seconds, 9 * (saved - began))
-        watch(progress)
+        if watch(progress) and not run.finished:
+            _save(run, run.save, path)
+            raise Stopped
     _save(run, run.keep_trained, trained)
     results.prune_trained()
 
