@@ -244,13 +244,14 @@ def files(drawing: Drawing) -> dict[str, bytes]:
         # A space in front, because matplotlib leaves labels out that start with an underscore.
         canvas.legend(handles, [f" {label}" for label in drawing.labels], loc="lower center", ncols=legend_columns)
         return {
-            "svg": _save(canvas, "svg", {"Date": None}),
-            "pdf": _save(canvas, "pdf", {"CreationDate": None, "ModDate": None}),
-            "png": _save(canvas, "png", {}, dpi=150, transparent=False, facecolor="white"),
+            "svg": save(canvas, "svg", {"Date": None}),
+            "pdf": save(canvas, "pdf", {"CreationDate": None, "ModDate": None}),
+            "png": save(canvas, "png", {}, dpi=150, transparent=False, facecolor="white"),
         }
 
 
-def _save(canvas: Canvas, suffix: str, metadata: dict[str, Any], **options: Any) -> bytes:
+def save(canvas: Canvas, suffix: str, metadata: dict[str, Any], **options: Any) -> bytes:
+    """Return the file's bytes."""
     buffer = io.BytesIO()
     canvas.savefig(buffer, format=suffix, metadata=metadata, **options)
     return buffer.getvalue()
@@ -268,8 +269,9 @@ def inline(drawing: Drawing) -> list[str]:
             canvas = Canvas(figsize=(340 / 72, 240 / 72))
             plot = canvas.add_axes((42 / 340, 38 / 240, 288 / 340, 192 / 240))
             _plot(plot, drawing, panel, limits)
-            svg = _save(canvas, "svg", {"Date": None}).decode()
-            elements.append(_embedded(svg, f"figure-{drawing.number}-{i + 1}", panel, drawing))
+            svg = save(canvas, "svg", {"Date": None}).decode()
+            name, of = f"figure-{drawing.number}-{i + 1}", f"{drawing.title}, {panel.title or 'all'}"
+            elements.append(embed(svg, name, of, description(drawing, panel)))
     return elements
 
 
@@ -294,13 +296,16 @@ def _page_colour(colour: str) -> str:
     return f"var(--line-{COLOURS.index(upper)})" if upper in COLOURS else colour
 
 
-def _embedded(svg: str, name: str, panel: Panel, drawing: Drawing) -> str:
-    """Return matplotlib's SVG as an element that a strict content security policy lets stand inside a page."""
+def embed(svg: str, name: str, title: str, description: str) -> str:
+    """Return matplotlib's SVG as an element that a strict content security policy lets stand inside a page.
+
+    `name` makes its ids unique in the page; `title` and `description` say in words what it shows.
+    """
     parsed = ET.fromstring(svg)
     root = ET.Element("svg", {"viewBox": parsed.get("viewBox", ""), "role": "img", "class": "plot"})
     root.set("aria-labelledby", f"{name}-title {name}-description")
-    ET.SubElement(root, "title", {"id": f"{name}-title"}).text = f"{drawing.title}, {panel.title or 'all'}"
-    ET.SubElement(root, "desc", {"id": f"{name}-description"}).text = description(drawing, panel)
+    ET.SubElement(root, "title", {"id": f"{name}-title"}).text = title
+    ET.SubElement(root, "desc", {"id": f"{name}-description"}).text = description
     for child in parsed:
         if (copied := _copied(child, name)) is not None:
             root.append(copied)
