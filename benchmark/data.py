@@ -68,8 +68,8 @@ class DeviceData:
         return sizes
 
     def normalise(self, x: Tensor) -> Tensor:
-        """Return uint8 [B, H, W, C] as normalised [B, C, H, W] in the protocol's type."""
-        planes = x.permute(0, 3, 1, 2).to(self._gain.dtype, memory_format=torch.contiguous_format)
+        """Return uint8 [B, H, W, C] as normalised [B, C, H, W], channels last, in the protocol's type."""
+        planes = x.permute(0, 3, 1, 2).to(self._gain.dtype, memory_format=torch.channels_last)
         return planes.mul_(self._gain).add_(self._shift)
 
     def epoch(self, client: int, round: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
