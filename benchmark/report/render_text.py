@@ -12,20 +12,23 @@ from benchmark.report.table import COST_COLUMNS, Entry, Tabulated
 STATE_TEXT = {"missing": "—", "absent": "—"}  # any other state is written as it is called
 
 
+TIED = " ≈"
+
+
 def state_text(entry: Entry) -> str:
     """Return what stands in a cell without a number."""
     return STATE_TEXT.get(entry.state, entry.state)
 
 
 def entry_text(table: Tabulated, entry: Entry | None) -> str:
-    """Return a cell as plain text: ``91.94 ± 0.31 (n=2/3)``; empty where the grid has no such cell."""
+    """Return a cell as plain text: ``91.94 ± 0.31 (n=2/3) ≈``; empty where the grid has no such cell."""
     if entry is None:
         return ""
     if entry.mean is None:
         return state_text(entry)
     spread = f" ± {table.metric.write(entry.std)}" if entry.std is not None else ""
     count = f" ({count_text(entry)})" if table.shows_n(entry) else ""
-    return f"{table.metric.write(entry.mean)}{spread}{count}"
+    return f"{table.metric.write(entry.mean)}{spread}{count}{TIED if entry.tied else ''}"
 
 
 def count_text(entry: Entry) -> str:
@@ -81,6 +84,7 @@ def to_csv(table: Tabulated) -> str:
                     "n": entry.n,
                     "asked": entry.asked,
                     "best": entry.best,
+                    "tied": entry.tied,
                     **entry.cost,
                     "seeds": " ".join(str(run.seed) for run in entry.runs),
                     "statuses": " ".join(run.status for run in entry.runs),
@@ -106,6 +110,7 @@ LATEX = {
     ">": r"\textgreater{}",
     "±": r"$\pm$",
     "—": "---",
+    "≈": r"$\approx$",
     "·": r"$\cdot$",
 }
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from statistics import fmean, stdev
 from typing import Any
 
 import pandas as pd
 
 from benchmark.board import Figure, Table
 from benchmark.errors import UserError, did_you_mean
+from benchmark.report import statistics
 from benchmark.report.axes import PARTS, Axes, flat, named, text
 from benchmark.report.frame import COSTS
 
@@ -81,6 +82,12 @@ class Entry:
     runs: tuple[SeedRun, ...]
     marks: tuple[str, ...] = ()
     best: bool = False
+    tied: bool = False  # the seeds cannot tell it from the best
+
+    @property
+    def values(self) -> dict[int, float]:
+        """The value of each seed that has one."""
+        return {run.seed: run.value for run in self.runs if run.value is not None}
 
     @property
     def whole(self) -> bool:
@@ -96,6 +103,11 @@ class Row:
     entries: tuple[Entry | None, ...]
     cost: dict[str, float]
     filters: tuple[str, ...]
+
+    @property
+    def scores(self) -> dict[int, dict[int, float]]:
+        """The values by column (its position) and seed, of the columns that have some."""
+        return {i: entry.values for i, entry in enumerate(self.entries) if entry is not None and entry.values}
 
 
 @dataclass(frozen=True)
@@ -255,10 +267,11 @@ def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabu
         )
         for labels in dict.fromkeys(runs["row"])
     ]
+    rows = _mark_best(rows, metric)
+    rows, remarks = _mark_tied(rows)
     devices = runs[done]["device"].dropna().unique()
-    remarks = (
-        [f"The seconds come from {len(devices)} kinds of machine: {', '.join(devices)}."] if len(devices) > 1 else []
-    )
+    if len(devices) > 1:
+        remarks.append(f"The seconds come from {len(devices)} kinds of machine: {', '.join(devices)}.")
     return Tabulated(
         number,
         table.title or metric.label,
@@ -267,7 +280,7 @@ def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabu
         table.columns,
         filter_axes,
         columns,
-        tuple(_mark_best(rows, metric)),
+        tuple(rows),
         tuple(notes.found),
         tuple(remarks),
         tuple(problems),
@@ -331,8 +344,8 @@ def _entry(runs: list[Any], metric: Metric, notes: _Notes) -> Entry:
         state = next(bad for bad in BAD if bad in states)
     return Entry(
         state=state,
-        mean=statistics.fmean(values) if values else None,
-        std=statistics.stdev(values) if len(values) > 1 else None,
+        mean=fmean(values) if values else None,
+        std=stdev(values) if len(values) > 1 else None,
         n=len(values),
         asked=asked,
         cost=_mean_cost(runs),
@@ -365,6 +378,31 @@ def _mark_best(rows: list[Row], metric: Metric) -> list[Row]:
             if entry in competing and entry is not None and entry.mean is not None and metric.write(entry.mean) == best:
                 entries[i] = replace(entry, best=True)
     return [replace(row, entries=tuple(entries)) for row, entries in zip(rows, marked, strict=True)]
+
+
+def _mark_tied(rows: list[Row]) -> tuple[list[Row], list[str]]:
+    """Mark what the seeds cannot tell from a column's best; also return what to say about it."""
+    marked = [list(row.entries) for row in rows]
+    untested = 0
+    for i in range(len(rows[0].entries) if rows else 0):
+        column = {r: entry for r, entries in enumerate(marked) if (entry := entries[i]) is not None}
+        best = next((entry for entry in column.values() if entry.best), None)
+        others = {r: entry for r, entry in column.items() if not entry.best and entry.values}
+        if best is None:
+            continue
+        for (r, entry), verdict in zip(
+            others.items(), statistics.tied(best.values, [entry.values for entry in others.values()]), strict=True
+        ):
+            untested += verdict is None
+            marked[r][i] = replace(entry, tied=bool(verdict))
+    remarks = [statistics.TIES_ASSUME] if any(entry and entry.tied for entries in marked for entry in entries) else []
+    if untested:
+        cells = "1 cell" if untested == 1 else f"{untested} cells"
+        remarks.append(
+            f"Whether the best is really better is not tested for {cells}: "
+            f"fewer than {statistics.LEAST_SEEDS} seeds in common."
+        )
+    return [replace(row, entries=tuple(entries)) for row, entries in zip(rows, marked, strict=True)], remarks
 
 
 def _scaled(value: float, base: float, units: str, unit: str) -> str:
