@@ -46,7 +46,7 @@ class BatchNorm2d(nn.BatchNorm2d):
                 raise ValueError(f"batch normalisation needs more than one value per channel, got {list(x.shape)}")
             self.running_mean.lerp_(mean, self.momentum)  # type: ignore[union-attr]
             self.running_var.lerp_(var * (pixels / (pixels - 1)), self.momentum)  # type: ignore[union-attr]
-            self.num_batches_tracked += 1  # type: ignore[operator]
+            self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
         return y
 
 
