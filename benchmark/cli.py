@@ -6,10 +6,14 @@ import argparse
 import importlib.util
 import inspect
 import logging
+import math
+import multiprocessing
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -44,10 +48,12 @@ from benchmark.errors import UserError, did_you_mean
 from benchmark.executors import EXECUTORS
 from benchmark.files import write_atomically
 from benchmark.grid import axes_of, plan_grid, run_job
+from benchmark.lease import Busy
 from benchmark.progress import describe, duration
 from benchmark.record import Record, Results
 from benchmark.registry import KINDS, broken_entry_points, defaults_of, discover, plugins
 from benchmark.rounds import How, device_of
+from benchmark.stop import GRACE, Stopped
 
 HELP = """usage: fedspan COMMAND [ARGUMENT ...]
 
@@ -74,11 +80,14 @@ LAUNCHERS = {  # the module that each needs
 }
 
 
+_driver: int | None = None  # the process that a user started; a launcher's workers have None
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status.
 
     1: a cell failed, or the one cell that was asked for is impossible; 2: the user must change something;
-    130: interrupted.
+    130: interrupted; 143: ended by SIGTERM.
     """
     _log_to_terminal()
     try:
@@ -87,6 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     except (HydraException, OmegaConfBaseException) as error:
         return _fail(str(error).strip().split("\n")[0])
+    except Stopped:
+        return _fail("terminated; the same command goes on where it stopped", 128 + signal.SIGTERM)
     except KeyboardInterrupt:
         return _fail("interrupted; the same command goes on where it stopped", 130)
     except BrokenPipeError:  # the reader has seen enough, as in: fedspan list | head
@@ -136,6 +147,14 @@ def task(config: DictConfig) -> float | UserError:
         record = run_job(_plain(config), list(HydraConfig.get().overrides.task))
     except UserError as error:
         return error
+    except Busy:
+        return math.nan
+    except Stopped:
+        if os.getpid() == _driver:
+            raise
+        if multiprocessing.current_process().name.startswith("Loky"):
+            time.sleep(GRACE)  # the end of one of joblib's workers is that of the others, which may still have to save
+        os._exit(128 + signal.SIGTERM)
     return float(record["scores"].get("trained", {}).get("accuracy") or "nan")
 
 
@@ -181,7 +200,8 @@ def _with_tuned(words: Sequence[str]) -> list[str]:
 
 def _hydra(words: Sequence[str], job: Callable[[DictConfig], Any]) -> int:
     """Call `job` through Hydra, as if `words` were the command line; return the exit status."""
-    before, sys.argv = sys.argv, ["fedspan", *words]
+    global _driver
+    before, sys.argv, _driver = sys.argv, ["fedspan", *words], os.getpid()
     try:
         hydra.main(version_base="1.3", config_path=None, config_name=CONFIG_NAME)(job)()
     except SystemExit as ended:
@@ -223,6 +243,7 @@ def _run_one(planned: Planned, how: How, overrides: Sequence[str]) -> int:
     device_of(how.device)
     results = Results(how.results)
     known = results.read(planned.cell.key) is not None
+    results.forget_failure(planned.cell.key)
     outcomes: list[Record | UserError] = []
 
     def single(config: DictConfig) -> None:
@@ -230,6 +251,8 @@ def _run_one(planned: Planned, how: How, overrides: Sequence[str]) -> int:
             outcomes.append(run_job(_plain(config), overrides))
         except UserError as error:  # raised below, where Hydra adds no line of its own
             outcomes.append(error)
+        except Busy as owner:
+            outcomes.append(UserError(f"{planned.cell.label} is computed by {owner} already; wait for it"))
 
     _hydra(overrides, single)
     [outcome] = outcomes

@@ -66,6 +66,7 @@ def how_defaults() -> dict[str, Any]:
         "workers": None,
         "launcher": None,
         "checkpoint_seconds": 10.0,
+        "timeout": None,
         "tracking": True,
         "paths": {
             "data": str(data_root()),
@@ -362,6 +363,7 @@ def make_how(config: Mapping[str, Any], command: str = "") -> How:
     settings = how_settings(config)
     paths = config["paths"]
     return How(
+    timeout: float | None = None
         results=Path(str(paths["results"])).expanduser(),
         data=Path(str(paths["data"])).expanduser(),
         device=settings.device,
@@ -377,6 +379,7 @@ def how_settings(config: Mapping[str, Any]) -> HowSettings:
     names = [field.name for field in dataclasses.fields(HowSettings)]
     settings = build(HowSettings, {name: config[name] for name in names}, "")
     for name, value in (("threads", settings.threads), ("workers", settings.workers)):
+        timeout=settings.timeout,
         if value is not None and value < 1:
             raise UserError(f"{name} must be at least 1, got {value}")
     require(settings.checkpoint_seconds >= 0, "checkpoint_seconds", "must not be negative", settings.checkpoint_seconds)
@@ -389,6 +392,7 @@ _TYPED = {"null", "true", "false", "inf", "nan"}
 
 def workers_of(config: Mapping[str, Any]) -> int:
     """Return how many cells run at a time: `workers`, else one per core, or one without a parallel launcher."""
+    require(settings.timeout is None or settings.timeout > 0, "timeout", "must be positive", settings.timeout)
     settings = how_settings(config)
     return settings.workers or (1 if settings.launcher == "basic" else os.cpu_count() or 1)
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
+import torch
 from hydra.core.override_parser.types import Glob, Override
 from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
@@ -31,13 +37,16 @@ from benchmark.config import (
     workers_of,
 )
 from benchmark.errors import Incompatible, UserError
-from benchmark.progress import GridDisplay, StatusFile, read_status
+from benchmark.lease import Busy, Leases, Owner, machine
+from benchmark.progress import GridDisplay, StatusFile
 from benchmark.record import Record, Results
-from benchmark.rounds import How, Outcome, make_record, run_cell
+from benchmark.rounds import How, Outcome, Progress, make_record, run_cell
+from benchmark.stop import GRACE, Stopped, TimedOut, stopping
 
 log = logging.getLogger("fedspan")
 
 DEATHS = 2  # times that a cell may take its worker down, the last time alone, before it counts as failed
+LOOK_SECONDS = 0.5  # between two looks at what other processes compute
 
 
 def axes_of(arguments: Iterable[str]) -> dict[str, list[Any]]:
@@ -87,25 +96,22 @@ def run_grid(arguments: Sequence[str], launcher: Launcher) -> list[Record]:
     planned = plan_grid(axes_of(arguments))
     how = make_how(planned[0].config)
     results = Results(how.results)
-    results.check_writable()
     todo = [cell for cell in planned if results.read(cell.cell.key) is None]
+    if todo:
+        results.check_writable()
     todo = sharing_last(cell for cell in todo if not _impossible(cell, how))
     workers = workers_of(planned[0].config)
     running = f"{len(todo)} to run with workers={workers}" if todo else "nothing to run"
     console.print(f"{_count(planned)}: {len(planned) - len(todo)} with a record, {running}", highlight=False)
     for cell in todo:
-        (results.failures / f"{cell.cell.key}.json").unlink(missing_ok=True)
-        (results.status / f"{cell.cell.key}.json").unlink(missing_ok=True)
+        results.forget_failure(cell.cell.key)
     started = time.monotonic()
-    mirror = _start_mirror(how) if planned[0].config["tracking"] else None
-    try:
+    with _mirror(how, console) if planned[0].config["tracking"] else contextlib.nullcontext():
         if todo:
             display = GridDisplay(console, results, todo, len(planned) - len(todo), workers)
-            with display.watching():
+            with display.watching(), _passing_on(results):
                 _launch(launcher, todo, results, how)
-    finally:
-        if mirror is not None:
-            _finish_mirror(mirror, console)
+    Leases(results.leases).forget_all(results.records)
     records = [results.read(cell.cell.key) or results.failure(cell.cell.key) for cell in planned]
     found = [record for record in records if record is not None]
     summarise(console, planned, found, {cell.cell.key for cell in todo}, time.monotonic() - started)
@@ -137,30 +143,47 @@ def _launch(launcher: Launcher, todo: Sequence[Planned], results: Results, how: 
     """Hand cells to the launcher until each has an outcome; a worker that dies costs its own cell only.
 
     A launcher that loses one worker may stop the others too. The cells that were running then are the suspects:
-    they are started again in halves, after the rest, until the one that kills its worker is alone.
+    they are started again in halves, after the rest, until the one that kills its worker is alone. Cells that other
+    grids compute are waited for, and started when their owner dies.
     """
+    leases = Leases(results.leases)
     deaths: Counter[str] = Counter()
-    groups = [list(todo)]
-    while groups:
-        group = groups.pop(0)
-        trouble = _launch_once(launcher, group)
+    groups, elsewhere = [list(todo)], list[Planned]()
+    while groups or elsewhere:
+        group = groups.pop(0) if groups else _first_free(elsewhere, leases, results)
+        elsewhere = [cell for cell in elsewhere if cell not in group]
+        trouble = _launch_once(launcher, group) if group else ""
         left = [cell for cell in group if not _has_outcome(cell, results)]
-        suspects = [cell for cell in left if read_status(results.status / f"{cell.cell.key}.json") is not None]
-        if left and not suspects and len(left) == len(group):
-            raise UserError(f"the launcher started none of {_count(left)}: {trouble or 'it returned without a result'}")
+        suspects = [cell for cell in left if leases.bury(cell.cell.key)]
+        busy = [cell for cell in left if leases.owner(cell.cell.key) is not None]
+        rest = [cell for cell in left if cell not in suspects and cell not in busy]
+        if rest and len(rest) == len(group):
+            raise UserError(f"the launcher started none of {_count(rest)}: {trouble or 'it returned without a result'}")
         if left and trouble:
             kind = trouble.split(":")[0]
             log.warning("a worker died (%s); %s without a record will be started again", kind, _count(left))
         for cell in suspects:
-            key = cell.cell.key
-            deaths[key] += 1
-            (results.status / f"{key}.json").unlink(missing_ok=True)
+            deaths[cell.cell.key] += 1
+            (results.status / f"{cell.cell.key}.json").unlink(missing_ok=True)
         if len(group) == 1 and suspects and deaths[group[0].cell.key] >= DEATHS:
             outcome = Outcome("failed", f"its worker died {DEATHS} times; is there enough memory?")
             results.write(make_record(group[0].cell, how, outcome, None))
             continue
-        rest = [cell for cell in left if cell not in suspects]
+        elsewhere += busy
         groups = [part for part in (rest, *groups, suspects[::2], suspects[1::2]) if part]
+
+
+def _first_free(cells: Sequence[Planned], leases: Leases, results: Results) -> list[Planned]:
+    """Wait for cells that others compute; return those that nobody computes any more though they have no outcome."""
+    log.info("waiting for %s that another process computes", _count(cells))
+    while cells := [cell for cell in cells if not _has_outcome(cell, results)]:
+        free = [cell for cell in cells if leases.owner(cell.cell.key) is None and not _has_outcome(cell, results)]
+        for cell in free:
+            leases.bury(cell.cell.key)
+        if free:
+            return free
+        time.sleep(LOOK_SECONDS)
+    return []
 
 
 def _launch_once(launcher: Launcher, cells: Sequence[Planned]) -> str:
@@ -190,24 +213,51 @@ def _has_outcome(planned: Planned, results: Results) -> bool:
 def run_job(config: dict[str, Any], overrides: Sequence[str]) -> Record:
     """Run one cell in this process; every error becomes a failed record with its reason, kept beside the records.
 
-    Raises `UserError` if not even that can be written.
+    A record or failure that is there is returned: another grid may have made it a moment ago. Raises `Busy` if
+    another process computes the cell, and `UserError` if nothing can be written.
     """
     command = command_of([text for text in overrides if not text.startswith(("workers=", "launcher=", "board="))])
     cell, how = make_cell(config), make_how(config, command)
     results = Results(how.results)
+    lease = Leases(results.leases).claim(cell.key)
     status = StatusFile(results.status / f"{cell.key}.json")
-    status.write({"label": cell.label, "rounds": cell.protocol.rounds})
     try:
-        return run_cell(cell, how, status)
+        if (known := results.read(cell.key) or results.failure(cell.key)) is not None:
+            return known
+        results.clear_temporary(cell.key)
+        status.write({"label": cell.label, "rounds": cell.protocol.rounds})
+        with stopping(how.timeout) as stop:
+
+            def watch(progress: Progress) -> bool:
+                lease.check()
+                status(progress)
+                return stop.asked
+
+            return run_cell(cell, how, watch)
+    except Busy:
+        raise
     except (Exception, SystemExit) as error:
-        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        record = make_record(cell, how, Outcome("failed", " ".join(reason.split())), None)
-        if not isinstance(error, UserError):
+        if (known := results.read(cell.key)) is not None:  # its time was over in the moment after
+            return known
+        record = make_record(cell, how, Outcome("failed", reason_of(error)), None)
+        if not isinstance(error, (UserError, TimedOut)):
             record["traceback"] = traceback.format_exc()
         results.write(record)
         return record
     finally:
         status.remove()
+        lease.release(finished=results.path(cell.key).exists())
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the reason of a failure in one line."""
+    if isinstance(error, (UserError, TimedOut)):
+        reason = str(error)
+    elif isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in str(error):
+        reason = f"out of memory: {error}"
+    else:
+        reason = f"{type(error).__name__}: {error}"
+    return " ".join(reason.split())
 
 
 def summarise(
@@ -233,15 +283,46 @@ def summarise(
         print(f"{status}: {cells[0]}{more}: {reason}", file=sys.stderr if status == "failed" else sys.stdout)
 
 
-def _start_mirror(how: How) -> subprocess.Popen[str]:
-    """Start the process that mirrors records to MLflow as they come; it ends when its input is closed."""
+@contextlib.contextmanager
+def _mirror(how: How, console: Console) -> Iterator[None]:
+    """Mirror records to MLflow as they come, in a process of its own, which ends when its input is closed."""
     command = [sys.executable, "-m", "benchmark.tracking", str(how.results)]
-    return subprocess.Popen(
+    mirror = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
+    try:
+        yield
+    except Stopped:  # there is no time left; the records wait for the next run
+        mirror.kill()
+        raise
+    finally:
+        said, _ = mirror.communicate()
+        if said.strip():
+            console.print(said.strip(), markup=False, soft_wrap=True)
 
 
-def _finish_mirror(mirror: subprocess.Popen[str], console: Console) -> None:
-    said, _ = mirror.communicate()
-    if said.strip():
-        console.print(said.strip(), markup=False, soft_wrap=True)
+@contextlib.contextmanager
+def _passing_on(results: Results) -> Iterator[None]:
+    """Pass SIGTERM on to this driver's workers, and give them time to save their cells before it ends."""
+    leases = Leases(results.leases)
+
+    def workers() -> list[Owner]:
+        return [owner for owner in leases.held() if (owner.machine, owner.parent) == (machine(), os.getpid())]
+
+    def end(number: int, frame: FrameType | None) -> None:
+        deadline = time.monotonic() + GRACE
+        for worker in workers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGTERM)
+        while workers() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        raise Stopped
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -76,6 +76,7 @@ class Results:
         self.checkpoints = root / "checkpoints"
         self.models = root / "trained"
         self.status = root / "status"
+        self.leases = root / "leases"
         self.damaged = root / "set_aside"
 
     def check_writable(self) -> None:
@@ -95,6 +96,17 @@ class Results:
     def trained(self, train_key: str) -> Path:
         """Where a trained model is kept for cells that differ only in what comes after training."""
         return self.models / f"{train_key}.safetensors"
+
+    def forget_failure(self, key: str) -> None:
+        """Remove what an earlier attempt at a cell left to say, but not its checkpoint."""
+        for folder in (self.failures, self.status):
+            (folder / f"{key}.json").unlink(missing_ok=True)
+
+    def clear_temporary(self, key: str) -> None:
+        """Remove unfinished files that an earlier owner of the cell left when it was killed."""
+        for folder in (self.records, self.failures, self.checkpoints):
+            for path in folder.glob(f".{key}.*.tmp"):
+                path.unlink(missing_ok=True)
 
     def prune_trained(self) -> None:
         """Keep at most `TRAINED_BYTES` of trained models: those used last."""

@@ -48,6 +48,7 @@ MISTAKES = {
     "run tracking=perhaps": "tracking must be true or false, got 'perhaps'",
     "run threads=0": "threads must be at least 1, got 0",
     "run checkpoint_seconds=-1": "checkpoint_seconds must not be negative, got -1.0",
+    "run timeout=0": "timeout must be positive, got 0.0",
     "run -m workers=0": "workers must be at least 1, got 0",
     "run -m workers=two": "workers must be a whole number, got 'two'",
     "run -m workers=1,2": "workers says how to run, which takes one value",
