@@ -1,4 +1,4 @@
-"""AutoAugment on whole batches against the usual pipeline that takes one Pillow image at a time."""
+"""AutoAugment on whole batches against pipelines that take one Pillow image at a time."""
 
 import dataclasses
 import random
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
+from torchvision import transforms
 
 from benchmark.autoaugment import LEVELS, POLICY, RANGES, autoaugment, autoaugment_draws
 from benchmark.data import DeviceData
@@ -50,8 +51,26 @@ def as_a_run_has_it():
     keep_freed_memory()
 
 
+def bare(image):
+    """Nothing but Pillow, and as little of it as possible."""
+    return np.asarray(one_autoaugment(image))
+
+
+POLICY_OF_TORCHVISION = transforms.AutoAugment(transforms.AutoAugmentPolicy.CIFAR10)
+
+
+def stock(image):
+    """What most training scripts do."""
+    return np.asarray(POLICY_OF_TORCHVISION(image))
+
+
+REFERENCES = {"torchvision's AutoAugment": stock, "nothing but Pillow": bare}
+against = pytest.mark.parametrize("reference", REFERENCES, ids=lambda name: name.replace(" ", "-"))
+
+
 @pytest.mark.parametrize("side", [32, 64])
-def test_autoaugment(compare, side):
+@against
+def test_autoaugment(compare, side, reference):
     x = photographs(N * 32 // side, side, side)
     generator = torch.Generator().manual_seed(0)
 
@@ -60,25 +79,35 @@ def test_autoaugment(compare, side):
             autoaugment(part, autoaugment_draws(len(part), generator))
 
     compare(
-        ours, lambda: [np.asarray(one_autoaugment(Image.fromarray(image))) for image in x.numpy()],
-        against="Pillow, one image at a time", target="at most 0.2", repeats=5,
+        ours, lambda: [REFERENCES[reference](Image.fromarray(image)) for image in x.numpy()],
+        against=f"{reference}, one image at a time", target="at most 0.2", repeats=5,
     )  # fmt: skip
 
 
-def test_an_epoch_of_batches_of_64(compare):
+@against
+def test_an_epoch_of_batches_of_64(compare, reference):
     x = photographs(N, 32, 32)
     images = Images(x, torch.arange(N) % 10)
     data = Data(images, images, tuple("0123456789"), (0.5,) * 3, (0.25,) * 3, "digest")
     protocol = dataclasses.replace(toy_cell().protocol, batch_size=64, augment="crop_flip_autoaugment")
     device = DeviceData(data, everything_to_one(data), protocol, torch.device("cpu"), seed=0)
     order = iter(range(10**9))
+    augment, whole = REFERENCES[reference], transforms.Compose([
+        transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(),
+        POLICY_OF_TORCHVISION, transforms.ToTensor(),
+        transforms.Normalize((0.5,) * 3, (0.25,) * 3),
+    ])  # fmt: skip
 
-    def reference():
-        for batch in torch.randperm(N).split(64):
-            made = [np.asarray(one_autoaugment(one_crop_flip(Image.fromarray(i)))) for i in x[batch].numpy()]
-            (torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.25
+    def by_pillow(batch):
+        made = [augment(one_crop_flip(Image.fromarray(i))) for i in x[batch].numpy()]
+        return (torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.25
 
+    def by_torchvision(batch):
+        return torch.stack([whole(Image.fromarray(i)) for i in x[batch].numpy()])
+
+    work = by_torchvision if augment is stock else by_pillow
     compare(
-        lambda: [len(y) for _, y in device.epoch(0, 0, next(order))], reference,
-        against="crop, flip, AutoAugment and normalisation with Pillow", target="at most 0.2", repeats=5,
+        lambda: [len(y) for _, y in device.epoch(0, 0, next(order))],
+        lambda: [work(batch) for batch in torch.randperm(N).split(64)],
+        against=f"crop, flip, AutoAugment and normalisation: {reference}", target="at most 0.2", repeats=5,
     )  # fmt: skip
