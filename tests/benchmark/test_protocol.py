@@ -245,6 +245,13 @@ def test_further_add_ons_leave_the_tuned_settings():
     assert made(protocol="spherefed_cifar100", addons=["spherefed", "feddecorr"]).protocol.lr == 0.5
 
 
+@pytest.mark.parametrize(("dataset", "share"), [("office_caltech10", 0.5), ("domainnet", 0.05)])
+def test_domains_are_cut_to_one_size_as_fedbns_code_does_unless_asked_otherwise(dataset, share):
+    asked = {"protocol": "feddecorr_domain", "dataset": dataset, "partition": "domain"}
+    [cut], [whole] = plan([asked]), plan([{**asked, "partition.subsample": 0.0}])
+    assert (cut.cell.partition.subsample, whole.cell.partition.subsample) == (share, 0)
+
+
 def test_protocols_without_tuned_settings_add_none():
     assert config.tuned({"protocol": "feddecorr_cifar10", "algorithm": "fedprox"}) == {}
     assert config.tuned({}) == {}
