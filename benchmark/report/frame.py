@@ -23,7 +23,8 @@ def collect(cells: Sequence[Planned], results: Results) -> pd.DataFrame:
 
     `point` is the same for cells that differ in nothing but the seed; `scores` is the record's stage ->
     metric -> value; `curve` is (rounds [R], accuracy in percent [R]) and `spectrum` the global model's
-    singular values [k], each None where the record has none. Costs that a record lacks are NaN.
+    singular values [k], each None where the record has none; `elapsed` maps an evaluated round to the
+    seconds by then. Costs that a record lacks are NaN.
     """
     return pd.DataFrame([_row(planned, results) for planned in cells])
 
@@ -61,6 +62,10 @@ def _row_of(planned: Planned, record: Record | None) -> dict[str, Any]:
         "curve": _curve(record) if record else None,
         "spectrum": _spectrum(record) if record else None,
         **_costs(record or {}),
+        "rounds": cell.protocol.rounds,
+        "traffic": _traffic(record or {}),
+        "elapsed": _elapsed(record) if record else {},
+        "partition_digest": made.get("partition_digest"),
         "device": _device(made),
         "versions": tuple(sorted((str(k), str(v)) for k, v in made.get("versions", {}).items())),
         "git_commit": made.get("git_commit"),
@@ -85,6 +90,12 @@ def _costs(record: Record) -> dict[str, float]:
     return {name: float("nan") if value is None else float(value) for name, value in zip(COSTS, found, strict=True)}
 
 
+def _traffic(record: Record) -> float:
+    """Return the bytes that all clients sent and received in all rounds."""
+    sizes = record.get("compute", {}).get("bytes", {})
+    return float(sizes["up"]) + float(sizes["down"]) if {"up", "down"} <= sizes.keys() else float("nan")
+
+
 def _curve(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
     curve = record["curve"]
     pairs = [
@@ -96,6 +107,11 @@ def _curve(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
         return None
     rounds, accuracy = np.array(pairs, dtype=np.float64).T
     return rounds, accuracy
+
+
+def _elapsed(record: Record) -> dict[int, float]:
+    rounds, seconds = record["curve"].get("round", []), record["compute"].get("seconds_at_round", [])
+    return {int(when): float(value) for when, value in zip(rounds, seconds, strict=False)}
 
 
 def _spectrum(record: Record) -> np.ndarray | None:

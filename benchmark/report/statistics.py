@@ -7,14 +7,15 @@ a seed fixes partition, initial weights and batches, so the two runs of a pair d
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from scipy import special, stats
 
-Scores = Mapping[Hashable, Mapping[int, float]]
+Scores = Mapping[Any, Mapping[int, float]]
 
 LEVEL = 0.05
 RESAMPLES = 2000

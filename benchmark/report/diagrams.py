@@ -1,0 +1,194 @@
+"""Pictures of an analysis: the critical-difference diagram, and accuracy against cost with the Pareto front."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import matplotlib
+from matplotlib.axes import Axes as Plot
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+from benchmark.report.analysis import Analysis, pareto
+from benchmark.report.figures import COLOURS, INK, STYLE, embed, save
+from benchmark.report.statistics import Friedman
+from benchmark.report.table import COST_COLUMNS, Row
+
+QUIET = COLOURS[-1]
+
+
+@dataclass(frozen=True)
+class Diagram:
+    """A picture: its files by suffix, the element for the page, and a caption that says what is drawn."""
+
+    name: str
+    title: str
+    caption: str
+    files: dict[str, bytes]
+    inline: str
+
+
+def _diagram(name: str, title: str, caption: str, words: str, draw: Callable[[], Canvas]) -> Diagram:
+    with matplotlib.rc_context(STYLE):
+        canvas = draw()
+        files = {
+            "svg": save(canvas, "svg", {"Date": None}),
+            "pdf": save(canvas, "pdf", {"CreationDate": None, "ModDate": None}),
+            "png": save(canvas, "png", {}, dpi=150, transparent=False, facecolor="white"),
+        }
+    with matplotlib.rc_context({**STYLE, "svg.fonttype": "none"}):
+        inline = embed(save(draw(), "svg", {"Date": None}).decode(), name, title, words)
+    return Diagram(name, title, caption, files, inline)
+
+
+def row_text(row: Row) -> str:
+    """Return a row's labels as one text."""
+    return ", ".join(row.labels) or "all"
+
+
+def critical_difference(analysis: Analysis) -> Diagram | None:
+    """Return the diagram of Demšar 2006 (JMLR 7, Figure 1), or None where the test is withheld."""
+    found = analysis.friedman
+    if not isinstance(found, Friedman):
+        return None
+    rows = [row for row in analysis.table.rows if row.scores]
+    names = {member: row_text(rows[member]) for member in found.members}
+    order = sorted(zip(found.ranks, found.members, strict=True))
+    says = (
+        f"Friedman finds that rows differ (p = {found.p:.2g})"
+        if found.found
+        else f"Friedman finds no difference (p = {found.p:.2g}), so none is claimed"
+    )
+    caption = (
+        f"Average ranks over {found.blocks} pairs of column and seed ({found.tasks} columns), 1 is best. {says}; a bar "
+        f"joins rows that cannot be told apart (critical difference {found.critical:.2f}). {found.assumes}"
+    )
+    words = f"{says}. " + "; ".join(f"{names[member]}: {rank:.2f}" for rank, member in order) + "."
+    name = f"ranks-{analysis.table.number}"
+    return _diagram(name, "Critical differences", caption, words, lambda: _draw_ranks(found, names, order))
+
+
+def _draw_ranks(found: Friedman, names: dict[int, str], order: list[tuple[float, int]]) -> Canvas:
+    rows = len(order)
+    left = math.ceil(rows / 2)
+    pitch, top = 0.2, 0.62  # inches
+    bars = 0.11 * len(found.groups) + 0.1
+    width, height = 7.2, top + bars + pitch * left + 0.15
+    canvas = Canvas(figsize=(width, height))
+    plot = canvas.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+    plot.set_axis_off()
+    longest = max(map(len, names.values()))
+    margin = min(2.7, 0.5 + 0.068 * longest)
+    letters = int((margin - 0.45) / 0.066)
+
+    def x(rank: float) -> float:
+        return margin + (rank - 1) / (rows - 1) * (width - 2 * margin)
+
+    plot.plot([x(1), x(rows)], [top, top], color=INK, linewidth=0.9)
+    step = max(1, math.ceil(rows / 12))
+    for tick in range(1, rows + 1, step):
+        plot.plot([x(tick)] * 2, [top - 0.06, top], color=INK, linewidth=0.9)
+        plot.text(x(tick), top - 0.09, str(tick), ha="center", va="bottom", fontsize=8)
+    span = min(found.critical, float(rows - 1))
+    plot.plot([x(1), x(1 + span)], [0.2, 0.2], color=INK, linewidth=1.4)
+    for end in (1.0, 1 + span):
+        plot.plot([x(end)] * 2, [0.15, 0.25], color=INK, linewidth=1.4)
+    plot.text(x(1 + span) + 0.08, 0.2, f"critical difference {found.critical:.2f}", va="center", fontsize=8)
+    ranks = dict(zip(found.members, found.ranks, strict=True))
+    for level, group in enumerate(found.groups):
+        y = top + 0.12 + 0.11 * level
+        inside = [ranks[member] for member in group]
+        plot.plot([x(min(inside)) - 0.04, x(max(inside)) + 0.04], [y, y], color=COLOURS[0], linewidth=3.2)
+    for i, (rank, member) in enumerate(order):
+        first = i < left
+        y = top + bars + pitch * (i if first else rows - 1 - i) + 0.1
+        end = margin - 0.1 if first else width - margin + 0.1
+        plot.plot([x(rank), x(rank), end], [top, y, y], color=QUIET, linewidth=0.8)
+        name = names[member] if len(names[member]) <= letters else f"{names[member][: letters - 1]}…"
+        label = f"{name}  {rank:.2f}" if first else f"{rank:.2f}  {name}"
+        plot.text(end + (-0.06 if first else 0.06), y, label, ha="right" if first else "left", va="center", fontsize=8)
+    return canvas
+
+
+def score_against_cost(analysis: Analysis) -> Diagram | None:
+    """Return the rows' means over the common columns against each cost, with the front of those none beats in both."""
+    table = analysis.table
+    points = {
+        column.title: [
+            (value, s.mean, s.number)
+            for s in analysis.standings
+            if math.isfinite(value := column.of(s.row.cost)) and value > 0 and math.isfinite(s.mean)
+        ]
+        for column in COST_COLUMNS
+    }
+    points = {name: found for name, found in points.items() if len(found) > 1}
+    if not points:
+        return None
+    better = table.metric.better
+    fronts = {
+        name: [found[i] for i in pareto([(cost, score) for cost, score, _ in found], better)]
+        for name, found in points.items()
+    }
+    text = {s.number: row_text(s.row) for s in analysis.standings}
+    said = "; ".join(f"{name}: {', '.join(text[n] for *_, n in front)}" for name, front in fronts.items())
+    scope = (
+        "all columns" if analysis.shared == analysis.columns else f"the {analysis.shared} columns that all rows have"
+    )
+    caption = (
+        f"{table.metric.label}, mean over {scope}, against a row's mean cost; numbers are those of the rows "
+        f"in the ranking. On the line: no other row is better and cheaper."
+    )
+    writes = {column.title: column.write for column in COST_COLUMNS}
+
+    def draw() -> Canvas:
+        across = min(2, len(points))
+        down = math.ceil(len(points) / across)
+        width, height = 3.6 * across, 2.5 * down
+        canvas = Canvas(figsize=(width, height))
+        for i, (name, found) in enumerate(points.items()):
+            left, bottom = 3.6 * (i % across), height - 2.5 * (i // across + 1)
+            plot = canvas.add_axes(((left + 0.6) / width, (bottom + 0.5) / height, 2.8 / width, 1.8 / height))
+            _draw_costs(plot, found, fronts[name], writes[name])
+            plot.set_xlabel(name)
+            if i % across == 0:
+                plot.set_ylabel(table.metric.label, fontsize=8)
+        return canvas
+
+    return _diagram(f"cost-{table.number}", "Score against cost", caption, f"Not beaten in both, by {said}.", draw)
+
+
+def _draw_costs(
+    plot: Plot,
+    points: list[tuple[float, float, int]],
+    front: list[tuple[float, float, int]],
+    write: Callable[[float], str],
+) -> None:
+    costs = [cost for cost, *_ in points]
+    if max(costs) > 20 * min(costs):
+        plot.set_xscale("log")
+        plot.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        plot.xaxis.set_major_locator(MaxNLocator(nbins=4))
+    plot.plot([c for c, *_ in front], [s for _, s, _ in front], color=COLOURS[0], drawstyle="steps-post", linewidth=1.4)
+    chosen = {number for *_, number in front}
+    for cost, score, number in points:
+        on = number in chosen
+        plot.plot([cost], [score], "o", color=COLOURS[0] if on else QUIET, markersize=5 if on else 4)
+    plot.margins(0.12)
+    _number(plot, sorted(points, key=lambda point: point[2] not in chosen))
+    plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
+    plot.yaxis.set_major_locator(MaxNLocator(nbins=5))
+
+
+def _number(plot: Plot, points: list[tuple[float, float, int]]) -> None:
+    """Write each point's number beside it, the first ones first, where it does not cover another number."""
+    plot.autoscale_view()
+    placed: list[tuple[float, float, float]] = []
+    for cost, score, number in points:
+        x, y = plot.transData.transform((cost, score)) * 72 / plot.figure.dpi  # points of 1/72 inch
+        wide = 5.0 * len(str(number)) + 2
+        if all(x + wide < left or left + width < x or abs(y - bottom) > 8 for left, bottom, width in placed):
+            placed.append((x, y, wide))
+            plot.annotate(str(number), (cost, score), (4, 3), textcoords="offset points", fontsize=7.5)

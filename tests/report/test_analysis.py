@@ -1,0 +1,98 @@
+"""How the rows of a table stand, and how soon they reach a target."""
+
+import math
+
+import pytest
+
+from benchmark.board import Table
+from benchmark.report.analysis import analyse, pareto, reach_targets
+from benchmark.report.axes import Axes
+from benchmark.report.diagrams import critical_difference, score_against_cost
+from benchmark.report.frame import collect
+from benchmark.report.statistics import Difference, Withheld
+from benchmark.report.table import tabulate
+from tests.report.made import board, cells_of, record, results_of, seeded, stopped
+
+
+@pytest.fixture
+def made(tmp_path_factory):
+    def made(cells, records, table=Table()):  # noqa: B008 - it is frozen
+        frame = collect(cells, results_of(tmp_path_factory.mktemp("results"), records))
+        return tabulate(frame, Axes(cells), table, 1), frame
+
+    return made
+
+
+def test_rows_are_ranked_and_measured_against_the_first(made):
+    cells = cells_of(board())
+    analysis = analyse(made(cells, seeded(cells))[0])
+    assert [standing.number for standing in analysis.standings] == [6, 5, 4, 3, 2, 1], "later rows are made better"
+    assert [standing.rank for standing in analysis.standings] == [1, 2, 3, 4, 5, 6]
+    assert analysis.standings[-1].difference is None
+    assert all(isinstance(standing.difference, Difference) for standing in analysis.standings[:-1])
+    assert (analysis.shared, analysis.columns) == (2, 2)
+    assert analysis.friedman.blocks == 6
+
+
+def test_columns_that_a_row_lacks_do_not_rank_it(made):
+    cells = cells_of(board())
+    records = [one for one, cell in zip(seeded(cells), cells, strict=True) if _first(cell) or cell.cell.addons]
+    analysis = analyse(made(cells, records)[0])
+    assert analysis.shared == 1
+    table = made(cells, [stopped(p, "diverged", "why") for p in cells])[0]
+    assert analyse(table) is None
+
+
+def _first(planned):
+    return planned.cell.partition.name == "dirichlet"
+
+
+def test_cells_that_the_seeds_cannot_tell_from_the_best_are_marked(made):
+    grid = {"partition": "iid", "algorithm": ["fedavg", "fedprox", "fedavgm"], "seed": [0, 1, 2, 3]}
+    cells = cells_of(board(grid))
+    base = {"fedavg": (90, 91, 89, 90), "fedprox": (90.5, 89.9, 89.7, 90), "fedavgm": (50, 51, 49, 50)}
+    records = [record(p, float(base[p.cell.algorithm.name][p.cell.seed])) for p in cells]
+    entries = [row.entries[0] for row in made(cells, records)[0].rows]
+    assert [(entry.best, entry.tied) for entry in entries] == [(False, True), (True, False), (False, False)]
+    assert any("paired t-test" in remark for remark in made(cells, records)[0].remarks)
+    few = made(cells, [one for one in records if one["spec"]["seed"] < 2])[0]
+    assert not any(row.entries[0].tied for row in few.rows)
+    assert any("not tested for 2 cells: fewer than 3 seeds" in remark for remark in few.remarks)
+
+
+def test_a_target_is_reached_at_the_first_evaluated_round_above_it(made):
+    cells = cells_of(board({"partition": "iid", "algorithm": ["fedavg", "fedprox", "fedavgm"], "protocol.rounds": 20}))
+    curves = {"fedavg": [10.0, 60.0, 80.0], "fedprox": [70.0, 85.0, 10.0], "fedavgm": [1.0, 2.0, 3.0]}
+    records = []
+    for planned in cells:
+        one = record(planned, curve={"round": [5, 10, 20], "accuracy": curves[planned.cell.algorithm.name]})
+        records.append(one)
+    records[1]["compute"] = records[1]["compute"] | {"seconds_at_round": [1.0, 2.5, 6.0]}
+    targets = reach_targets(*made(cells, records))
+    assert targets.targets == (80.0,)
+    (baseline,), (sooner,), (never,) = (reached for _, reached in targets.rows)
+    assert (baseline.rounds, baseline.traffic, baseline.seconds) == (20, 400, 6.0)
+    assert (sooner.rounds, sooner.traffic, sooner.seconds) == (10, 200, 2.5)
+    assert (never.n, never.asked, math.isnan(never.rounds)) == (0, 1, True)
+    assert reach_targets(*made(cells, records, Table(metric="trained.loss"))) is None
+
+
+def test_the_front_holds_what_no_other_point_beats_in_both():
+    points = [(1.0, 50.0), (2.0, 40.0), (2.0, 60.0), (3.0, 60.0), (4.0, 90.0)]
+    assert pareto(points, +1) == [0, 2, 4]
+    assert pareto([(cost, -score) for cost, score in points], -1) == [0, 2, 4]
+
+
+def test_diagrams_say_in_words_what_they_show(made):
+    cells = cells_of(board())
+    analysis = analyse(made(cells, seeded(cells))[0])
+    diagram = critical_difference(analysis)
+    assert "Friedman finds that rows differ" in diagram.caption
+    assert "fedprox + feddecorr(form=paper): 1.00" in diagram.inline
+    assert "Not beaten in both" in score_against_cost(analysis).inline
+    for made_of in (diagram, score_against_cost(analysis)):
+        assert set(made_of.files) == {"svg", "pdf", "png"}
+        assert "style" not in made_of.inline
+    few = analyse(made(cells, [one for one in seeded(cells) if one["spec"]["seed"] == 0])[0])
+    assert isinstance(few.friedman, Withheld)
+    assert critical_difference(few) is None
