@@ -61,8 +61,8 @@ class Cell:
             "seed": self.seed,
             "scale": self.scale,
         }
-        if self.diagnostics.spectra:
-            what["diagnostics"] = dataclasses.asdict(self.diagnostics)
+        if diagnostics := self.diagnostics.what():
+            what["diagnostics"] = diagnostics
         return json.loads(json.dumps(what))
 
     @cached_property

@@ -372,10 +372,11 @@ def show_report(words: Sequence[str]) -> int:
 
     axes = axes_of(words)
     names = [str(name) for name in axes.pop("board", [])] or sorted(yaml_files("boards"))
-    for name in names:
+    boards = {part.name: part for name in names for part in load_board(name).parts()}
+    for name, board in boards.items():
         planned = plan_grid({**axes, "board": [name]})
         how = make_how(planned[0].config)
-        made = report.build(load_board(name), planned, Results(how.results), Path(planned[0].config["paths"]["pages"]))
+        made = report.build(board, planned, Results(how.results), Path(planned[0].config["paths"]["pages"]))
         print(made.markdown)
         for problem in made.problems:
             print(f"fedspan: {problem}", file=sys.stderr)

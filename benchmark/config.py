@@ -151,25 +151,34 @@ def preset(name: str) -> Preset:
         base = preset(parent)
     description, rules = str(raw.pop("description", "")), raw.pop("tuned", [])
     build(Protocol, base.values | raw, f"{path}: protocol")
+    return Preset(description, base.values | raw, (*base.tuned, *tunings(rules, str(path))))
+
+
+def tunings(rules: Any, where: str) -> tuple[Tuning, ...]:
+    """Return the tuned settings of a YAML file; raise `UserError` naming `where` they are if they are none."""
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
-        raise UserError(f"{path}: tuned must be a list of mappings with 'when' and 'set'")
-    tuned = tuple(build(Tuning, rule, f"{path}: tuned[{number}]") for number, rule in enumerate(rules))
-    return Preset(description, base.values | raw, (*base.tuned, *tuned))
+        raise UserError(f"{where}: tuned must be a list of mappings with 'when' and 'set'")
+    return tuple(build(Tuning, rule, f"{where}: tuned[{number}]") for number, rule in enumerate(rules))
 
 
 def tuned(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the chosen protocol's tuned settings add to `overrides`, which win over them.
 
-    A rule counts for a cell that has every setting under its `when`; of `addons` all that are named. Later rules
-    win over earlier ones.
+    A rule counts for a cell that has every setting under its `when`: of `addons` all that are named, of any other
+    one that is named. Later rules win over earlier ones.
     """
     rules = preset(str(overrides.get("protocol", DEFAULTS["protocol"]))).tuned
     config = resolve(overrides) if rules else {}
     found: dict[str, Any] = {}
     for rule in rules:
-        if all(_has(config, key, wanted) for key, wanted in rule.when.items()):
+        if applies(rule, config):
             found |= rule.set
     return {key: value for key, value in found.items() if key not in overrides}
+
+
+def applies(rule: Tuning, config: Mapping[str, Any]) -> bool:
+    """Tell whether a composed configuration has every setting that the rule asks for."""
+    return all(_has(config, key, wanted) for key, wanted in rule.when.items())
 
 
 def _has(config: Mapping[str, Any], key: str, wanted: Any) -> bool:
@@ -183,7 +192,7 @@ def _has(config: Mapping[str, Any], key: str, wanted: Any) -> bool:
     if isinstance(node, Mapping):
         node = node.get("name")
     if isinstance(wanted, list):
-        return set(wanted) <= set([node] if isinstance(node, str) else node)
+        return set(wanted) <= set(node) if isinstance(node, list) else node in wanted
     return bool(node == wanted)
 
 

@@ -82,8 +82,8 @@ def plan_grid(axes: dict[str, list[Any]]) -> list[Planned]:
     if names == [None]:
         return boards.plan(boards.product(rest))
     points: list[Overrides] = []
-    for name in names:
-        points += [{**point, "board": str(name)} for point in boards.load_board(str(name)).expand(rest)]
+    for board in (part for name in names for part in boards.load_board(str(name)).parts()):
+        points += [point.with_settings({"board": board.name}) for point in board.expand(rest)]
     try:
         return boards.plan(points)
     except UserError as error:

@@ -130,6 +130,8 @@ class Drawing:
 def draw(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -> Drawing:
     """Return what a figure of the board shows; raise `UserError` if it cannot be made."""
     arranged = arrange(frame, axes, figure)
+    if figure.kind not in KINDS:
+        raise UserError(f"a figure of kind '{figure.kind}' cannot be drawn yet")
     kind = KINDS[figure.kind]
     done = arranged.runs[arranged.runs["state"] == "done"]
     lacking = done[done[kind.column].isna()]

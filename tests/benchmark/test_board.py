@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark.board import Figure, Table, load_board, plan, product, read_board
+from benchmark.cell import key_of
 from benchmark.config import yaml_files
 from benchmark.errors import UserError
 
@@ -86,6 +87,76 @@ def test_a_scale_that_the_board_lacks_is_an_error(board):
         board(SCALED).expand({"scale": ["smok"]})
 
 
+def test_a_scale_may_have_axes_of_its_own_and_rules_for_some_cells(board):
+    scaled = board(
+        "grid: [{seed: [0, 1, 2], clients: [20, 50], model: resnet18, model.variant: spherefed}]\n"
+        "scales: {smoke: {seed: [0, 1], model: small_cnn, tuned: [{when: {clients: [50]}, set: {clients: 5}},"
+        " {when: {clients: 20, seed: 2}, set: {clients: 4}}]}}"
+    )
+    points = scaled.expand({"scale": ["smoke"]})
+    assert {(p["clients"], p["seed"]) for p in points} == {(20, 0), (20, 1), (5, 0), (5, 1), (4, 0), (4, 1)}
+    assert not any("model.variant" in point for point in points), "a setting of the model that was replaced"
+    assert len(scaled.expand()) == 6
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("boards", "pieces"):
+        (tmp_path / "leaderboards" / name).mkdir(parents=True)
+
+    def write(name, text):
+        (tmp_path / "leaderboards" / f"{name}.yaml").write_text(text)
+
+    return write
+
+
+def test_a_board_begins_with_what_it_extends(folder):
+    folder("pieces/a", "base: {clients: 3, seed: 5}\naxes: {skews: [{partition: iid}]}\nscales: {smoke: {seed: 0}}")
+    folder(
+        "pieces/b",
+        "extends: a\nbase: {seed: [0, 1]}\n"
+        "scales: {smoke: {protocol.rounds: 1, tuned: [{when: {}, set: {clients: 2}}]}}",
+    )
+    folder("boards/mine", "extends: b\nbase: {skew: $skews}\nscales: {small: {seed: 7}}")
+    mine = load_board("mine")
+    assert mine.expand() == [{"clients": 3, "seed": seed, "partition": "iid"} for seed in (0, 1)]
+    assert mine.expand({"scale": ["smoke"]}) == [
+        {"clients": 2, "seed": 0, "partition": "iid", "protocol.rounds": 1, "scale": "smoke"}
+    ]
+    assert set(mine.scales) == {"smoke", "small"}
+
+
+def test_a_board_of_boards_is_their_union(folder):
+    folder("boards/one", "grid: [{seed: [0, 1]}]")
+    folder("boards/two", "grid: [{seed: [1, 2]}]")
+    folder("boards/all", "boards: [one, two, one]")
+    both = load_board("all")
+    assert [part.name for part in both.parts()] == ["one", "two"]
+    assert both.expand() == [{"seed": seed} for seed in (0, 1, 2)]
+    folder("boards/more", "boards: [all]")
+    with pytest.raises(UserError, match="'all' is itself made of boards"):
+        load_board("more").expand()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("extends: spherefd", r"unknown piece 'spherefd'; did you mean 'spherefed'\?"),
+        ("grid: [{seed: $sedes}]", r"unknown axis '\$sedes'"),
+        ("grid: [3]", r"grid\[0\] must be a mapping, got 3"),
+        ("grid: 3", "grid must be a list"),
+        ("scales: {smoke: {tuned: 3}}", r"scales\.smoke: tuned must be a list of mappings"),
+        ("boards: [digits]\ntables: [{}]", "a board of boards has a title, a description and boards, nothing else"),
+        ("boards: [digts]", "unknown board 'digts'; did you mean 'digits'"),
+    ],
+)
+def test_what_is_wrong_in_a_board_is_one_line(board, text, message):
+    with pytest.raises(UserError, match=message) as error:
+        board(text).expand()
+    assert "\n" not in str(error.value)
+
+
 def test_tables_and_figures_are_read_with_their_types(board):
     read = board(
         "tables: [{title: T, rows: [method, clients], columns: [seed], metric: a.b, where: {seed: 0}}]\n"
@@ -117,7 +188,13 @@ def test_every_board_can_be_planned_at_every_scale(name):
     for scale in ("paper", *board.scales):
         cells = plan(board.expand({"scale": [scale]}))
         assert {planned.cell.scale for planned in cells} == {scale}
-        assert len(cells) == len(plan(board.expand()))
+        assert points_of(planned.cell for planned in cells) == points_of(planned.origin for planned in cells)
+        assert {planned.origin.key for planned in cells} <= {planned.cell.key for planned in plan(board.expand())}
+
+
+def points_of(cells):
+    """Count what differs in more than the seed."""
+    return len({key_of({name: value for name, value in cell.what.items() if name != "seed"}) for cell in cells})
 
 
 def test_the_default_board_crosses_three_skews_with_feddecorr_on_two_algorithms_and_three_seeds():

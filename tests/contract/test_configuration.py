@@ -194,12 +194,26 @@ def test_what_is_computed_changes_the_key(name, value):
     assert key({name: value}) != key({})
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Diagnostics) if field.name != "spectra"])
-def test_settings_of_the_diagnostics_change_the_key_only_while_they_are_on(field):
-    _, before, after = changed({"diagnostics.spectra": True}, "diagnostics", Diagnostics, field)
-    assert before != after
-    _, before, after = changed({"diagnostics.spectra": False}, "diagnostics", Diagnostics, field)
-    assert before == after
+DIAGNOSTICS = {  # what switches a measurement on, and its own settings
+    "spectra": (True, {"clients", "top", "log_threshold"}),
+    "embedding": ("tsne", {"clients", "classes", "images"}),
+    "alignment": (True, set()),
+    "penalties": (True, set()),
+    "spaces": (True, set()),
+}
+
+
+@pytest.mark.parametrize("switch", DIAGNOSTICS)
+def test_settings_of_the_diagnostics_change_the_key_only_while_they_are_on(switch):
+    on, own = DIAGNOSTICS[switch]
+    assert key({f"diagnostics.{switch}": on}) != key({})
+    others = {field.name for field in dataclasses.fields(Diagnostics)} - set(DIAGNOSTICS)
+    assert others == set().union(*(settings for _, settings in DIAGNOSTICS.values()))
+    for field in others:
+        _, before, after = changed({f"diagnostics.{switch}": on}, "diagnostics", Diagnostics, field)
+        assert (before != after) == (field in own)
+        _, before, after = changed({}, "diagnostics", Diagnostics, field)
+        assert before == after
 
 
 def test_add_ons_that_are_not_used_do_not_change_the_key():

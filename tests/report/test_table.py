@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmark.board import Table
+from benchmark.board import Scale, Table
 from benchmark.errors import UserError
 from benchmark.report.axes import Axes
 from benchmark.report.frame import collect
@@ -172,7 +172,9 @@ def test_different_datasets_may_have_different_digests():
 
 
 def test_records_of_another_scale_are_left_out_and_named():
-    cells = cells_of(board(TWO_METHODS | {"scale": ["small", "paper"]}, scales={"small": {"protocol.rounds": 1}}))
+    cells = cells_of(
+        board(TWO_METHODS | {"scale": ["small", "paper"]}, scales={"small": Scale({"protocol.rounds": 1})})
+    )
     table = make(cells, [record(p, 90.0 if p.cell.scale == "paper" else 10.0) for p in cells[:-1]])
     assert "scale is paper, the others' is small" in table.problems[0]
     assert [row.entries[0].mean for row in table.rows] == [10.0, 10.0]
