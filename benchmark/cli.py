@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich import box
 from rich.console import Console
@@ -144,7 +144,7 @@ def task(config: DictConfig) -> float | UserError:
     What must end the grid is returned, not raised: for an exception Hydra prints lines of its own.
     """
     try:
-        record = run_job(_plain(config), list(HydraConfig.get().overrides.task))
+        record = run_job(list(HydraConfig.get().overrides.task))
     except UserError as error:
         return error
     except Busy:
@@ -156,12 +156,6 @@ def task(config: DictConfig) -> float | UserError:
             time.sleep(GRACE)  # the end of one of joblib's workers is that of the others, which may still have to save
         os._exit(128 + signal.SIGTERM)
     return float(record["scores"].get("trained", {}).get("accuracy") or "nan")
-
-
-def _plain(config: DictConfig) -> dict[str, Any]:
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
 
 
 def run(words: Sequence[str]) -> int:
@@ -248,7 +242,7 @@ def _run_one(planned: Planned, how: How, overrides: Sequence[str]) -> int:
 
     def single(config: DictConfig) -> None:
         try:
-            outcomes.append(run_job(_plain(config), overrides))
+            outcomes.append(run_job(overrides))
         except UserError as error:  # raised below, where Hydra adds no line of its own
             outcomes.append(error)
         except Busy as owner:

@@ -18,9 +18,12 @@ class FedSpanSweeper(Sweeper):
         self.launcher: Optional[Launcher] = None  # noqa: UP045
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from benchmark.grid import JobConfigs
+
         self.config = config
+        context = HydraContext(config_loader=JobConfigs(), callbacks=hydra_context.callbacks)
         self.launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=task_function, config=config
+            hydra_context=context, task_function=task_function, config=config
         )
 
     def sweep(self, arguments: List[str]) -> Any:  # noqa: UP006
