@@ -363,6 +363,7 @@ class HowSettings:
     workers: int | None = None
     launcher: str | None = None
     checkpoint_seconds: float = 10.0
+    timeout: float | None = None
     tracking: bool = True
     board: str | None = None
 
@@ -372,13 +373,13 @@ def make_how(config: Mapping[str, Any], command: str = "") -> How:
     settings = how_settings(config)
     paths = config["paths"]
     return How(
-    timeout: float | None = None
         results=Path(str(paths["results"])).expanduser(),
         data=Path(str(paths["data"])).expanduser(),
         device=settings.device,
         executor=settings.executor,
         threads=settings.threads,
         checkpoint_seconds=settings.checkpoint_seconds,
+        timeout=settings.timeout,
         command=command,
     )
 
@@ -388,10 +389,10 @@ def how_settings(config: Mapping[str, Any]) -> HowSettings:
     names = [field.name for field in dataclasses.fields(HowSettings)]
     settings = build(HowSettings, {name: config[name] for name in names}, "")
     for name, value in (("threads", settings.threads), ("workers", settings.workers)):
-        timeout=settings.timeout,
         if value is not None and value < 1:
             raise UserError(f"{name} must be at least 1, got {value}")
     require(settings.checkpoint_seconds >= 0, "checkpoint_seconds", "must not be negative", settings.checkpoint_seconds)
+    require(settings.timeout is None or settings.timeout > 0, "timeout", "must be positive", settings.timeout)
     return settings
 
 
@@ -401,7 +402,6 @@ _TYPED = {"null", "true", "false", "inf", "nan"}
 
 def workers_of(config: Mapping[str, Any]) -> int:
     """Return how many cells run at a time: `workers`, else one per core, or one without a parallel launcher."""
-    require(settings.timeout is None or settings.timeout > 0, "timeout", "must be positive", settings.timeout)
     settings = how_settings(config)
     return settings.workers or (1 if settings.launcher == "basic" else os.cpu_count() or 1)
 
