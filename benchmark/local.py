@@ -101,10 +101,24 @@ class LocalTrainer:
                     total += loss.detach() * len(y)
                     steps, images = steps + 1, images + len(y)
             epochs_done += epochs
-        mean_loss = float(total) / max(images, 1)
-        if not math.isfinite(mean_loss):
-            raise Diverged(f"round {state.round + 1}, client {client}: the training loss is {mean_loss}")
-        return self._finish(state, client, start, counts, broadcast, states, steps, images, mean_loss)
+        return self.finish(state, client, start, counts, broadcast, states, steps, images, float(total))
+
+    def outputs(self, net: Net, leaves: Mapping[str, Tensor] | None, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (features, logits) of `net`, under other `leaves` if given, in the protocol's type."""
+        with self.autocast():
+            features, logits = net(x) if leaves is None else functional_call(net, dict(leaves), (x,))
+        if features.dtype != self.protocol.dtype:
+            features, logits = features.to(self.protocol.dtype), logits.to(self.protocol.dtype)
+        return features, logits
+
+    def evaluated(self, net: Net, leaves: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (features, logits) of `net` under other `leaves`, in evaluation mode and without gradient."""
+        net.eval()
+        try:
+            with torch.no_grad():
+                return self.outputs(net, leaves, x)
+        finally:
+            net.train()
 
     def _step(
         self,
@@ -118,20 +132,10 @@ class LocalTrainer:
         states: States,
     ) -> Step:
         """Run the forward pass and return what the hooks see of it."""
-        with self.autocast():
-            features, logits = self.net(x)
-        if features.dtype != self.protocol.dtype:
-            features, logits = features.to(self.protocol.dtype), logits.to(self.protocol.dtype)
+        features, logits = self.outputs(self.net, None, x)
 
         def forward(params: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-            self.net.eval()
-            try:
-                with torch.no_grad(), self.autocast():
-                    weights = {**params, **(start_buffers if buffers is None else buffers)}
-                    features, logits = functional_call(self.net, weights, (x,))
-                return features.to(self.protocol.dtype), logits.to(self.protocol.dtype)
-            finally:
-                self.net.train()
+            return self.evaluated(self.net, {**params, **(start_buffers if buffers is None else buffers)}, x)
 
         def gradient(params: Mapping[str, Tensor]) -> Tree:
             leaves = {path: leaf.detach().clone() for path, leaf in params.items()}
@@ -161,7 +165,7 @@ class LocalTrainer:
                     self.params[path] += shift[path]
 
     @torch.no_grad()
-    def _finish(
+    def finish(
         self,
         state: State,
         client: int,
@@ -171,8 +175,15 @@ class LocalTrainer:
         states: States,
         steps: int,
         images: int,
-        loss: float,
+        total: float,
     ) -> Finished:
+        """Return what a client whose trained weights are in the net hands back; `total` is its loss over images.
+
+        Raises `Diverged` if that is not finite.
+        """
+        loss = total / max(images, 1)
+        if not math.isfinite(loss):
+            raise Diverged(f"round {state.round + 1}, client {client}: the training loss is {loss}")
         n = self.data.size(client)
         delta = {path: self.params[path].detach() - start[path] for path in self.paths.shared}
         uploads: dict[str, Upload] = {name: {} for name in states}

@@ -63,16 +63,16 @@ class Meter:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     @contextmanager
-    def step(self, purpose: str, kind: str) -> Iterator[None]:
-        """Add the FLOPs of the block to `purpose`; blocks of one `kind` do the same work."""
+    def step(self, purpose: str, kind: str, times: int = 1) -> Iterator[None]:
+        """Add the FLOPs of the block to `purpose`; blocks of one `kind` do the same work, here `times` at once."""
         name = f"{purpose} {kind}"
         if name in self.flops_of_step:
             yield
         else:
             with _Counted() as counted:
                 yield
-            self.flops_of_step[name] = int(counted.total)
-        self.flops[purpose] = self.flops.get(purpose, 0) + self.flops_of_step[name]
+            self.flops_of_step[name] = int(counted.total) // times
+        self.flops[purpose] = self.flops.get(purpose, 0) + times * self.flops_of_step[name]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the record's `compute`."""

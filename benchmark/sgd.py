@@ -36,17 +36,23 @@ class SGD:
             if first:
                 self._buffers |= {number: torch.empty_like(leaf) for number, leaf in group}
             buffers = [self._buffers[number] for number, _ in group]
-        torch._fused_sgd_(
-            leaves,
-            [leaf.grad for leaf in leaves],  # type: ignore[misc]
-            buffers,
-            weight_decay=self.weight_decay,
-            momentum=self.momentum,
-            lr=self.lr,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=first,
-        )
+        grads = [leaf.grad for leaf in leaves]
+        update(leaves, grads, buffers, self.lr, self.momentum, self.weight_decay, first)  # type: ignore[arg-type]
         for leaf in leaves:
             leaf.grad = None
+
+
+def update(
+    leaves: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor],
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    first: bool = False,
+) -> None:
+    """Move `leaves` in place by one step of SGD; `buffers` hold the momentum and are written, if `first` not read."""
+    torch._fused_sgd_(
+        leaves, grads, buffers, weight_decay=weight_decay, momentum=momentum, lr=lr,
+        dampening=0.0, nesterov=False, maximize=False, is_first_step=first,
+    )  # fmt: skip

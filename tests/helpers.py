@@ -127,14 +127,14 @@ def how(folder: Path | None = None, **more: Any) -> How:
     return How(folder / "results", folder / "data", **more)
 
 
-def start(cell: Cell) -> Run:
+def start(cell: Cell, **more: Any) -> Run:
     """Return the cell before its first round."""
-    return Run(cell, how())
+    return Run(cell, how(**more))
 
 
-def trained(cell: Cell) -> Run:
+def trained(cell: Cell, **more: Any) -> Run:
     """Return the cell after its last round."""
-    run = start(cell)
+    run = start(cell, **more)
     while not run.finished:
         run.advance()
     return run

@@ -5,9 +5,10 @@ from __future__ import annotations
 from benchmark.errors import UserError, did_you_mean
 from benchmark.executors.loop import Loop
 from benchmark.executors.sums import RoundSums
+from benchmark.executors.vmap import Vmap
 from benchmark.local import LocalTrainer
 
-EXECUTORS = {Loop.name: Loop}
+EXECUTORS = {Loop.name: Loop, Vmap.name: Vmap}
 
 __all__ = ["EXECUTORS", "Loop", "RoundSums", "make_executor"]
 

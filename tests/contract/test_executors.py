@@ -1,0 +1,85 @@
+"""Executors differ in speed only: each equals `loop` for every registered method."""
+
+import pytest
+import torch
+from torch import nn
+
+from benchmark.component import Component, Step
+from benchmark.errors import UserError
+from benchmark.executors import EXECUTORS
+from benchmark.executors.patches import PatchConv2d
+from methods.algorithms.fedavg import FedAvg
+from tests.contract.test_components import cell_of, every_net, every_stack
+from tests.helpers import counted, start, toy, toy_cell, trained
+
+others = pytest.mark.parametrize("executor", [name for name in EXECUTORS if name != "loop"])
+
+
+@others
+@every_net
+@every_stack
+def test_an_executor_gives_the_numbers_of_loop(stack, model, executor):
+    cell = cell_of(stack, model=model, protocol={"precision": "float64"})
+    reference, other = trained(cell), trained(cell, executor=executor)
+    assert counted(reference) == counted(other)
+    ours, theirs = other.state.pack(), reference.state.pack()
+    assert ours.keys() == theirs.keys()
+    for name, leaf in theirs.items():
+        assert torch.allclose(ours[name], leaf, rtol=1e-9, atol=1e-11), name
+    assert other.curve["loss"] == pytest.approx(reference.curve["loss"], rel=1e-9)
+    assert other.curve["train_loss"] == pytest.approx(reference.curve["train_loss"], rel=1e-9)
+
+
+@others
+def test_an_executor_keeps_the_local_models_that_diagnostics_ask_for(executor):
+    runs = [start(toy_cell(protocol={"precision": "float64"}), executor=name) for name in ("loop", executor)]
+    (_, reference), (_, other) = (run.executor.run(run.state, run.participants(), keep=[0, 2]) for run in runs)
+    assert reference.keys() == other.keys() == {0, 2}
+    for client, leaves in reference.items():
+        for path, leaf in leaves.items():
+            assert torch.allclose(other[client][path], leaf, rtol=1e-9, atol=1e-11)
+
+
+@others
+def test_repeated_runs_of_an_executor_are_equal_bit_for_bit(executor):
+    first, second = (trained(toy_cell(), executor=executor).state.pack() for _ in range(2))
+    assert all(torch.equal(leaf, second[name]) for name, leaf in first.items())
+
+
+@toy("addon", "toy_lookahead")
+class Lookahead(Component):
+    """Toy: asks for a gradient at other weights inside its penalty."""
+
+    def penalty(self, step: Step) -> torch.Tensor:
+        return sum(grad.square().sum() for grad in step.grad_at(step.start).values())
+
+
+def test_what_cannot_be_stacked_is_refused_by_name():
+    with pytest.raises(UserError, match="executor=loop"):
+        trained(toy_cell(FedAvg(), Lookahead()), executor="vmap")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 1, 1), (5, 2, 0), (1, 1, 0), ((3, 2), (2, 1), (0, 1))])
+def test_a_convolution_over_patches_is_a_convolution(kernel, stride, padding, bias):
+    conv = nn.Conv2d(3, 4, kernel, stride, padding, bias=bias).double()
+    x = torch.randn(2, 3, 7, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    results = []
+    for kind in (nn.Conv2d, PatchConv2d):
+        conv.__class__ = kind
+        y = conv(x)
+        results.append([y, *torch.autograd.grad(y.sin().sum(), [x, *conv.parameters()])])
+    for exact, ours in zip(*results, strict=True):
+        assert torch.allclose(exact, ours, rtol=1e-12, atol=1e-12)
+
+
+def test_only_plain_convolutions_become_products_of_patches():
+    plain = nn.Conv2d(4, 4, 3)
+    others = (
+        nn.Conv2d(4, 4, 3, groups=2),
+        nn.Conv2d(4, 4, 3, padding="same"),
+        nn.Conv2d(4, 4, 3, dilation=2),
+        nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"),
+    )
+    assert PatchConv2d.can_be(plain)
+    assert not any(PatchConv2d.can_be(conv) for conv in others)
