@@ -17,6 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,23 @@ FORMAT = 1  # of an entry; raise it when the files change their meaning
 MANIFEST = "manifest.json"
 
 Build = Callable[[], tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]
+
+_afresh: ContextVar[bool] = ContextVar("afresh", default=False)
+
+
+@contextmanager
+def reading_afresh() -> Iterator[None]:
+    """Believe no file for its size and times inside the block: contents are read and compared."""
+    token = _afresh.set(True)
+    try:
+        yield
+    finally:
+        _afresh.reset(token)
+
+
+def is_reading_afresh() -> bool:
+    """Tell whether files must be read although their sizes and times are known."""
+    return _afresh.get()
 
 
 @dataclass(frozen=True)
@@ -159,7 +177,7 @@ def _open(place: Path) -> Cached:
     """Return an entry without reading its arrays; raise `CorruptFile` if a file is not what its maker wrote.
 
     Sizes and modification times are compared every time. Where only a time differs (the entry was copied, or
-    changed) the content is compared too.
+    changed), and inside `reading_afresh`, the content is compared too.
     """
     try:
         manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
@@ -183,7 +201,7 @@ def _map(path: Path, entry: Mapping[str, Any]) -> np.ndarray:
     array = np.load(path, mmap_mode="c", allow_pickle=False)
     if list(array.shape) != entry["shape"] or array.dtype.str != entry["dtype"]:
         raise CorruptFile(f"{path.name} holds {array.dtype.str}{list(array.shape)}")
-    if stat.st_mtime_ns != entry["mtime_ns"]:
+    if stat.st_mtime_ns != entry["mtime_ns"] or is_reading_afresh():
         if _sha256(array) != entry["sha256"]:
             raise CorruptFile(f"the content of {path.name} was changed")
         with suppress(OSError):  # so that the next start need not read it; a read-only entry is read each time

@@ -20,6 +20,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from benchmark.archives import checksum_now
+from benchmark.cache import reading_afresh
 from benchmark.config import make_how, resolve
 from benchmark.errors import UserError, did_you_mean
 from benchmark.grid import axes_of
@@ -218,7 +219,10 @@ def _reason(error: Exception) -> str:
 
 
 def verify(dataset: Dataset, data: Path) -> int:
-    """Compare all files of a dataset with their checksums and load it; return 1 if a file is wrong."""
+    """Compare all files of a dataset with their checksums and load it; return 1 if a file is wrong.
+
+    Everything is read again: published files, a user's own ones, and decoded arrays, which are made anew if damaged.
+    """
     if isinstance(dataset, Published):
         places = dataset.places(data)
         if missing := [file for file, path in places if not path.is_file()]:
@@ -233,7 +237,8 @@ def verify(dataset: Dataset, data: Path) -> int:
                 wrong += 1
         if wrong:
             return 1
-    print(f"{dataset.name}: {_described(dataset.prepare(data))}")
+    with reading_afresh():
+        print(f"{dataset.name}: {_described(dataset.prepare(data))}")
     return 0
 
 

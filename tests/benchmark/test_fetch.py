@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+from PIL import Image
 from torchvision.datasets import MNIST
 
 from benchmark import archives, fetch
@@ -265,6 +266,51 @@ def test_a_damaged_file_is_found_by_verify_and_replaced_by_fetch(mnist, capsys):
     assert f"{damaged} is not the published file" in err
     assert fedspan(capsys, "fetch", "mnist")[0] == 0
     assert fedspan(capsys, "verify", "mnist")[0] == 0
+
+
+def change_unnoticed(path, place, monkeypatch):
+    """Flip a bit, as a failing disk does: no size, time or inode tells."""
+    status, content = path.stat(), bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    monkeypatch.setattr(archives, "_state", lambda path: "the same")
+
+
+def test_verify_reads_the_files_again(mnist, capsys, monkeypatch):
+    monkeypatch.setattr(archives, "_state", lambda path: "the same")
+    fedspan(capsys, "fetch", "mnist")
+    assert fedspan(capsys, "verify", "mnist")[0] == 0
+    damaged = mnist / "mnist" / MNIST.resources[1][0]
+    change_unnoticed(damaged, -1, monkeypatch)
+    assert "already here" in fedspan(capsys, "fetch", "mnist")[2]
+    code, _, err = fedspan(capsys, "verify", "mnist")
+    assert code == 1
+    assert f"{damaged} is not the published file" in err
+
+
+def test_verify_reads_the_decoded_arrays_again_and_makes_damaged_ones_anew(mnist, capsys, monkeypatch):
+    fedspan(capsys, "fetch", "mnist")
+    fedspan(capsys, "verify", "mnist")
+    [decoded] = (mnist / "decoded").glob("mnist-*/train_x.npy")
+    whole = decoded.read_bytes()
+    change_unnoticed(decoded, -1, monkeypatch)
+    assert fedspan(capsys, "verify", "mnist")[0] == 0
+    assert decoded.read_bytes() == whole
+
+
+def test_verify_reads_a_user_s_own_images_again(mnist, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(archives, "_state", lambda path: "the same")
+    monkeypatch.setattr(archives.Folder, "signature", lambda root: "the same")
+    for split in ("train", "test"):
+        (tmp_path / "own" / split / "a").mkdir(parents=True)
+        Image.new("RGB", (4, 4), 10).save(tmp_path / "own" / split / "a" / "1.bmp")
+    verify = ("verify", "image_folder", f"dataset.root={tmp_path / 'own'}")
+    assert fedspan(capsys, *verify)[0] == 0
+    change_unnoticed(tmp_path / "own" / "train" / "a" / "1.bmp", -1, monkeypatch)
+    archives._digest.cache_clear()
+    assert fedspan(capsys, *verify)[0] == 0
+    assert len(list((mnist / "decoded").glob("image_folder-*/manifest.json"))) == 2
 
 
 def test_half_downloaded_files_are_told(mnist, capsys, server):
