@@ -301,6 +301,14 @@ class Method:
             total = total + component.penalty(view(component))
         return total
 
+    def penalties(self, step: Step, server: States, client: States) -> dict[str, Tensor]:
+        """Return what each component adds to the loss of one batch."""
+        found = {}
+        for component in self._penalties:
+            step.server, step.client = server[component.name], client[component.name]
+            found[component.name] = component.penalty(step)
+        return found
+
     def grads(self, grads: Tree, step: Step, server: States, client: States) -> Tree:
         for component in self._grads:
             step.server, step.client = server[component.name], client[component.name]

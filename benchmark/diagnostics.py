@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmark.errors import require
+from benchmark.errors import UserError, require
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,67 @@ def gap(local: np.ndarray, globe: np.ndarray) -> float:
     """
     floor = max(1e-12 * max(local[0], globe[0]), 1e-300)
     return float(np.log(np.maximum(local, floor) / np.maximum(globe, floor)).mean())
+
+
+def classifier_alignment(heads: Sequence[Tensor]) -> dict[str, float]:
+    """Return how far the clients' classifiers, each [C, d], agree (SphereFed 2022, Eq. 2 and 3).
+
+    Over all pairs of clients and all classes: the mean `cosine` of the weight vectors and the mean absolute
+    `norm_difference` of their lengths. Eq. 3 lacks the absolute value, without which the mean is 0 by symmetry.
+    """
+    if len(heads) < 2:
+        raise ValueError("a pair of clients is needed")
+    weights = torch.stack([head.double() for head in heads])
+    norms = weights.norm(dim=2)
+    units = weights / norms.clamp_min(1e-300).unsqueeze(2)
+    first, second = torch.triu_indices(len(heads), len(heads), 1)
+    return {
+        "cosine": float((units[first] * units[second]).sum(2).mean()),
+        "norm_difference": float((norms[first] - norms[second]).abs().mean()),
+    }
+
+
+def singular_space_alignment(product: Tensor, head: Tensor) -> Tensor:
+    """Return |u_k . v_k'|: left singular vectors u of `product` [d, inputs], right ones v of `head` [C, d].
+
+    Row k' and column k as in FedDecorr 2023, Fig. 6; the C largest of both, [C, C].
+    """
+    count = min(*product.shape, *head.shape)
+    u = torch.linalg.svd(product.double(), full_matrices=False).U[:, :count]
+    v = torch.linalg.svd(head.double(), full_matrices=False).Vh[:count]
+    return (v @ u).abs()
+
+
+def linear_map(body: Callable[[Tensor], Tensor], shape: tuple[int, int, int]) -> Tensor:
+    """Return the matrix [d, pixels] of a linear `body` of images; raise `UserError` if it is not linear."""
+    pixels = math.prod(shape)
+    basis = torch.eye(pixels).reshape(pixels, *shape)
+    columns = body(basis).double()
+    trial = torch.linspace(-1, 1, pixels).reshape(1, *shape)
+    expected = trial.reshape(1, -1).double() @ columns
+    if not torch.allclose(body(trial).double(), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max())):
+        raise UserError(
+            "diagnostics.spaces needs a model whose layers are linear and without bias, as model=linear_net"
+        )
+    return columns.T
+
+
+def on_sphere(features: Tensor) -> Tensor:
+    """Return [n, 3]: the centred features [n, d] along their three directions of largest variance, at unit length."""
+    centred = features.double() - features.double().mean(0)
+    _, _, directions = torch.linalg.svd(centred, full_matrices=False)
+    found = centred @ directions[:3].T
+    found = torch.nn.functional.pad(found, (0, 3 - found.shape[1]))
+    return found / found.norm(dim=1, keepdim=True).clamp_min(1e-300)
+
+
+def by_tsne(features: Tensor, seed: int) -> Tensor:
+    """Return [n, 2]: the features [n, d] laid out by t-SNE (van der Maaten and Hinton 2008), begun at their PCA."""
+    from sklearn.manifold import TSNE
+
+    perplexity = min(30.0, (len(features) - 1) / 3)
+    layout = TSNE(n_components=2, init="pca", perplexity=perplexity, random_state=seed)
+    return torch.from_numpy(layout.fit_transform(features.double().cpu().numpy()))
 
 
 def summary(values: np.ndarray, settings: Diagnostics) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from rich.console import Console
 from benchmark.board import Planned
 from benchmark.cell import Cell
 from benchmark.config import make_how
+from benchmark.diagnostics import Diagnostics
 from benchmark.errors import Incompatible, UserError
 from benchmark.record import Record, Results
 from benchmark.rounds import Run, round_half_up, settle
@@ -110,5 +111,5 @@ def _probe(cell: Cell) -> Cell:
         clients=1,
         participation=1.0,
         protocol=dataclasses.replace(cell.protocol, rounds=2, local_epochs=1, eval_every=1),
-        diagnostics=dataclasses.replace(cell.diagnostics, spectra=False),
+        diagnostics=Diagnostics(),
     )

@@ -22,7 +22,7 @@ Record = dict[str, Any]
 STATUSES = ("done", "skipped", "diverged", "failed")
 FIELDS = ("schema", "key", "spec", "status", "reason", "scores", "curve", "compute", "provenance")
 LIMIT_BYTES = 64 * 1024
-SIDECAR = ".spectra.json"
+SIDECARS = {"spectra": ".spectra.json", "diagnostics": ".diagnostics.json"}  # of what a record may hold besides
 TRAINED_BYTES = 2 * 2**30  # of trained models that are kept for cells with the same training
 
 
@@ -132,7 +132,7 @@ class Results:
     def all(self) -> Iterator[Record]:
         """Yield every valid record, in the order of keys."""
         for path in sorted(self.records.glob("*.json")):
-            if not path.name.endswith(SIDECAR) and (record := self._read(path)) is not None:
+            if not path.name.endswith(tuple(SIDECARS.values())) and (record := self._read(path)) is not None:
                 yield record
 
     def _read(self, path: Path) -> Record | None:
@@ -147,11 +147,12 @@ class Results:
             return None
         try:
             record = validate(json.loads(text, parse_constant=_refuse), path.stem)
-            sidecar = record.get("spectra", {}).get("sidecar") if isinstance(record.get("spectra", {}), dict) else None
-            if sidecar is not None:
-                if sidecar != f"{path.stem}{SIDECAR}":
-                    raise CorruptFile(f"its sidecar is called {sidecar!r}")
-                record["spectra"] = json.loads((path.parent / sidecar).read_text(), parse_constant=_refuse)
+            for field, suffix in SIDECARS.items():
+                sidecar = record.get(field, {}).get("sidecar") if isinstance(record.get(field, {}), dict) else None
+                if sidecar is not None:
+                    if sidecar != f"{path.stem}{suffix}":
+                        raise CorruptFile(f"its sidecar is called {sidecar!r}")
+                    record[field] = json.loads((path.parent / sidecar).read_text(), parse_constant=_refuse)
             if record.pop("digest", None) not in (None, _digest(record)):
                 raise CorruptFile("its digest does not match: it was changed after it was written")
             return record
@@ -160,11 +161,11 @@ class Results:
             return None
 
     def _set_aside(self, path: Path, why: str) -> None:
-        sidecar = path.with_name(f"{path.stem}{SIDECAR}")
         try:
             now = set_aside(path, self.damaged)
-            if sidecar.exists():
-                set_aside(sidecar, self.damaged)
+            for suffix in SIDECARS.values():
+                if (sidecar := path.with_name(f"{path.stem}{suffix}")).exists():
+                    set_aside(sidecar, self.damaged)
         except OSError as error:
             raise UserError(f"{path} is damaged ({why}) and cannot be set aside: {error}; move it away") from error
         log.warning("%s is damaged: %s; it was moved to %s", path, why, now)
@@ -172,7 +173,7 @@ class Results:
     def write(self, record: Record) -> None:
         """Keep a record. `failed` goes to the failures and is tried again next time; the rest is final.
 
-        A record over 64 KiB keeps its spectra in a sidecar file named in it.
+        A record over 64 KiB keeps its spectra, and its diagnostics, in sidecar files named in it.
         """
         key = record["key"]
         validate(record, key)
@@ -180,10 +181,11 @@ class Results:
             write_json(self.failures / f"{key}.json", record)
             return
         record = {**record, "digest": _digest(record)}
-        if "spectra" in record and len(json.dumps(record, indent=1)) > LIMIT_BYTES:
-            sidecar = self.records / f"{key}{SIDECAR}"
-            write_json(sidecar, record["spectra"])
-            record = {**record, "spectra": {"sidecar": sidecar.name}}
+        for field, suffix in SIDECARS.items():
+            if field in record and len(json.dumps(record, indent=1)) > LIMIT_BYTES:
+                sidecar = self.records / f"{key}{suffix}"
+                write_json(sidecar, record[field])
+                record = {**record, field: {"sidecar": sidecar.name}}
         write_json(self.path(key), record)
         for leftover in (self.failures / f"{key}.json", self.checkpoint(key), self.status / f"{key}.json"):
             leftover.unlink(missing_ok=True)

@@ -16,15 +16,27 @@ from benchmark import checkpoint, rng, stages
 from benchmark.cell import SCHEMA, Cell
 from benchmark.component import Aggregate, Method, Setting
 from benchmark.data import DeviceData
-from benchmark.diagnostics import covariance, gap, singular_values, summary
+from benchmark.diagnostics import (
+    by_tsne,
+    classifier_alignment,
+    covariance,
+    gap,
+    linear_map,
+    on_sphere,
+    singular_space_alignment,
+    singular_values,
+    summary,
+)
 from benchmark.errors import CorruptFile, Diverged, Incompatible, UserError
 from benchmark.executors import RoundSums, make_executor
 from benchmark.files import set_aside
+from benchmark.head import WEIGHT, in_head
 from benchmark.layout import lay_out
 from benchmark.local import LocalTrainer
 from benchmark.memory import keep_freed_memory
 from benchmark.meter import Meter, peak_memory, reset_peak_memory
 from benchmark.net import Net
+from benchmark.penalties import Penalties, watch
 from benchmark.provenance import provenance, source_digests, versions
 from benchmark.record import Record, Results
 from benchmark.state import Paths, State
@@ -103,6 +115,7 @@ class Run:
         self.curve: Curve = {"round": [], "accuracy": [], "loss": [], "train_loss": []}
         self.seconds_at_round: list[float] = []
         self.kept: dict[int, Tree] = {}
+        self.penalties: Penalties = {}
         self.trained_by: str | None = None  # the key of another cell
         with self.meter.phase("prepare"):
             self._prepare()
@@ -110,12 +123,13 @@ class Run:
     def _prepare(self) -> None:
         cell, how = self.cell, self.how
         trained_last = participants(cell.clients, cell.participation, cell.seed, cell.protocol.rounds - 1)
-        for client in cell.diagnostics.clients if cell.diagnostics.spectra else ():
+        measured = cell.diagnostics
+        for client in measured.clients if measured.spectra or measured.embedding != "none" else ():
             if client not in trained_last:
                 raise UserError(f"diagnostics.clients names client {client}, which does not train in the last round")
         data = cell.dataset.prepare(how.data)
         self.method, net, self.paths = build(cell, data)
-        self.watched = cell.diagnostics.clients if cell.diagnostics.spectra and not self.method.one_client else ()
+        self.watched = () if self.method.one_client else measured.local_models(trained_last)
         split = cell.partition.prepare(data, cell.clients, rng.numpy_generator(cell.seed, "partition"))
         self.digests = {"dataset_digest": data.digest, "partition_digest": split.digest}
         net = lay_out(net.to(cell.protocol.dtype), self.device)
@@ -140,6 +154,9 @@ class Run:
         cell, state, meter = self.cell, self.state, self.meter
         clients = self.participants()
         last = state.round + 1 == cell.protocol.rounds
+        if last and cell.diagnostics.penalties:
+            with meter.phase("diagnose"):
+                self.penalties = watch(self.trainer, state, clients)
         with meter.phase("local"):
             sums, self.kept = self.executor.run(state, clients, self.watched if last else (), tick)
         with meter.phase("server"):
@@ -264,6 +281,9 @@ class Run:
                 trained, self.state.params = self.state.params, self._calibrated()
                 result["calibrated"] = self._score()
                 self.state.params = trained
+        if self.cell.diagnostics.alignment and len(self.kept) > 1:
+            heads = [weights[WEIGHT] for _, weights in sorted(self.kept.items())]
+            result["alignment"] = dict(classifier_alignment(heads))
         if self.method.personaliser:
             with self.meter.phase("personalise"):
                 result["personalised"] = self._score_each(
@@ -286,11 +306,73 @@ class Run:
                 "gap": {},
             }
             for client, weights in sorted(self.kept.items()):
+                if client not in settings.clients:
+                    continue
                 self.trainer.put(weights)
                 local = singular_values(covariance(z for z, _, _ in stages.outputs(self.trainer)))
                 result["local"][str(client)] = summary(local, settings)
                 result["gap"][str(client)] = gap(local, globe)
         return result
+
+    def classifier_cost(self) -> dict[str, float]:
+        """Return what the classifier alone cost, counted as SphereFed 2022, Table 1 does.
+
+        `bytes_of_one_client`: its weights down and up in every round that the mean client took part in, where they
+        travel, and once what it sends to calibrate them. `flops` of all clients and the server without the forward
+        pass: gradient and update of d x C weights, 3 d C per image, where they are trained, and the calibration.
+        """
+        head = {path: leaf for path, leaf in self.state.params.items() if in_head(path)}
+        rounds = self.meter.visits / self.cell.clients
+        sent = 2 * rounds * nbytes({path: head[path] for path in head if path in self.paths.shared})
+        trained = 3 * head[WEIGHT].numel() * self.meter.images if WEIGHT in self.paths.trainable else 0
+        return {
+            "bytes_of_one_client": sent + self.meter.calibration_up / self.cell.clients,
+            "flops": trained + self.meter.flops.get("calibrate", 0),
+        }
+
+    def diagnostics(self) -> dict[str, Any]:
+        """Return what figures show besides scores and spectra."""
+        settings, found = self.cell.diagnostics, dict[str, Any]()
+        with self.meter.phase("diagnose"):
+            if settings.penalties:
+                found["penalties"] = self.penalties
+            if settings.spaces:
+                found["spaces"] = self._spaces()
+            if settings.embedding != "none":
+                found["embedding"] = self._embedding()
+        return found
+
+    @torch.no_grad()
+    def _spaces(self) -> list[list[float]]:
+        self.trainer.load(self.state, self.state.first_row)
+        net = self.trainer.net.eval()
+        product = linear_map(lambda x: net.body(x.to(self.device)).cpu(), self.trainer.data.shape)
+        return _rounded(singular_space_alignment(product, net.head.weight.cpu()))
+
+    def _embedding(self) -> dict[str, Any]:
+        """Return points [n, 2 or 3] of test images, with their classes, and the client whose local model made them."""
+        settings, data = self.cell.diagnostics, self.trainer.data
+        if unknown := [label for label in settings.classes if not 0 <= label < data.classes]:
+            raise UserError(f"diagnostics.classes names class {unknown[0]}, there are {data.classes}")
+        labels = data.test.y.cpu()
+        wanted = torch.isin(labels, torch.tensor(settings.classes)) if settings.classes else torch.ones_like(labels) > 0
+        images = data.test.take(wanted.nonzero().flatten()[: settings.images].to(data.device))
+        self.trainer.load(self.state, self.state.first_row)
+        models: dict[int | None, Tree] = {
+            client: self.kept[client] for client in settings.clients if client in self.kept
+        }
+        features = []
+        for weights in (models or {None: {}}).values():
+            self.trainer.put(weights)
+            features += [z.cpu() for z, _, _ in stages.outputs(self.trainer, images)]
+        every = torch.cat(features)
+        points = by_tsne(every, self.cell.seed) if settings.embedding == "tsne" else on_sphere(every)
+        count = len(images)
+        return {
+            "points": _rounded(points),
+            "classes": images.y.tolist() * max(len(models), 1),
+            "clients": [client for client in models or [None] for _ in range(count)],
+        }
 
     def save(self, path: Path, key: str | None = None, **more: Any) -> None:
         """Write a checkpoint after a whole round, of this cell or of another `key`, with `more` beside it."""
@@ -303,6 +385,7 @@ class Run:
             "seconds_at_round": self.seconds_at_round,
             "meter": vars(self.meter),
             "digests": self.digests,
+            "penalties": self.penalties,
             **more,
         }
         checkpoint.save(path, key or self.cell.key, tensors, meta)
@@ -343,11 +426,17 @@ class Run:
             raise CorruptFile(f"it is incomplete: {error}") from error
         self.state, self.kept, self.curve = state, kept, curve
         self.seconds_at_round = list(meta["seconds_at_round"])
+        self.penalties = dict(meta.get("penalties", {}))
         self.trained_by = meta.get("trained_by")
         prepare = self.meter.seconds["prepare"]
         self.meter = self.trainer.meter = meter
         self.meter.seconds["prepare"] = self.meter.seconds.get("prepare", 0.0) + prepare
         return True
+
+
+def _rounded(values: torch.Tensor) -> list[list[float]]:
+    """Return a matrix as a record keeps it, to five digits."""
+    return [[float(f"{value:.5g}") for value in row] for row in values.tolist()]
 
 
 def _over_clients(accuracies: list[float]) -> Scores:
@@ -373,6 +462,7 @@ class Outcome:
     reason: str | None = None
     scores: dict[str, Any] = field(default_factory=dict)
     spectra: dict[str, Any] = field(default_factory=dict)
+    diagnostics: dict[str, Any] = field(default_factory=dict)
 
 
 def settle(how: How) -> None:
@@ -398,7 +488,7 @@ def run_cell(cell: Cell, how: How, watch: Watch = lambda progress: None) -> Reco
     try:
         run = Run(cell, how)
         _train(run, results, watch)
-        outcome.scores, outcome.spectra = run.scores(), run.spectra()
+        outcome.scores, outcome.spectra, outcome.diagnostics = run.scores(), run.spectra(), run.diagnostics()
     except Incompatible as reason:
         outcome = Outcome("skipped", str(reason))
     except Diverged as reason:
@@ -479,13 +569,19 @@ def make_record(cell: Cell, how: How, outcome: Outcome, run: Run | None) -> Reco
         if run.device.type == "cuda":
             more["gpu"] = torch.cuda.get_device_name(run.device)
         record["curve"] = {name: [_plain(value) for value in values] for name, values in run.curve.items()}
-        record["compute"] = {**run.meter.as_dict(), "seconds_at_round": run.seconds_at_round}
+        record["compute"] = {
+            **run.meter.as_dict(),
+            "seconds_at_round": run.seconds_at_round,
+            "classifier": run.classifier_cost(),
+        }
         more |= run.digests
         if run.trained_by is not None:
             more["trained_by"] = run.trained_by
     record["provenance"] = provenance(cell, **more)
     if outcome.spectra:
         record["spectra"] = outcome.spectra
+    if outcome.diagnostics:
+        record["diagnostics"] = outcome.diagnostics
     return record
 
 

@@ -116,7 +116,8 @@ def calibrate(trainer: LocalTrainer, method: Method, state: State, seed: int) ->
             parts.append((features, labels))
             numbers += features.numel() + labels.numel()
             continue
-        stats = component.stats(features.double(), labels, data.classes)
+        with trainer.meter.step("calibrate", str(len(labels))):
+            stats = component.stats(features.double(), labels, data.classes)
         numbers += sum(leaf.numel() for leaf in stats.values())
         for path, leaf in stats.items():
             sums[path] = sums[path].add_(leaf) if path in sums else leaf
@@ -124,7 +125,9 @@ def calibrate(trainer: LocalTrainer, method: Method, state: State, seed: int) ->
         sums = {
             name: torch.cat(part) for name, part in zip(("features", "labels"), zip(*parts, strict=True), strict=True)
         }
-    return component.calibrate(state.params, sums, generator(seed, "calibrate", component.name, state.round)), numbers
+    draws = generator(seed, "calibrate", component.name, state.round)
+    with trainer.meter.step("calibrate", "server"):
+        return component.calibrate(state.params, sums, draws), numbers
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmark.record import SIDECAR, Record, Results
+from benchmark.record import SIDECARS, Record, Results
 
 EXPERIMENT = "fedspan"
 POLL_SECONDS = 2.0
@@ -120,7 +120,7 @@ class Mirror:
         """Yield the records, and the failures of cells without one, whose files changed since the last look."""
         records, failures = self.results.records, self.results.failures
         for path in (*sorted(records.glob("*.json")), *sorted(failures.glob("*.json"))):
-            if path.name.endswith(SIDECAR) or (path.parent == failures and (records / path.name).exists()):
+            if path.name.endswith(tuple(SIDECARS.values())) or (path.parent == failures and (records / path.name).exists()):
                 continue
             stat = path.stat()
             stamp = (stat.st_mtime_ns, stat.st_size)

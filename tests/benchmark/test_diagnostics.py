@@ -2,7 +2,18 @@ import numpy as np
 import pytest
 import torch
 
-from benchmark.diagnostics import Diagnostics, covariance, effective_rank, gap, singular_values, summary
+from benchmark.diagnostics import (
+    Diagnostics,
+    classifier_alignment,
+    covariance,
+    effective_rank,
+    gap,
+    linear_map,
+    on_sphere,
+    singular_space_alignment,
+    singular_values,
+    summary,
+)
 from benchmark.errors import UserError
 from tests.helpers import NormNet, toy_cell, trained
 
@@ -99,3 +110,43 @@ def test_a_client_that_does_not_train_last_is_refused_before_anything_runs():
     cell = toy_cell(diagnostics=Diagnostics(spectra=True, clients=(6,)))
     with pytest.raises(UserError, match="client 6, which does not train in the last round"):
         trained(cell)
+
+
+def test_equal_classifiers_agree_and_scaled_ones_differ_in_length_alone():
+    head = torch.randn(4, 7, generator=torch.manual_seed(0))
+    assert classifier_alignment([head, head, head]) == pytest.approx({"cosine": 1.0, "norm_difference": 0.0})
+    scaled = classifier_alignment([head, 3 * head])
+    assert scaled == pytest.approx({"cosine": 1.0, "norm_difference": 2 * head.norm(dim=1).mean().item()}, rel=1e-5)
+
+
+def test_agreement_is_the_mean_over_classes_and_pairs_of_clients():
+    heads = torch.randn(3, 4, 7, generator=torch.manual_seed(1))
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    cosine = np.mean([torch.cosine_similarity(heads[a], heads[b]).mean().item() for a, b in pairs])
+    lengths = np.mean([(heads[a].norm(dim=1) - heads[b].norm(dim=1)).abs().mean().item() for a, b in pairs])
+    assert classifier_alignment(list(heads)) == pytest.approx({"cosine": cosine, "norm_difference": lengths}, rel=1e-5)
+
+
+def test_balanced_spaces_line_up_on_the_diagonal_and_turned_ones_do_not():
+    q, _ = torch.linalg.qr(torch.randn(6, 6, generator=torch.manual_seed(0), dtype=torch.float64))
+    product = q @ torch.diag(torch.arange(6, 0, -1).double())
+    head = torch.diag(torch.arange(4, 0, -1).double()) @ q[:, :4].T
+    torch.testing.assert_close(singular_space_alignment(product, head), torch.eye(4, dtype=torch.float64))
+    turned = singular_space_alignment(product, head.flip(1))
+    assert not torch.allclose(turned, torch.eye(4, dtype=torch.float64), atol=0.1)
+
+
+def test_the_matrix_of_a_linear_body_is_found_and_another_body_is_refused():
+    weights = torch.randn(5, 12, generator=torch.manual_seed(0))
+    found = linear_map(lambda x: x.flatten(1) @ weights.T, (3, 2, 2))
+    torch.testing.assert_close(found.float(), weights)
+    with pytest.raises(UserError, match="layers are linear and without bias"):
+        linear_map(lambda x: (x.flatten(1) @ weights.T).relu(), (3, 2, 2))
+
+
+def test_points_on_the_sphere_have_unit_length_in_three_directions():
+    features = torch.randn(20, 9, generator=torch.manual_seed(0))
+    points = on_sphere(features)
+    assert points.shape == (20, 3)
+    torch.testing.assert_close(points.norm(dim=1), torch.ones(20, dtype=torch.float64))
+    assert on_sphere(features[:, :2]).shape == (20, 3)
