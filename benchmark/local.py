@@ -75,8 +75,9 @@ class LocalTrainer:
         states = {name: to_device(tree, device) for name, tree in row.states.items()}
         broadcast = method.broadcast(state.server)
         counts = self.data.counts(client)
-        total = torch.zeros((), dtype=torch.float64, device=device)
-        steps = images = epochs_done = 0
+        losses: list[Tensor] = []  # read once at the end: on CUDA each reading would wait for the device
+        sizes: list[int] = []
+        epochs_done = 0
         self.net.train()
         for phase, (epochs, moving) in enumerate(method.phases(protocol.local_epochs)):
             moved = [path for path in self.params if path in self.paths.trainable and moving(path)]
@@ -98,10 +99,11 @@ class LocalTrainer:
                             self._edit_gradients(moved, step, broadcast, states)
                     optimiser.step()
                     self._shift(moved, step, broadcast, states)
-                    total += loss.detach() * len(y)
-                    steps, images = steps + 1, images + len(y)
+                    losses.append(loss.detach())
+                    sizes.append(len(y))
             epochs_done += epochs
-        return self.finish(state, client, start, counts, broadcast, states, steps, images, float(total))
+        total = float(torch.stack(losses).double() @ torch.tensor(sizes, dtype=torch.float64, device=device))
+        return self.finish(state, client, start, counts, broadcast, states, len(sizes), sum(sizes), total)
 
     def outputs(self, net: Net, leaves: Mapping[str, Tensor] | None, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return (features, logits) of `net`, under other `leaves` if given, in the protocol's type."""

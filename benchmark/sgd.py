@@ -17,42 +17,25 @@ class SGD:
     def __init__(self, params: Sequence[Tensor], lr: float, momentum: float, weight_decay: float) -> None:
         self.params = list(params)
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
-        self._buffers: dict[int, Tensor] = {}
+        self.buffers = [torch.zeros_like(leaf) for leaf in self.params] if momentum else []
 
     @torch.no_grad()
     def step(self) -> None:
         """Move the parameters by their gradients, then drop the gradients."""
-        moved = [(number, leaf) for number, leaf in enumerate(self.params) if leaf.grad is not None]
-        fresh = [pair for pair in moved if self.momentum and pair[0] not in self._buffers]
-        started = [pair for pair in moved if not fresh or pair[0] in self._buffers]
-        for first, group in ((True, fresh), (False, started)):
-            if group:
-                self._update(group, first)
-
-    def _update(self, group: list[tuple[int, Tensor]], first: bool) -> None:
-        leaves = [leaf for _, leaf in group]
-        buffers: list[Tensor] = []
-        if self.momentum:
-            if first:
-                self._buffers |= {number: torch.empty_like(leaf) for number, leaf in group}
-            buffers = [self._buffers[number] for number, _ in group]
+        moved = [number for number, leaf in enumerate(self.params) if leaf.grad is not None]
+        leaves = [self.params[number] for number in moved]
         grads = [leaf.grad for leaf in leaves]
-        update(leaves, grads, buffers, self.lr, self.momentum, self.weight_decay, first)  # type: ignore[arg-type]
+        buffers = [self.buffers[number] for number in moved] if self.buffers else []
+        update(leaves, grads, buffers, self.lr, self.momentum, self.weight_decay)  # type: ignore[arg-type]
         for leaf in leaves:
             leaf.grad = None
 
 
 def update(
-    leaves: list[Tensor],
-    grads: list[Tensor],
-    buffers: list[Tensor],
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-    first: bool = False,
+    leaves: list[Tensor], grads: list[Tensor], buffers: list[Tensor], lr: float, momentum: float, weight_decay: float
 ) -> None:
-    """Move `leaves` in place by one step of SGD; `buffers` hold the momentum and are written, if `first` not read."""
+    """Move `leaves` by one step of SGD, in place; `buffers` hold the momentum, zeros before the first step."""
     torch._fused_sgd_(
         leaves, grads, buffers, weight_decay=weight_decay, momentum=momentum, lr=lr,
-        dampening=0.0, nesterov=False, maximize=False, is_first_step=first,
+        dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
     )  # fmt: skip

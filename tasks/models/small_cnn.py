@@ -32,11 +32,11 @@ class SmallCNN(Model):
             raise Incompatible(f"small_cnn needs images of at least 4x4 pixels, got {height}x{width}")
         body = nn.Sequential(
             nn.Conv2d(channels, self.width, 3, padding=1),
-            nn.ReLU(),
             nn.MaxPool2d(2),
+            nn.ReLU(),  # after the maximum: the same function on a quarter of the numbers
             nn.Conv2d(self.width, 2 * self.width, 3, padding=1),
-            nn.ReLU(),
             nn.MaxPool2d(2),
+            nn.ReLU(),
             nn.Flatten(),
             nn.Linear(2 * self.width * (height // 4) * (width // 4), self.features),
             nn.ReLU() if self.activation == "relu" else nn.Identity(),
