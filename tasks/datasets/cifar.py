@@ -25,9 +25,14 @@ PIXELS = 3 * SIZE * SIZE
 
 @dataclass(frozen=True)
 class Cifar(Published):
-    """Base of both: the python archive of the publisher, or with `source` an image folder or archive."""
+    """Base of both: the python archive of the publisher, or with `source` an image folder or archive.
+
+    `content` is the digest of the images in `source`. A board that states it has keys, and so tables, where the
+    images are not; training asks for a `source` with just these images.
+    """
 
     source: str = how("")
+    content: str = ""
     unreadable: Literal["error", "skip"] = "error"
 
     counts: ClassVar[dict[str, int]] = {"train": 50_000, "test": 10_000}
@@ -39,6 +44,8 @@ class Cifar(Published):
             raise UserError(
                 "dataset.root names the published archive and dataset.source other images: give one of the two"
             )
+        if self.root and self.content:
+            raise UserError("dataset.content is about dataset.source: leave it out beside dataset.root")
 
     def published(self) -> Any:
         """Return torchvision's class, which states address, checksum and members of the archive."""
@@ -50,16 +57,20 @@ class Cifar(Published):
 
     def what(self) -> dict[str, Any]:
         mine = super().what()
-        if not self.source:
-            del mine["unreadable"]  # it is about image files
+        if not self.source and not self.content:
+            del mine["unreadable"], mine["content"]  # they are about image files
             return mine
-        return mine | {"content": self._source().digest()}
+        return mine | {"content": self.content or self._source().digest()}
 
     def _source(self) -> Root:
-        return open_root(self.source, SPLITS, LAYOUT, setting="dataset.source")
+        """Return the image files; raise `UserError` if they are not those that `content` promises."""
+        root = open_root(self.source, SPLITS, LAYOUT, setting="dataset.source")
+        if self.content and root.digest() != self.content:
+            raise UserError(f"{root.where} holds other images than dataset.content={self.content} says")
+        return root
 
     def load(self, cache: Path) -> Data:
-        if self.source:
+        if self.source or self.content:
             root = self._source()
             key = f"{self.name}-v{self.version}-{root.digest()[:32]}-{self.unreadable}"
             return load_labelled(cache, key, SIZE, self.unreadable, lambda: self._labelled(root), self.statistics)

@@ -194,3 +194,13 @@ def test_a_cell_trains_on_the_real_jpegs(real, train, capsys):
     record = train("dataset=cifar10", f"dataset.source={real / 'cifar10-jpeg.tar.xz'}")
     assert record["spec"]["dataset"]["content"]
     assert "WARNING" not in capsys.readouterr().err
+
+
+def test_a_stated_content_gives_the_key_where_the_images_are_not(tmp_path, own_data_root, refused):
+    here = Cifar10(source=str(write(tmp_path / "own", own())))
+    content = here.what()["content"]
+    elsewhere = Cifar10(content=content)
+    assert elsewhere.what() == here.what() == Cifar10(source=here.source, content=content).what()
+    assert "dataset.source is not set" in refused(lambda: elsewhere)
+    assert "holds other images than dataset.content=0000" in refused(lambda: Cifar10(source=here.source, content="0000"))
+    assert "dataset.content" not in refused(lambda: Cifar10(source=str(tmp_path / "absent")))
