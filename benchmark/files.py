@@ -41,12 +41,17 @@ def replacing(path: Path) -> Iterator[Path]:
         finally:
             os.close(folder)
     except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}; free space, or choose another folder with paths.results"
-        ) from error
+        raise unwritable(path, error) from error
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
+
+
+def unwritable(path: Path, error: OSError) -> UserError:
+    """Return the error that tells a user what to do about a file that cannot be written."""
+    return UserError(
+        f"cannot write {path}: {error.strerror or error}; free space, or choose another folder with paths.results"
+    )
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -114,7 +114,7 @@ def run_grid(arguments: Sequence[str], launcher: Launcher) -> list[Record]:
             display = GridDisplay(console, results, todo, len(planned) - len(todo), workers)
             with display.watching(), _passing_on(results):
                 _launch(launcher, todo, results, how)
-    Leases(results.leases).forget_all(results.records)
+    results.sweep()
     records = [results.read(cell.cell.key) or results.failure(cell.cell.key) for cell in planned]
     found = [record for record in records if record is not None]
     summarise(console, planned, found, {cell.cell.key for cell in todo}, time.monotonic() - started)
@@ -153,9 +153,13 @@ def _launch(launcher: Launcher, todo: Sequence[Planned], results: Results, how: 
     deaths: Counter[str] = Counter()
     groups, elsewhere = [list(todo)], list[Planned]()
     while groups or elsewhere:
-        group = groups.pop(0) if groups else _first_free(elsewhere, leases, results)
-        elsewhere = [cell for cell in elsewhere if cell not in group]
-        trouble = _launch_once(launcher, group) if group else ""
+        if not groups:
+            free = _first_free(elsewhere, leases, results)
+            elsewhere = [cell for cell in elsewhere if cell not in free and not _has_outcome(cell, results)]
+            groups = [free] if free else []
+            continue
+        group = groups.pop(0)
+        trouble = _launch_once(launcher, group)
         left = [cell for cell in group if not _has_outcome(cell, results)]
         suspects = [cell for cell in left if leases.bury(cell.cell.key)]
         busy = [cell for cell in left if leases.owner(cell.cell.key) is not None]

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from benchmark.errors import UserError
+from benchmark.files import unwritable
 
 EXPIRY = 120.0  # more than network file systems keep what they know of a file
 BEAT = 15.0
@@ -122,12 +122,6 @@ class Leases:
         for path in self._files(key):
             path.unlink(missing_ok=True)
 
-    def forget_all(self, records: Path) -> None:
-        """Remove the leases that owners of finished cells did not live to remove."""
-        for key in {path.name.split(".")[0] for path in self._files("*")}:
-            if (records / f"{key}.json").exists():
-                self.forget(key)
-
     def _files(self, key: str) -> list[Path]:
         return [path for path in self.folder.glob(f"{key}.*.json") if path.name.split(".")[1].isdecimal()]
 
@@ -174,15 +168,13 @@ class Leases:
         except FileExistsError:
             return None
         except OSError as error:
-            raise UserError(
-                f"cannot write {path}: {error.strerror}; choose another folder with paths.results"
-            ) from error
+            raise unwritable(path, error) from error
         try:
             with os.fdopen(handle, "w") as file:
                 file.write(text)
         except OSError as error:
             path.unlink(missing_ok=True)
-            raise UserError(f"cannot write {path}: {error.strerror}; free space") from error
+            raise unwritable(path, error) from error
         for older in self._files(key):
             if int(older.name.split(".")[1]) < number:
                 older.unlink(missing_ok=True)

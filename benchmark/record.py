@@ -7,13 +7,14 @@ import hashlib
 import json
 import logging
 import math
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmark.cell import SCHEMA, key_of
 from benchmark.errors import CorruptFile, UserError
-from benchmark.files import set_aside, write_atomically, write_json
+from benchmark.files import set_aside, unwritable, write_json
 
 log = logging.getLogger("fedspan")
 
@@ -81,9 +82,12 @@ class Results:
 
     def check_writable(self) -> None:
         """Raise `UserError` now rather than after hours of training."""
-        probe = self.root / ".probe"
-        write_atomically(probe, b"x" * LIMIT_BYTES)
-        probe.unlink(missing_ok=True)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.root) as probe:  # without a name that a kill could leave behind
+                probe.write(b"x" * LIMIT_BYTES)
+        except OSError as error:
+            raise unwritable(self.root, error) from error
 
     def path(self, key: str) -> Path:
         """Where the record of a cell is."""
@@ -107,6 +111,13 @@ class Results:
         for folder in (self.records, self.failures, self.checkpoints):
             for path in folder.glob(f".{key}.*.tmp"):
                 path.unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Remove what belongs to finished cells and only a kill can have left: checkpoints, leases and the like."""
+        for folder in (self.records, self.failures, self.checkpoints, self.status, self.leases):
+            for path in folder.glob("*") if folder != self.records else folder.glob(".*.tmp"):
+                if self.path(path.name.lstrip(".").split(".")[0]).exists():
+                    path.unlink(missing_ok=True)
 
     def prune_trained(self) -> None:
         """Keep at most `TRAINED_BYTES` of trained models: those used last."""

@@ -1,0 +1,114 @@
+"""Grids of tiny cells in processes that can be killed: forked, because starting Python anew takes seconds."""
+
+import importlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmark import registry
+from benchmark.cli import main
+from benchmark.record import Results
+from tests.cli.conftest import QUICK, here, start, toys, with_toys  # noqa: F401
+from tests.helpers import without_clock
+
+GRID = ("run", "-m", *QUICK, "workers=1", "checkpoint_seconds=0")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def imported():
+    """Import here, once, what each forked process would import."""
+    for module in ("sklearn.datasets", "hydra.main", "benchmark.tracking"):
+        importlib.import_module(module)
+    registry.discover()
+
+
+@pytest.fixture
+def computed(here, monkeypatch):  # noqa: F811
+    """Note every cell that any process computes to its end, and return a function that reads the notes."""
+    from benchmark import grid
+
+    run_cell, notes = grid.run_cell, here / "computed"
+
+    def noting(cell, how, watch=lambda progress: None):
+        record = run_cell(cell, how, watch)
+        with notes.open("a") as file:
+            file.write(f"{cell.key}\n")
+        return record
+
+    monkeypatch.setattr(grid, "run_cell", noting)
+    return lambda: notes.read_text().split() if notes.exists() else []
+
+
+@pytest.fixture
+def fork():
+    """Return a function that starts a command in a process of its own."""
+    started = []
+
+    def start(*words):
+        process = multiprocessing.get_context("fork").Process(target=command, args=(words,))
+        process.start()
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.join()
+
+
+def command(words):
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.stdout = sys.stderr = open("output", "a", buffering=1)  # noqa: SIM115 - closed by the end of the process
+    os._exit(main(list(words)))
+
+
+def finish(process):
+    """Wait for a command and return its status; show what it said if that is not 0."""
+    process.join(60)
+    assert process.exitcode is not None, "it does not end"
+    if process.exitcode:
+        print(Path("output").read_text())
+    return process.exitcode
+
+
+def plain(folder="results"):
+    """Return the records of a folder by key as the bytes of all that is no time, place or command."""
+    return {path.stem: timeless(path) for path in sorted(Path(folder, "records").glob("*.json"))}
+
+
+def timeless(path):
+    record = json.loads(path.read_text())
+    del record["digest"], record["provenance"]["command"]
+    record["compute"] = without_clock(record["compute"])
+    return json.dumps(record).encode()
+
+
+def check_files(folder="results"):
+    """Every file is whole, whenever the power went off."""
+    results = Results(Path(folder))
+    for path in results.records.glob("*.json"):
+        assert results.read(path.stem) is not None
+    for path in results.failures.glob("*.json"):
+        assert results.failure(path.stem) is not None
+    assert not results.damaged.exists()
+
+
+def leftovers(folder="results"):
+    """Return what is there beside records and the models for later use."""
+    files = {path for path in Path(folder).rglob("*") if path.is_file()}
+    return {str(path) for path in files if path.parent.name not in ("records", "trained") or path.suffix == ".tmp"}
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.005)

@@ -1,0 +1,71 @@
+"""Many grids over one results folder: each cell is computed once, and nobody waits for the dead."""
+
+import json
+import os
+import signal
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmark import grid
+from benchmark.cli import main
+from benchmark.lease import Leases, Owner
+from tests.faults.conftest import GRID, check_files, finish, leftovers, plain, wait_for
+
+
+def test_four_processes_finish_a_grid_of_40_cells_and_compute_each_once(fork, computed):
+    processes = [fork(*GRID, "seed=range(0,20)", "algorithm=fedavg,fedprox") for _ in range(4)]
+    assert [finish(process) for process in processes] == [0, 0, 0, 0]
+    assert len(plain()) == 40
+    assert Counter(computed()) == dict.fromkeys(plain(), 1)
+    check_files()
+    assert leftovers() == set()
+
+
+def test_grids_that_overlap_share_their_cells(fork, computed):
+    processes = [fork(*GRID, f"seed=range({first},{first + 4})") for first in (0, 2)]
+    assert [finish(process) for process in processes] == [0, 0]
+    assert Counter(computed()) == dict.fromkeys(plain(), 1)
+    assert len(plain()) == 6
+
+
+def test_a_grid_waits_for_a_cell_that_another_computes_and_goes_on_with_it_when_that_dies(fork, computed, with_toys):
+    slow = (*GRID, "algorithm=toy_slow", "algorithm.seconds=2", "seed=0")
+    first = fork(*slow)
+    wait_for(lambda: list(Path("results/checkpoints").glob("*.safetensors")))
+    second = fork(*slow)
+    wait_for(lambda: "waiting for 1 cell" in Path("output").read_text())
+    os.kill(first.pid, signal.SIGKILL)
+    assert finish(second) == 0
+    assert len(computed()) == len(plain()) == 1
+    assert leftovers() == set()
+
+
+def test_a_cell_of_a_machine_that_is_gone_is_taken_over_when_its_lease_expires(fork, computed, monkeypatch):
+    monkeypatch.setattr(grid, "Leases", lambda folder: Leases(folder, expiry=1.0))
+    assert finish(fork(*GRID, "seed=0,1")) == 0
+    gone = sorted(plain())[0]
+    Path(f"results/records/{gone}.json").unlink()
+    owner = json.dumps({**asdict(Owner.me()), "machine": "another", "host": "far"})
+    Path("results/leases").mkdir(exist_ok=True)
+    Path(f"results/leases/{gone}.1.json").write_text(owner)
+    assert finish(fork(*GRID, "seed=0,1,2")) == 0
+    assert Counter(computed()) == {**dict.fromkeys(plain(), 1), gone: 2}
+    assert leftovers() == set()
+
+
+def test_a_single_run_says_who_computes_its_cell_already(fork, computed, with_toys, capfd):
+    slow = ("algorithm=toy_slow", "algorithm.seconds=0.3")
+    process = fork(*GRID, *slow)
+    wait_for(lambda: list(Path("results/leases").glob("*.json")))
+    assert main(["run", *GRID[2:], *slow]) == 2
+    assert f"is computed by process {process.pid} on " in capfd.readouterr().err
+    assert finish(process) == 0
+
+
+def test_a_failure_is_known_to_all_grids_that_run_and_tried_once(fork, computed, with_toys):
+    words = (*GRID, "algorithm=toy_raises", "seed=0,1,2")
+    processes = [fork(*words) for _ in range(2)]
+    assert [finish(process) for process in processes] == [1, 1]
+    assert len(list(Path("results/failures").glob("*.json"))) == 3
+    assert computed() == []
