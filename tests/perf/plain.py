@@ -2,6 +2,9 @@
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
+from torch.utils.data import DataLoader
+from torchvision import transforms
 
 from benchmark.augment import crop_flip, crop_flip_draws
 from benchmark.task import Data
@@ -32,7 +35,7 @@ class PlainLoop:
                 loss.backward()
                 optimiser.step()
 
-    def federated(self, clients: list[torch.Tensor], rounds: int, epochs: int) -> None:
+    def federated(self, clients: list[torch.Tensor], rounds: int, epochs: int, test: bool = True) -> None:
         """Average the clients' models by their sizes, round by round, and test after each."""
         total = sum(map(len, clients))
         for _ in range(rounds):
@@ -44,7 +47,8 @@ class PlainLoop:
                 for name, value in self.net.state_dict().items():
                     mean[name] += value * (len(indices) / total)
             self.net.load_state_dict(mean)
-            self.test()
+            if test:
+                self.test()
 
     @torch.no_grad()
     def test(self) -> float:
@@ -55,3 +59,36 @@ class PlainLoop:
             x = (x.permute(0, 3, 1, 2).float() / 255 - self.mean) / self.std
             right += int((self.net(x)[1].argmax(1) == y).sum())
         return right / len(self.data.test)
+
+
+class LoaderLoop(PlainLoop):
+    """The same with a DataLoader of two worker processes that transforms one Pillow image after another."""
+
+    def train(self, indices: torch.Tensor, epochs: int) -> None:
+        self.net.train()
+        optimiser = torch.optim.SGD(self.net.parameters(), **self.hyper)
+        images = _Transformed(self.data, indices)
+        loader = DataLoader(images, self.batch_size, shuffle=True, num_workers=2)
+        for _ in range(epochs):
+            for x, y in loader:
+                _, logits = self.net(x)
+                loss = F.cross_entropy(logits, y)
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+
+
+class _Transformed(torch.utils.data.Dataset):
+    def __init__(self, data: Data, indices: torch.Tensor) -> None:
+        self.x, self.y, self.indices = data.train.x.numpy(), data.train.y, indices
+        self.transform = transforms.Compose([
+            transforms.RandomCrop(data.shape[1], padding=4), transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(), transforms.Normalize(data.mean, data.std),
+        ])  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, place: int) -> tuple[torch.Tensor, torch.Tensor]:
+        number = int(self.indices[place])
+        return self.transform(Image.fromarray(self.x[number])), self.y[number]

@@ -1,71 +1,242 @@
-import copy
+"""The engine against federated averaging written by hand: the same model, images, batches and steps."""
+
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 from benchmark.config import make_cell, resolve
-from benchmark.rounds import How, Run
-from tests.perf.plain import PlainLoop
+from benchmark.net import Net
+from benchmark.rounds import How, Run, settle
+from benchmark.task import Data, Dataset, Images, Model
+from tests.helpers import toy, toy_cell
+from tests.perf.plain import LoaderLoop, PlainLoop
 
 pytestmark = pytest.mark.perf
 
 PHOTOS = Path(__file__).resolve().parents[3] / "shared" / "data" / "cifar10-jpeg.tar.xz"
+photographs = pytest.mark.skipif(not PHOTOS.exists(), reason="needs cifar10-jpeg.tar.xz in ../shared/data")
+
+W1 = {
+    "dataset": "cifar10", "dataset.source": str(PHOTOS), "dataset.limit": 5000, "model": "mobilenet_v2",
+    "protocol": "feddecorr_cifar10", "protocol.local_epochs": 1, "clients": 10, "partition.alpha": 0.5,
+}  # fmt: skip
+DIGITS = {"protocol": "digits", "partition.alpha": 0.5}
 
 
-def start(overrides, tmp_path):
-    return Run(make_cell(resolve(overrides)), How(results=tmp_path, data=tmp_path))
+def run_of(cell, folder, executor="loop"):
+    how = How(results=folder, data=folder, executor=executor)
+    settle(how)
+    return Run(cell, how)
 
 
-def plain(run):
-    protocol = run.cell.protocol
-    data = run.cell.dataset.prepare(run.how.data)
-    return PlainLoop(
-        copy.deepcopy(run.trainer.net), data, batch_size=protocol.batch_size, lr=protocol.lr,
-        momentum=protocol.momentum, weight_decay=protocol.weight_decay, augment=protocol.augment != "none",
+def plain_loop(run, kind=PlainLoop):
+    """Return the loop by hand over the images of `run`, and its clients; the net is built anew in torch's format."""
+    cell, protocol = run.cell, run.cell.protocol
+    data, split = cell.dataset.prepare(run.how.data), run.trainer.data.indices
+    net = cell.model.build(data.shape, len(data.classes))
+    loop = kind(
+        net, data, batch_size=protocol.batch_size, lr=protocol.lr, momentum=protocol.momentum,
+        weight_decay=protocol.weight_decay, augment=protocol.augment != "none",
+    )  # fmt: skip
+    return loop, list(split)
+
+
+def our_round(overrides, folder):
+    """Prepare one round of local training and aggregation, again and again from the first weights."""
+    run = run_of(make_cell(resolve(overrides)), folder)
+    return lambda: run._aggregate(run.executor.run(run.state, run.participants())[0])
+
+
+def plain_round(overrides, folder, kind=PlainLoop):
+    """Prepare the same by hand."""
+    cell = make_cell(resolve(overrides))
+    loop, clients = plain_loop(Run(cell, How(results=folder, data=folder)), kind)
+    return lambda: loop.federated(clients, 1, cell.protocol.local_epochs, test=False)
+
+
+@photographs
+def test_w1_float32(compare, aside, tmp_path):
+    ours, plain = aside(our_round, W1, tmp_path), aside(plain_round, W1, tmp_path)
+    compare(ours, plain, against="plain loop in the default format", target="at most 0.667", repeats=2)
+
+
+@photographs
+def test_w1_bfloat16(compare, aside, tmp_path):
+    ours = aside(our_round, W1 | {"protocol.precision": "bf16"}, tmp_path)
+    plain = aside(plain_round, W1, tmp_path)
+    compare(ours, plain, against="plain loop in float32", target="at most 0.5", repeats=2)
+
+
+@photographs
+def test_w1_against_a_loader(compare, aside, tmp_path):
+    ours, usual = aside(our_round, W1, tmp_path), aside(plain_round, W1, tmp_path, LoaderLoop)
+    compare(ours, usual, against="DataLoader of 2 workers with transforms per image", target="at most 0.556", repeats=2)
+
+
+@photographs
+def test_w1_memory(benchmark, store, aside, tmp_path):
+    ours, plain = aside(our_round, W1, tmp_path), aside(plain_round, W1, tmp_path)
+    benchmark.pedantic(lambda: (ours(), plain()), rounds=1)
+    store(ours.peak / 2**30, plain.peak / 2**30, against="plain loop, whole process", target="at most 1.1", unit="GiB")
+
+
+@photographs
+def test_w1_time_outside_the_model(benchmark, store, tmp_path, monkeypatch):
+    run = run_of(make_cell(resolve(W1 | {"dataset.limit": 1280})), tmp_path)
+    seconds = {"model": 0.0}
+
+    def timed(function):
+        def call(*arguments, **options):
+            start = time.perf_counter()
+            try:
+                return function(*arguments, **options)
+            finally:
+                seconds["model"] += time.perf_counter() - start
+
+        return call
+
+    monkeypatch.setattr(run.trainer, "outputs", timed(run.trainer.outputs))
+    monkeypatch.setattr(F, "cross_entropy", timed(F.cross_entropy))
+    monkeypatch.setattr(torch.Tensor, "backward", timed(torch.Tensor.backward))
+    monkeypatch.setattr("benchmark.local.SGD.step", timed(__import__("benchmark.local").local.SGD.step))
+
+    def one_round():
+        seconds["model"], start = 0.0, time.perf_counter()
+        run._aggregate(run.executor.run(run.state, run.participants())[0])
+        seconds["round"] = time.perf_counter() - start
+
+    benchmark.pedantic(one_round, rounds=1, warmup_rounds=1)
+    outside = seconds["round"] - seconds["model"]
+    store(
+        outside, seconds["round"], target="at most 0.02",
+        against="the whole round; ours is what lies outside forward, loss, backward and optimiser",
     )  # fmt: skip
 
 
-def test_local_training_of_mobilenet_on_photographs(compare, tmp_path):
-    if not PHOTOS.exists():
-        pytest.skip("needs cifar10-jpeg.tar.xz in ../shared/data")
-    run = start(
-        {
-            "dataset": "image_folder", "dataset.root": str(PHOTOS), "dataset.limit": 2000, "model": "mobilenet_v2",
-            "protocol": "feddecorr_cifar10", "protocol.local_epochs": 1, "clients": 10, "partition": "iid",
-        },
-        tmp_path,
-    )  # fmt: skip
-    loop, mine = plain(run), run.trainer.data.indices[0]
-    compare(
-        lambda: run.trainer.train(run.state, 0), lambda: loop.train(mine, 1),
-        against="a plain PyTorch loop", target="at most 1.05",
-    )  # fmt: skip
+@toy("model", "mcmahan_cnn")
+class McMahanCNN(Model):
+    """The CNN of McMahan et al. 2017 (AISTATS), Sec. 3: 1,663,370 parameters."""
+
+    def build(self, shape: tuple[int, int, int], classes: int) -> Net:
+        body = nn.Sequential(
+            nn.Conv2d(shape[0], 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(64 * (shape[1] // 4) * (shape[2] // 4), 512), nn.ReLU(),
+        )  # fmt: skip
+        return Net(body, nn.Linear(512, classes))
 
 
-def test_a_digits_cell(compare, tmp_path):
-    overrides = {"protocol": "digits", "partition.alpha": 0.5}
+@toy("dataset", "noise28")
+class Noise(Dataset):
+    """5,000 images of 28x28 noise in ten classes."""
 
-    def ours():
-        run = start(overrides, tmp_path)
+    def load(self, cache: Path) -> Data:
+        x = torch.randint(0, 256, (5000, 28, 28, 1), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        images = Images(x, torch.arange(5000) % 10)
+        return Data(images, images, tuple("0123456789"), (0.5,), (0.25,), "noise")
+
+
+def w2():
+    from tasks.partitions.iid import IID
+
+    protocol = {"local_epochs": 1, "batch_size": 10, "lr": 0.05, "rounds": 10**6, "eval_every": 10**6}
+    return toy_cell(dataset=Noise(), partition=IID(), model=McMahanCNN(), clients=100, protocol=protocol)
+
+
+def our_w2(folder, executor):
+    run = run_of(w2(), folder, executor)
+    return lambda: run._aggregate(run.executor.run(run.state, run.participants())[0])
+
+
+def plain_w2(folder):
+    loop, clients = plain_loop(Run(w2(), How(results=folder, data=folder)))
+    return lambda: loop.federated(clients, 1, 1, test=False)
+
+
+@pytest.mark.parametrize("executor", ["loop", "vmap"])
+def test_w2(compare, aside, tmp_path, executor):
+    ours, plain = aside(our_w2, tmp_path, executor), aside(plain_w2, tmp_path)
+    compare(ours, plain, against="plain loop", target="at most 0.769")
+
+
+def our_digits(folder, executor, overrides=DIGITS):
+    def whole():
+        run = run_of(make_cell(resolve(overrides)), folder, executor)
         while not run.finished:
             run.advance()
 
-    run = start(overrides, tmp_path)
-    loop, clients = plain(run), list(run.trainer.data.indices)
-    protocol = run.cell.protocol
+    return whole
+
+
+def plain_digits(folder, overrides=DIGITS):
+    run = Run(make_cell(resolve(overrides)), How(results=folder, data=folder))
+    loop, clients = plain_loop(run)
+    return lambda: loop.federated(clients, run.cell.protocol.rounds, run.cell.protocol.local_epochs)
+
+
+@pytest.mark.parametrize("executor", ["loop", "vmap"])
+def test_a_digits_cell(compare, aside, tmp_path, executor):
+    ours, plain = aside(our_digits, tmp_path, executor), aside(plain_digits, tmp_path)
+    compare(ours, plain, against="plain loop", target="at most 0.5, and at most 12 s")
+
+
+def grid(folder, workers):
+    """Prepare a grid of twelve digits cells, from a new results folder each time."""
+    numbers = iter(range(100))
+
+    def work():
+        command = [
+            sys.executable, "-m", "benchmark.cli", "run", "-m", "seed=" + ",".join(map(str, range(12))),
+            "protocol=digits", f"workers={workers}", "tracking=false", f"paths.results={folder}/{next(numbers)}",
+        ]  # fmt: skip
+        subprocess.run(command, check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+    return work
+
+
+def test_twelve_cells_on_two_cores(compare, tmp_path):
     compare(
-        ours, lambda: loop.federated(clients, protocol.rounds, protocol.local_epochs),
-        against="a plain PyTorch loop", target="at most 12 s",
+        grid(tmp_path / "two", 2), grid(tmp_path / "one", 1),
+        against="on one core", target="at most 0.556", repeats=1,
     )  # fmt: skip
 
 
-def test_feddecorr_costs_little(compare, tmp_path):
-    batch = {"model": "mobilenet_v2", "dataset.limit": 128, "clients": 1, "partition": "iid", "protocol.batch_size": 64}
-    bare = start({**batch, "protocol.local_epochs": 1}, tmp_path)
-    with_addon = start({**batch, "protocol.local_epochs": 1, "addons": ["feddecorr"]}, tmp_path)
-    torch.manual_seed(0)
-    compare(
-        lambda: with_addon.trainer.train(with_addon.state, 0), lambda: bare.trainer.train(bare.state, 0),
-        against="FedAvg", target="at most 1.05", repeats=5,
+FIRST_STEP = """
+import sys, time
+begin = time.perf_counter()
+import torch
+torch_done = time.perf_counter()
+import benchmark.cli
+ours = time.perf_counter() - torch_done
+from benchmark.local import LocalTrainer
+step = LocalTrainer._step
+def first(self, *arguments):
+    step(self, *arguments)
+    print("measured", time.perf_counter() - begin, ours, file=sys.stderr, flush=True)
+    raise SystemExit(3)
+LocalTrainer._step = first
+sys.argv = ["fedspan", "run", "tracking=false", "protocol.rounds=1", "paths.results=" + sys.argv[1]]
+benchmark.cli.main()
+"""
+
+
+def test_start_to_the_first_step(benchmark, store, tmp_path):
+    def start():
+        command = [sys.executable, "-c", FIRST_STEP, str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        words = done.stderr.split("measured")[1].split()
+        measured["total"], measured["imports"] = float(words[0]), float(words[1])
+
+    measured = {}
+    benchmark.pedantic(start, rounds=2, warmup_rounds=1)
+    store(
+        measured["imports"], measured["total"], target="at most 1 s of at most 3 s",
+        against="from the interpreter's start to the first step; ours is FedSpan's imports beyond torch's",
     )  # fmt: skip
