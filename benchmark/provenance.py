@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.metadata
 import inspect
 import platform
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -62,17 +64,47 @@ def processor() -> str:
 
 
 def source_digests(cell: Cell) -> dict[str, str]:
-    """Return a short sha256 of the source file of each plugin, so that a later edit can be noticed."""
+    """Return a short sha256 of the source of each plugin, so that a later edit can be noticed.
+
+    It covers the plugin's module and those that this one imports from the plugin's own package.
+    """
     parts = (cell.dataset, cell.partition, cell.model, cell.algorithm, *cell.addons)
-    digests = {}
-    for part in parts:
-        module = sys.modules.get(type(part).__module__)
+    return {f"{part.kind}:{part.name}": _short(sources_behind(type(part).__module__).values()) for part in parts}
+
+
+@cache
+def engine_digest() -> str:
+    """Return a short sha256 of the engine's source."""
+    folder = Path(__file__).parent
+    files = sorted(path for path in folder.rglob("*.py") if "report" not in path.relative_to(folder).parts)
+    return _short(path.read_text(encoding="utf-8") for path in files)
+
+
+def _short(sources: Iterable[str]) -> str:
+    return hashlib.sha256("".join(sources).encode()).hexdigest()[:16]
+
+
+@cache
+def sources_behind(name: str) -> dict[str, str]:
+    """Return the source of a loaded module, by name, and of those it imports from its own top-level package."""
+    package, found, waiting = name.partition(".")[0], {}, [name]
+    while waiting:
+        module = waiting.pop()
+        if module in found or module not in sys.modules or module.partition(".")[0] != package:
+            continue
         try:
-            source = inspect.getsource(module) if module else ""
+            found[module] = inspect.getsource(sys.modules[module])
         except (OSError, TypeError):  # a class that was typed into an interpreter has no source
-            source = ""
-        digests[f"{part.kind}:{part.name}"] = hashlib.sha256(source.encode()).hexdigest()[:16]
-    return digests
+            continue
+        parents = module.split(".") if hasattr(sys.modules[module], "__path__") else module.split(".")[:-1]
+        for node in ast.walk(ast.parse(found[module])):
+            if isinstance(node, ast.ImportFrom):
+                parts = parents[: len(parents) - node.level + 1] if node.level else []
+                origin = ".".join([*parts, *([node.module] if node.module else [])])
+                waiting += [origin, *(f"{origin}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names]
+    return dict(sorted(found.items()))
 
 
 def provenance(cell: Cell, **more: Any) -> dict[str, Any]:
@@ -82,6 +114,7 @@ def provenance(cell: Cell, **more: Any) -> dict[str, Any]:
         "git_commit": git_commit(),
         "platform": f"{platform.system()} {platform.machine()}",
         "processor": processor(),
+        "engine": engine_digest(),
         "sources": source_digests(cell),
         **more,
     }

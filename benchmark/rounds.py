@@ -37,7 +37,7 @@ from benchmark.memory import keep_freed_memory
 from benchmark.meter import Meter, peak_memory, reset_peak_memory
 from benchmark.net import Net
 from benchmark.penalties import Penalties, watch
-from benchmark.provenance import provenance, source_digests, versions
+from benchmark.provenance import engine_digest, provenance, source_digests, versions
 from benchmark.record import Record, Results
 from benchmark.state import Paths, State
 from benchmark.stop import Stopped
@@ -404,7 +404,12 @@ class Run:
 
     def _origin(self) -> dict[str, Any]:
         trained = self.cell.training
-        return {"device": self.device.type, "versions": versions(), "sources": source_digests(trained)}
+        return {
+            "device": self.device.type,
+            "versions": versions(),
+            "engine": engine_digest(),
+            "sources": source_digests(trained),
+        }
 
     def resume(self, path: Path, key: str | None = None, origin: dict[str, Any] | None = None) -> bool:
         """Go on from a checkpoint if there is one (of this `origin`); raise `CorruptFile` if it cannot be trusted."""

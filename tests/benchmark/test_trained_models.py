@@ -105,7 +105,7 @@ def test_the_bare_cell_itself_always_trains(tmp_path):
     assert visits.count(0) == 2 * 6
 
 
-@pytest.mark.parametrize("changed", ["versions", "sources", "data"])
+@pytest.mark.parametrize("changed", ["versions", "sources", "engine", "data"])
 def test_a_model_of_other_code_or_data_is_not_taken(changed, tmp_path, monkeypatch):
     cell = toy_cell(None, FFC())
     run_cell(cell.training, how(tmp_path))
@@ -113,6 +113,8 @@ def test_a_model_of_other_code_or_data_is_not_taken(changed, tmp_path, monkeypat
         monkeypatch.setattr(rounds, "versions", lambda: {"torch": "another"})
     elif changed == "sources":
         monkeypatch.setattr(rounds, "source_digests", lambda cell: {"algorithm:fedavg": "edited"})
+    elif changed == "engine":
+        monkeypatch.setattr(rounds, "engine_digest", lambda: "edited")
     else:
         prepare = type(cell.dataset).prepare
         monkeypatch.setattr(
