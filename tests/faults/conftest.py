@@ -14,6 +14,7 @@ import torch
 
 from benchmark import registry
 from benchmark.cli import main
+from benchmark.provenance import git_commit
 from benchmark.record import Results
 from tests.cli.conftest import QUICK, here, start, toys, with_toys  # noqa: F401
 from tests.helpers import without_clock
@@ -27,6 +28,7 @@ def imported():
     for module in ("sklearn.datasets", "hydra.main", "benchmark.tracking"):
         importlib.import_module(module)
     registry.discover()
+    git_commit()
 
 
 @pytest.fixture
@@ -51,13 +53,13 @@ def fork():
     """Return a function that starts a command in a process of its own."""
     started = []
 
-    def start(*words):
+    def begin(*words):
         process = multiprocessing.get_context("fork").Process(target=command, args=(words,))
         process.start()
         started.append(process)
         return process
 
-    yield start
+    yield begin
     for process in started:
         process.kill()
         process.join()
@@ -86,7 +88,7 @@ def plain(folder="results"):
 
 def timeless(path):
     record = json.loads(path.read_text())
-    del record["digest"], record["provenance"]["command"]
+    del record["digest"], record["provenance"]["command"], record["provenance"]["git_commit"]
     record["compute"] = without_clock(record["compute"])
     return json.dumps(record).encode()
 
