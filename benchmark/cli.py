@@ -361,22 +361,14 @@ def show_plan(words: Sequence[str]) -> int:
 
 
 def show_report(words: Sequence[str]) -> int:
-    """``fedspan report [board=NAME] [name=value ...]``: tables, figures and the page of a board, or of all."""
-    from benchmark import report
+    """``fedspan report [board=NAME] [name=value ...]``: tables, figures and pages of a board, or of all with results.
 
-    axes = axes_of(words)
-    names = [str(name) for name in axes.pop("board", [])] or sorted(yaml_files("boards"))
-    boards = {part.name: part for name in names for part in load_board(name).parts()}
-    for name, board in boards.items():
-        planned = plan_grid({**axes, "board": [name]})
-        how = make_how(planned[0].config)
-        made = report.build(board, planned, Results(how.results), Path(planned[0].config["paths"]["pages"]))
-        print(made.markdown)
-        for problem in made.problems:
-            print(f"fedspan: {problem}", file=sys.stderr)
-        page = next(path for path in made.written if path.name == "index.html")
-        print(f"page: {page}")
-    return 0
+    Without board=NAME every board is rendered at each scale that has results. The overview, the comparison and the
+    pages of methods and datasets are made anew either way.
+    """
+    from benchmark.report.command import command
+
+    return command(words)
 
 
 def show_sync(words: Sequence[str]) -> int:

@@ -43,6 +43,18 @@ class Analysis:
     friedman: Friedman | Withheld
 
     @property
+    def first(self) -> int:
+        """The number of the row that the others are measured against."""
+        return next(standing.number for standing in self.standings if standing.row is self.reference)
+
+    @property
+    def assumptions(self) -> list[str]:
+        """What the intervals assume, or why there are none: each said once."""
+        found = [s.difference for s in self.standings if s.difference is not None]
+        said = [f"Withheld: {gap.reason}." if isinstance(gap, Withheld) else gap.assumes for gap in found]
+        return list(dict.fromkeys(said))
+
+    @property
     def columns(self) -> int:
         """How many columns the table has."""
         return len(self.table.columns)

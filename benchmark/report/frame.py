@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 
 from benchmark.board import Planned
-from benchmark.cell import key_of
+from benchmark.cell import Cell, key_of
 from benchmark.config import command_of, override_text
 from benchmark.record import Record, Results
+from benchmark.report.axes import flat
 
 STATUSES = ("done", "diverged", "skipped", "failed", "missing")
 COSTS = ("seconds", "train_flops", "bytes_up_per_client_round", "bytes_down_per_client_round", "peak_memory_bytes")
@@ -48,7 +49,7 @@ def _row_of(planned: Planned, record: Record | None) -> dict[str, Any]:
         "key": cell.key,
         "label": cell.label,
         "seed": cell.seed,
-        "point": key_of({name: value for name, value in cell.what.items() if name != "seed"}),
+        "point": point_of(cell),
         "what": cell.what,
         "schema": str(spec.get("schema")),
         "scale": str(spec.get("scale")),
@@ -61,6 +62,9 @@ def _row_of(planned: Planned, record: Record | None) -> dict[str, Any]:
         "scores": record["scores"] if record else {},
         "curve": _curve(record) if record else None,
         "spectrum": _spectrum(record) if record else None,
+        **_diagnostics(record or {}),
+        "stages": _stages(record or {}),
+        "paper": flat(planned.origin.what),
         **_costs(record or {}),
         "rounds": cell.protocol.rounds,
         "traffic": _traffic(record or {}),
@@ -69,7 +73,14 @@ def _row_of(planned: Planned, record: Record | None) -> dict[str, Any]:
         "device": _device(made),
         "versions": tuple(sorted((str(k), str(v)) for k, v in made.get("versions", {}).items())),
         "git_commit": made.get("git_commit"),
+        "sources": made.get("sources", {}),
+        "trained_by": made.get("trained_by"),
     }
+
+
+def point_of(cell: Cell) -> str:
+    """Return what is the same for cells that differ in nothing but the seed."""
+    return key_of({name: value for name, value in cell.what.items() if name != "seed"})
 
 
 def command(planned: Planned) -> str:
@@ -117,6 +128,42 @@ def _elapsed(record: Record) -> dict[int, float]:
 def _spectrum(record: Record) -> np.ndarray | None:
     values = record.get("spectra", {}).get("global", {}).get("singular_values")
     return np.array(values, dtype=np.float64) if values else None
+
+
+def _diagnostics(record: Record) -> dict[str, Any]:
+    """Return what figures show: singular values and R by client, penalties, singular spaces, points; None if absent."""
+    spectra, found = record.get("spectra", {}), record.get("diagnostics", {})
+    local = {int(client): np.array(one["singular_values"], float) for client, one in spectra.get("local", {}).items()}
+    return {
+        "local_spectra": local or None,
+        "gaps": {int(client): float(r) for client, r in spectra.get("gap", {}).items()} or None,
+        "penalties": found.get("penalties") or None,
+        "spaces": np.array(found["spaces"], dtype=np.float64) if found.get("spaces") else None,
+        "embedding": found.get("embedding") or None,
+    }
+
+
+def _stages(record: Record) -> dict[str, dict[str, Any]]:
+    """Return the scores by stage, with two more: `final`, the last stage that the method has, and `cost`."""
+    scores = dict(record.get("scores", {}))
+    last = next((scores[name] for name in ("personalised", "calibrated", "trained") if name in scores), None)
+    if last is None:
+        return scores
+    compute = record.get("compute", {})
+    seconds, classifier = compute.get("seconds", {}), compute.get("classifier", {})
+    rounds = len(compute.get("seconds_at_round", [])) and record["spec"]["protocol"]["rounds"]
+    cost = {
+        "bytes": compute.get("bytes", {}).get("up", 0) + compute.get("bytes", {}).get("down", 0),
+        "peak_memory_bytes": compute.get("peak_memory_bytes"),
+        "calibration_seconds": seconds.get("calibrate"),
+    }
+    if rounds and "local" in seconds:
+        cost["local_seconds_per_round"] = seconds["local"] / rounds
+        cost["minutes_per_round"] = seconds["local"] / rounds / 60
+    if classifier:
+        cost["classifier_megabytes"] = classifier["bytes_of_one_client"] / 1e6
+        cost["classifier_gflop"] = classifier["flops"] / 1e9
+    return scores | {"final": last, "cost": cost}
 
 
 def _device(made: dict[str, Any]) -> str | None:

@@ -1,69 +1,27 @@
-"""One self-contained page: no network, every text escaped, its own style and script allowed by their hashes."""
+"""The page of a board, and the page of the runs behind one of its numbers."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from benchmark.board import Board
-from benchmark.report import figures, render_text
-from benchmark.report.axes import named, title
-from benchmark.report.frame import STATUSES
-from benchmark.report.table import COST_COLUMNS, Tabulated, write_bytes, write_flops, write_seconds
+from benchmark.board import Board, Planned
+from benchmark.report import figures
+from benchmark.report.analysis import Analysis, Targets
+from benchmark.report.axes import flat, text
+from benchmark.report.diagrams import Diagram
+from benchmark.report.frame import COSTS, STATUSES
+from benchmark.report.pages import render, slug
+from benchmark.report.summary import family_of, method_name, task_of
+from benchmark.report.table import Tabulated, write_bytes, write_flops, write_seconds
 
-HERE = Path(__file__).parent
 MOST_LISTED = 200  # cells without a result that the page lists
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["breakable"] = breakable
-    environment.filters["title"] = title
-    environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)
-    environment.globals.update(
-        entry_text=render_text.entry_text,
-        state_text=render_text.state_text,
-        count_text=render_text.count_text,
-        cost_columns=COST_COLUMNS,
-        finite=math.isfinite,
-        named=named,
-    )
-    return environment
-
-
-def breakable(label: str) -> Markup:
-    """Return a label, escaped, that may break before its settings."""
-    return Markup("<wbr>(").join(escape(part) for part in label.split("("))
-
-
-@dataclass(frozen=True)
-class Inline:
-    """A style sheet or script inside the page, and the hash by which the page's policy allows it."""
-
-    code: Markup
-    hash: str
-
-    @classmethod
-    def of(cls, name: str) -> Inline:
-        """Read one that lies beside this module."""
-        code = (HERE / name).read_text(encoding="utf-8")
-        digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-        return cls(Markup(code), f"sha256-{digest}")
+MOST_DIGESTS = 12  # of partitions; each run's page has its own
 
 
 @dataclass(frozen=True)
@@ -76,36 +34,85 @@ class Bar:
     width: float
 
 
-def page(
+def board_page(
     board: Board,
     frame: pd.DataFrame,
     tables: Sequence[Tabulated],
     drawings: Sequence[figures.Drawing],
+    extras: Mapping[int, Extras],
     problems: Sequence[str],
-) -> str:
-    """Return the page of a board."""
+    root: str,
+) -> bytes:
+    """Return the page of a board; `extras` are by the number of their table, `root` leads to the site's folder."""
     counts = {status: int((frame["status"] == status).sum()) for status in STATUSES}
     unfinished = frame[frame["status"] != "done"]
     unfinished = unfinished.assign(order=unfinished["status"].map(STATUSES.index)).sort_values("order", kind="stable")
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            board=board,
-            style=Inline.of("page.css"),
-            script=Inline.of("page.js"),
-            scales=list(dict.fromkeys(frame["scale"])),
-            counts=counts,
-            total=len(frame),
-            bars=_bars(counts, len(frame)),
-            facts=_facts(frame),
-            tables=tables,
-            drawings=[(drawing, [Markup(svg) for svg in figures.inline(drawing)]) for drawing in drawings],
-            problems=problems,
-            unfinished=list(unfinished.head(MOST_LISTED).itertuples(index=False)),
-            unlisted=max(0, len(unfinished) - MOST_LISTED),
-            provenance=_provenance(frame),
-        )
+    return render(
+        "board.html.j2",
+        root,
+        "board",
+        board.title,
+        board=board,
+        scales=list(dict.fromkeys(frame["scale"])),
+        counts=counts,
+        total=len(frame),
+        bars=_bars(counts, len(frame)),
+        facts=_facts(frame),
+        tables=tables,
+        analyses={number: extra.analysis for number, extra in extras.items()},
+        reached={number: extra.targets for number, extra in extras.items()},
+        diagrams={number: extra.diagrams for number, extra in extras.items()},
+        drawings=[(drawing, [Markup(svg) for svg in figures.inline(drawing)]) for drawing in drawings],
+        problems=problems,
+        unfinished=list(unfinished.head(MOST_LISTED).itertuples(index=False)),
+        unlisted=max(0, len(unfinished) - MOST_LISTED),
+        provenance=provenance(frame),
+    )
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What stands below a table."""
+
+    analysis: Analysis | None
+    targets: Targets | None
+    diagrams: tuple[Diagram, ...]
+
+
+def runs_page(planned: Planned, runs: Sequence[Any]) -> bytes:
+    """Return the page of all seeds of one method on one task; `runs` are rows of `collect`'s frame."""
+    cell, task = planned.cell, task_of(planned)
+    family = family_of(planned)
+    found = {(stage, name): None for run in runs for stage, scores in run.scores.items() for name in scores}
+    shown = [
+        {
+            "seed": run.seed,
+            "status": run.status,
+            "reason": run.reason,
+            "scores": run.scores,
+            "cost": {name: getattr(run, name) for name in COSTS},
+            "key": run.key,
+            "command": run.command,
+        }
+        for run in sorted(runs, key=lambda run: run.seed)
+    ]
+    return render(
+        "runs.html.j2",
+        "../",
+        "runs",
+        f"{method_name(planned)} on {cell.dataset.name}",
+        active=False,
+        family=family,
+        family_slug=slug(family),
+        method=method_name(planned),
+        dataset=cell.dataset.name,
+        dataset_slug=slug(cell.dataset.name),
+        task=task.label,
+        scale=cell.scale,
+        runs=shown,
+        metrics=[pair for pair in found if "." not in pair[1]],
+        provenance=provenance(pd.DataFrame(runs)),
+        spec={name: text(value) for name, value in flat(cell.what).items() if name != "seed"},
     )
 
 
@@ -132,12 +139,13 @@ def _facts(frame: pd.DataFrame) -> list[tuple[str, str]]:
     return facts
 
 
-def _provenance(frame: pd.DataFrame) -> list[tuple[str, list[tuple[str, int]]]]:
+def provenance(frame: pd.DataFrame) -> list[tuple[str, list[tuple[str, int]]]]:
     """Return what the numbers were made with: each value with its number of records, the most frequent first."""
     recorded = frame[frame["status"] != "missing"]
     versions = _counted(
         (f"{name} {version}" for found in recorded["versions"] for name, version in found), by_name=True
     )
+    components = _counted((f"{n} {d}" for made in recorded["sources"] for n, d in made.items()), by_name=True)
     digests = recorded[recorded["dataset_digest"].notna()]
     found = [
         ("Machine", _counted(recorded["device"].dropna())),
@@ -146,6 +154,8 @@ def _provenance(frame: pd.DataFrame) -> list[tuple[str, list[tuple[str, int]]]]:
             "Dataset digest",
             _counted(f"{n} {d}" for n, d in zip(digests["dataset_name"], digests["dataset_digest"], strict=True)),
         ),
+        ("Partition digest", _counted(recorded["partition_digest"].dropna())[:MOST_DIGESTS]),
+        ("Components", components),
         ("Git commit", _counted(recorded["git_commit"].dropna())),
         ("Record schema", _counted(recorded["schema"])),
     ]

@@ -6,7 +6,9 @@ import re
 
 import pandas as pd
 
+from benchmark.report.analysis import Analysis, Targets
 from benchmark.report.axes import title
+from benchmark.report.statistics import Difference, Withheld
 from benchmark.report.table import COST_COLUMNS, Entry, Tabulated
 
 STATE_TEXT = {"missing": "—", "absent": "—"}  # any other state is written as it is called
@@ -34,6 +36,11 @@ def entry_text(table: Tabulated, entry: Entry | None) -> str:
 def count_text(entry: Entry) -> str:
     """Return the number of seeds with a value, and of how many where some lack: ``n=2/3``."""
     return f"n={entry.n}" if entry.whole else f"n={entry.n}/{entry.asked}"
+
+
+def signed(value: float) -> str:
+    """Return a difference with its sign: ``+1.25``, ``−0.50``."""
+    return f"{value:+.2f}".replace("-", "−")
 
 
 def _escaped_markdown(text: str) -> str:
@@ -92,6 +99,50 @@ def to_csv(table: Tabulated) -> str:
                     "reasons": "; ".join(dict.fromkeys(run.reason for run in entry.runs if run.reason)),
                 }
             )
+    return pd.DataFrame(lines).to_csv(index=False, lineterminator="\n")
+
+
+def targets_to_csv(found: Targets) -> str:
+    """Return one line per table cell: the target and how soon it is reached."""
+    table = found.table
+    lines = [
+        {
+            **dict(zip(table.row_axes, row.labels, strict=True)),
+            **dict(zip(table.column_axes, column, strict=True)),
+            "target": target,
+            "reached": reach.n,
+            "runs": reach.asked,
+            "rounds": reach.rounds,
+            "bytes": reach.traffic,
+            "seconds": reach.seconds,
+        }
+        for row, reached in found.rows
+        for column, target, reach in zip(table.columns, found.targets, reached, strict=True)
+        if reach is not None
+    ]
+    return pd.DataFrame(lines).to_csv(index=False, lineterminator="\n")
+
+
+def standings_to_csv(analysis: Analysis) -> str:
+    """Return one line per row: rank, wins, and the difference to the first row, or why there is no interval."""
+    lines = []
+    for standing in analysis.standings:
+        gap = standing.difference
+        known = gap if isinstance(gap, Difference) else None
+        lines.append(
+            {
+                **dict(zip(analysis.table.row_axes, standing.row.labels, strict=True)),
+                "columns": analysis.shared,
+                "rank": standing.rank,
+                "wins_percent": standing.wins,
+                "mean": standing.mean,
+                "difference": known and known.mean,
+                "low": known and known.low,
+                "high": known and known.high,
+                "pairs": known and known.pairs,
+                "withheld": gap.reason if isinstance(gap, Withheld) else "",
+            }
+        )
     return pd.DataFrame(lines).to_csv(index=False, lineterminator="\n")
 
 

@@ -6,16 +6,22 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from benchmark.board import Board, Planned
 from benchmark.errors import UserError
 from benchmark.files import write_atomically
 from benchmark.record import Results
-from benchmark.report import figures, render_text
+from benchmark.report import figures, render_text, summary
+from benchmark.report.analysis import analyse, reach_targets
 from benchmark.report.axes import Axes
+from benchmark.report.diagrams import critical_difference, score_against_cost
 from benchmark.report.frame import collect
-from benchmark.report.render_page import page
-from benchmark.report.table import tabulate
+from benchmark.report.render_page import Extras, board_page, runs_page
+from benchmark.report.summary import Summary, summarise
+from benchmark.report.table import Tabulated, tabulate
 
 
 @dataclass
@@ -23,18 +29,23 @@ class Report:
     """What was made: the files, the tables as Markdown for the terminal, and what is wrong with the records."""
 
     written: list[Path] = field(default_factory=list)
+    summary: Summary | None = None
     markdown: str = ""
     problems: list[str] = field(default_factory=list)
 
 
 def build(board: Board, cells: Sequence[Planned], results: Results, out: Path) -> Report:
-    """Write ``out/<board>/index.html`` and its tables and figures from the records of `cells`.
+    """Write the page of a board with its tables and figures, and the pages of the runs behind its numbers.
 
-    Records that must not be compared are left out and named in `problems`, and so is a table or a figure
-    that cannot be made; the rest is still written. The same records give the same bytes. Raise `UserError`
-    if the folder cannot be written.
+    The folder is ``out/<board>``, at another scale than the papers' ``out/<board>/<scale>``; runs and copies of their
+    records go to ``out/runs`` and ``out/records``. Records that must not be compared are left out and named in
+    `problems`, and so is a table or a figure that cannot be made; the rest is still written. The same records give
+    the same bytes. Raise `UserError` if a folder cannot be written.
     """
-    report, folder = Report(), out / board.name
+    report = Report()
+    scales = {planned.cell.scale for planned in cells}
+    place = board.name if scales != {only := min(scales)} or only == "paper" else f"{board.name}/{only}"
+    folder, root = out / place, "../" * (1 + place.count("/"))
     frame, axes = collect(cells, results), Axes(cells)
     tables, drawings, problems = [], [], _Problems()
     for number, table in enumerate(board.tables, 1):
@@ -50,23 +61,69 @@ def build(board: Board, cells: Sequence[Planned], results: Results, out: Path) -
         except UserError as error:
             problems.add(f"figure {number}", [f"it is left out: {error}"])
     report.problems = problems.lines()
+    report.summary = summarise(board, cells, frame, f"{place}/")
 
-    contents: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {summary.FILE: summary.to_json(report.summary).encode()}
+    extras = {}
     for made in tables:
-        name = f"table-{made.number}"
+        name, number = f"table-{made.number}", made.number
         contents[f"{name}.md"] = render_text.to_markdown(made).encode()
         contents[f"{name}.csv"] = render_text.to_csv(made).encode()
-        contents[f"{name}.tex"] = render_text.to_latex(made, f"tab:{board.name}-{made.number}").encode()
+        contents[f"{name}.tex"] = render_text.to_latex(made, f"tab:{board.name}-{number}").encode()
+        extras[number] = extra = _extras(made, frame)
+        if extra.analysis:
+            contents[f"standing-{number}.csv"] = render_text.standings_to_csv(extra.analysis).encode()
+        if extra.targets:
+            contents[f"target-{number}.csv"] = render_text.targets_to_csv(extra.targets).encode()
+        for diagram in extra.diagrams:
+            contents |= {f"{diagram.name}.{suffix}": content for suffix, content in diagram.files.items()}
     for drawing in drawings:
         for suffix, content in figures.files(drawing).items():
             contents[f"figure-{drawing.number}.{suffix}"] = content
-    contents["index.html"] = page(board, frame, tables, drawings, report.problems).encode()
+    contents["index.html"] = board_page(board, frame, tables, drawings, extras, report.problems, root)
     for name, content in contents.items():
         write_atomically(folder / name, content)
         report.written.append(folder / name)
     _remove_stale(folder, set(contents))
+    _write_runs(cells, frame, results, out)
     report.markdown = "\n".join(contents[f"table-{made.number}.md"].decode() for made in tables)
     return report
+
+
+def _extras(table: Tabulated, frame: pd.DataFrame) -> Extras:
+    analysis = analyse(table)
+    drawn = (critical_difference(analysis), score_against_cost(analysis)) if analysis else ()
+    return Extras(analysis, reach_targets(table, frame), tuple(diagram for diagram in drawn if diagram is not None))
+
+
+def _write_runs(cells: Sequence[Planned], frame: pd.DataFrame, results: Results, out: Path) -> None:
+    """Write the page of the runs of every point that has some, and put their records beside it."""
+    points: dict[str, list[tuple[Planned, Any]]] = {}
+    for planned, run in zip(cells, frame.itertuples(index=False), strict=True):
+        points.setdefault(str(run.point), []).append((planned, run))
+    for point, runs in points.items():
+        if all(run.status == "missing" for _, run in runs):
+            continue
+        put(out / "runs" / f"{point}.html", runs_page(runs[0][0], [run for _, run in runs]))
+        for _, run in runs:
+            for source in (results.path(run.key), results.failures / f"{run.key}.json"):
+                if source.exists():
+                    put(out / "records" / source.name, source.read_bytes())
+                    break
+
+
+def put(path: Path, content: bytes) -> None:
+    """Write a file of the site unless it is there; what is lost with the power can be made again."""
+    try:
+        if path.read_bytes() == content:
+            return
+    except OSError:
+        pass
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 class _Problems:
@@ -85,6 +142,7 @@ class _Problems:
 
 def _remove_stale(folder: Path, written: set[str]) -> None:
     """Remove tables and figures of an earlier report that this one did not write."""
+    mine = r"(table-\d+\.(md|csv|tex)|(standing|target)-\d+\.csv|(figure|ranks|cost)-\d+\.(svg|pdf|png))"
     for path in folder.iterdir():
-        if re.fullmatch(r"(table-\d+\.(md|csv|tex)|figure-\d+\.(svg|pdf|png))", path.name) and path.name not in written:
+        if re.fullmatch(mine, path.name) and path.name not in written:
             path.unlink()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any
@@ -41,12 +41,19 @@ class Metric:
             return cls(stage, name, 2, +1, "%")
         if name.endswith("accuracy_std"):
             return cls(stage, name, 2, 0, "%")
+        if stage == "cost":
+            return cls(stage, name, 2 if "seconds" not in name and "minutes" not in name else 3, -1)
         return cls(stage, name, 4, -1 if name.endswith("loss") else 0)
 
     @property
     def label(self) -> str:
         """What it is, for people."""
         return f"{re.sub('[._]', ' ', self.name)} ({self.stage})" + (f", {self.unit}" if self.unit else "")
+
+    def find(self, stages: Mapping[str, Mapping[str, Any]]) -> tuple[bool, float | None]:
+        """Return whether a record's stages have the score, and its value, which may be None by definition."""
+        scores = stages.get(self.stage, {})
+        return self.name in scores, scores.get(self.name)
 
     def write(self, value: float) -> str:
         """Return the value with the metric's digits."""
@@ -80,6 +87,7 @@ class Entry:
     asked: int
     cost: dict[str, float]
     runs: tuple[SeedRun, ...]
+    point: str  # names the page of its runs
     marks: tuple[str, ...] = ()
     best: bool = False
     tied: bool = False  # the seeds cannot tell it from the best
@@ -243,8 +251,7 @@ def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabu
     arranged = arrange(frame, axes, table)
     runs = arranged.runs
     done = runs["state"] == "done"
-    holders = [metric.name in scores.get(metric.stage, {}) for scores in runs["scores"]]
-    values = [scores.get(metric.stage, {}).get(metric.name) for scores in runs["scores"]]
+    holders, values = zip(*(metric.find(stages) for stages in runs["stages"]), strict=True)
     runs = runs.assign(holds=holders, value=pd.Series(values, index=runs.index, dtype="float64").where(done))
     problems = [*arranged.problems, *_absent(runs[done], metric)]
 
@@ -293,7 +300,7 @@ def _absent(done: pd.DataFrame, metric: Metric) -> list[str]:
     if lacking.empty:
         return []
     path = f"{metric.stage}.{metric.name}"
-    known = {f"{stage}.{name}" for scores in done["scores"] for stage, metrics in scores.items() for name in metrics}
+    known = {f"{stage}.{name}" for stages in done["stages"] for stage, metrics in stages.items() for name in metrics}
     hint = did_you_mean(path, known) if len(lacking) == len(done) else f" (first: {lacking['key'].iloc[0]})"
     return [f"{len(lacking)} of {len(done)} finished records have no {path}{hint}"]
 
@@ -353,6 +360,7 @@ def _entry(runs: list[Any], metric: Metric, notes: _Notes) -> Entry:
             SeedRun(run.seed, run.key, run.state, run.reason, run.command, None if math.isnan(run.value) else run.value)
             for run in sorted(runs, key=lambda run: run.seed)
         ),
+        point=runs[0].point,
         marks=tuple(sorted(marks, key=lambda mark: (len(mark), mark))),
     )
 

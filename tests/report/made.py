@@ -53,6 +53,8 @@ def record(planned: Planned, accuracy: float | None = 90.0, **changes: Any) -> R
             "device": "cpu",
             "processor": "a processor",
             "dataset_digest": "d" * 64,
+            "partition_digest": "e" * 64,
+            "sources": {f"algorithm:{cell.algorithm.name}": "0a1b2c3d"},
             "command": f"fedspan run seed={cell.seed}",
         },
         "spectra": {"global": {"singular_values": [3.0, 1.0, 0.1, 0.0], "dimension": 4}},

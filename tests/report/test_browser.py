@@ -1,13 +1,15 @@
-"""The page in a real browser, from a file, without a network."""
+"""The pages in a real browser, from files, without a network."""
 
 import json
 import tempfile
 from pathlib import Path
+from urllib.parse import unquote, urlparse
 
 import pytest
 
-from benchmark.board import Figure, Table
-from benchmark.report import build
+from benchmark.board import Figure, Scale, Table, plan
+from benchmark.report import build, partitions, site
+from benchmark.report.statistics import Withheld, difference
 from tests.report.made import board, cells_of, results_of, seeded, stopped
 
 pytestmark = pytest.mark.browser
@@ -26,18 +28,32 @@ FLAGS = (
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory):
+def site_folder(tmp_path_factory):
+    """A site with one board at two scales: six methods on two partitions, three seeds each."""
     folder = tmp_path_factory.mktemp("browser")
     example = board(
         title="An <em>example</em>",
         tables=[Table(title="Accuracy"), Table(title="By add-ons", rows=("algorithm", "addons"))],
         figures=[Figure(kind="accuracy"), Figure(kind="spectrum")],
+        scales={"smoke": Scale({"protocol.rounds": 2})},
     )
     cells = cells_of(example)
     records = [one for i, one in enumerate(seeded(cells)) if i not in (3, 4, 5)]
     records[-1] = stopped(cells[-1], "diverged", "round 2: the loss is not finite")
-    report = build(example, cells, results_of(folder / "results", records), folder / "pages")
-    return next(path for path in report.written if path.name == "index.html").as_uri()
+    small = plan(example.expand({"scale": ["smoke"]}))
+    results = results_of(folder / "results", [*records, *seeded(small)[:24]])
+    pages = folder / "pages"
+    summaries = [build(example, grid, results, pages).summary for grid in (cells, small)]
+    partitions.draw(cells[::18], pages / site.PARTITIONS, folder)
+    for path, content in site.write(pages, summaries, [("later", "A board without results")]).items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    return pages
+
+
+@pytest.fixture(scope="module")
+def address(site_folder):
+    return (site_folder / "example" / "index.html").as_uri()
 
 
 @pytest.fixture(scope="module")
@@ -85,26 +101,49 @@ def one(page, selector):
 
 def rows(page, table=1):
     """Return the labels of the visible rows in their order."""
-    return [row.text for row in all_of(page, f"#table-{table} tbody th") if row.is_displayed()]
+    return [row.text for row in all_of(page, f"#table-{table} > .scroll tbody th") if row.is_displayed()]
 
 
 def column(page, index, table=1):
     """Return the numbers of one column, None where there is none."""
-    cells = all_of(page, f"#table-{table} tbody tr > :nth-child({index + 1})")
+    cells = all_of(page, f"#table-{table} > .scroll tbody tr > :nth-child({index + 1})")
     values = [cell.get_attribute("data-v") for cell in cells]
     return [None if value is None else float(value) for value in values]
 
 
 def heads(page, table=1):
-    return all_of(page, f"#table-{table} thead th")
+    return all_of(page, f"#table-{table} > .scroll thead th")
 
 
-def test_nothing_is_asked_from_outside_and_nothing_is_wrong(page, address):
-    page.execute_script("for (const b of document.querySelectorAll('button')) b.click()")
-    sent = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
-    asked = {m["params"]["request"]["url"] for m in sent if m["method"] == "Network.requestWillBeSent"}
-    assert asked - {address, "data:,"} == set()
-    assert page.get_log("browser") == []
+def test_nothing_is_asked_from_outside_and_nothing_is_wrong(browser, site_folder):
+    pages = sorted(site_folder.glob("**/*.html"))
+    assert len(pages) > 25
+    runs = [path for path in pages if path.parent.name == "runs"]
+    for path in [*(path for path in pages if path not in runs), runs[0]]:
+        page = opened(browser, path.as_uri(), 1280, 900)
+        page.execute_script("for (const b of document.querySelectorAll('button')) b.click()")
+        page.execute_script("for (const d of document.querySelectorAll('details')) d.open = !d.open")
+        sent = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
+        asked = {m["params"]["request"]["url"] for m in sent if m["method"] == "Network.requestWillBeSent"}
+        assert {url.split("#")[0] for url in asked} - {path.as_uri(), "data:,"} == set()
+        assert page.get_log("browser") == [], path
+
+
+def test_every_link_of_the_site_leads_somewhere(browser, site_folder):
+    checked = set()
+    for path in sorted(site_folder.glob("**/*.html")):
+        page = opened(browser, path.as_uri(), 1280, 900) if path.parent.name != "runs" or not checked else None
+        if page is None:
+            continue
+        links = page.execute_script("return [...document.querySelectorAll('a[href]')].map((a) => a.href)")
+        for address in links:
+            file, _, anchor = address.partition("#")
+            target = Path(unquote(urlparse(file).path))
+            assert target.is_file(), f"{path}: {address}"
+            if anchor and "=" not in anchor:
+                assert f'id="{anchor}"' in target.read_text(encoding="utf-8"), f"{path}: {address}"
+            checked.add(address)
+    assert len(checked) > 50
 
 
 def test_the_policy_stops_what_is_not_the_pages_own(page):
@@ -165,23 +204,22 @@ def test_rows_and_columns_are_chosen_by_axis(page):
     Select(selects["Partition"]).select_by_visible_text("iid")
     shown = [head.text for head in heads(page) if head.is_displayed()]
     assert shown == ["Method", "iid", "Time", "Compute", "Traffic", "Memory"]
-    assert len([cell for cell in all_of(page, "#table-1 tbody tr:nth-child(4) > *") if cell.is_displayed()]) == len(
-        shown
-    )
+    assert len(
+        [cell for cell in all_of(page, "#table-1 > .scroll tbody tr:nth-child(4) > *") if cell.is_displayed()]
+    ) == len(shown)
 
 
-def test_a_cell_opens_its_keys_and_commands_and_closes_by_escape(page):
+def test_a_number_leads_to_its_runs_by_keyboard_and_they_to_their_records(page):
     from selenium.webdriver.common.keys import Keys
 
-    entry = one(page, "#table-1 .entry")
-    details = one(page, f"#{entry.get_attribute('popovertarget')}")
-    assert not details.is_displayed()
-    entry.send_keys(Keys.ENTER)
-    assert details.is_displayed()
-    assert len(all_of(details, ".key")) == 3
-    assert "fedspan run seed=0" in details.text
-    one(page, "body").send_keys(Keys.ESCAPE)
-    assert not details.is_displayed()
+    one(page, "#table-1 a.entry").send_keys(Keys.ENTER)
+    assert "/runs/" in page.current_url
+    links = all_of(page, "td a")
+    assert len(links) == 3
+    assert "fedspan run seed=0" in one(page, "body").text
+    key = links[0].text
+    links[0].click()
+    assert json.loads(one(page, "pre").text)["key"] == key
 
 
 def test_a_line_can_be_hidden_in_all_panels(page):
@@ -195,13 +233,17 @@ def test_a_line_can_be_hidden_in_all_panels(page):
 
 
 @pytest.mark.parametrize("width", [360, 768, 1280])
-def test_the_page_never_scrolls_sideways_but_its_tables_do(browser, address, width):
-    page = opened(browser, address, width, 740)
-    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+def test_no_page_scrolls_sideways_but_tables_do(browser, site_folder, address, width):
+    runs = next((site_folder / "runs").iterdir())
+    shown = [site_folder / "index.html", site_folder / "compare.html", runs]
+    shown += [next((site_folder / kind).iterdir()) for kind in ("methods", "datasets")]
+    for path in [path.as_uri() for path in shown] + [address]:
+        page = opened(browser, path, width, 740)
+        assert page.execute_script("return document.documentElement.scrollWidth") <= width, path
     if width == 360:
-        scroll = one(page, "#table-1 .scroll")
+        scroll = one(page, "#table-1 > .scroll")
         assert page.execute_script("return arguments[0].scrollWidth > arguments[0].clientWidth", scroll)
-        first = one(page, "#table-1 tbody th")
+        first = one(page, "#table-1 > .scroll tbody th")
         before = first.rect["x"]
         page.execute_script("arguments[0].scrollLeft = 200", scroll)
         assert first.rect["x"] == pytest.approx(before, abs=1), "the first column stays"
@@ -210,8 +252,10 @@ def test_the_page_never_scrolls_sideways_but_its_tables_do(browser, address, wid
 
 def test_figures_are_legible_on_a_phone(browser, address):
     page = opened(browser, address, 360, 740)
-    for plot in all_of(page, ".plot"):
+    for plot in all_of(page, ".panels .plot"):
         assert 300 <= plot.rect["width"] <= 360
+        assert one(plot, "text").rect["height"] >= 10
+    for plot in all_of(page, ".drawn .plot"):
         assert one(plot, "text").rect["height"] >= 10
 
 
@@ -219,23 +263,165 @@ def luminance(colour):
     return sum(map(int, colour[colour.index("(") + 1 : -1].split(",")[:3]))
 
 
-def test_dark_and_light_follow_the_reader(browser, address):
-    for scheme, dark in (("dark", True), ("light", False)):
-        page = opened(browser, address, 1280, 900, scheme)
-        body = one(page, "body")
-        ink, paper = (luminance(body.value_of_css_property(name)) for name in ("color", "background-color"))
-        assert (ink > paper) == dark
-        axis = one(page, ".plot text")
-        assert (luminance(axis.value_of_css_property("fill")) > paper) == dark
+def test_dark_and_light_follow_the_reader(browser, site_folder, address):
+    others = [site_folder / "index.html", site_folder / "compare.html", next((site_folder / "runs").iterdir())]
+    for path in [path.as_uri() for path in others] + [address]:
+        for scheme, dark in (("dark", True), ("light", False)):
+            page = opened(browser, path, 1280, 900, scheme)
+            body = one(page, "body")
+            ink, paper = (luminance(body.value_of_css_property(name)) for name in ("color", "background-color"))
+            assert (ink > paper) == dark
+            if path == address:
+                axis = one(page, ".plot text")
+                assert (luminance(axis.value_of_css_property("fill")) > paper) == dark
 
 
-def test_without_script_everything_is_there(browser, address):
+def test_without_script_everything_is_there(browser, address, site_folder):
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         page = opened(browser, address, 1280, 900)
         assert len(rows(page)) == 6
         assert not one(page, "#table-1 .tools").is_displayed()
-        one(page, "#table-1 .entry").click()
-        assert one(page, "#table-1 .runs").is_displayed()
+        one(page, "#table-1 a.entry").click()
+        assert "/runs/" in page.current_url
+        page = opened(browser, (site_folder / "index.html").as_uri(), 1280, 900)
+        assert len(all_of(page, "#ranking tbody tr")) == 6
+        assert not one(page, "#filters").is_displayed()
     finally:
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+@pytest.fixture
+def overview(browser, site_folder):
+    return opened(browser, (site_folder / "index.html").as_uri(), 1280, 900)
+
+
+@pytest.fixture
+def compare(browser, site_folder):
+    return opened(browser, (site_folder / "compare.html").as_uri(), 1280, 900)
+
+
+def choose(page, name, value):
+    from selenium.webdriver.support.ui import Select
+
+    Select(one(page, f"select[name={name}]")).select_by_visible_text(value)
+
+
+def texts(page, selector):
+    return [found.text for found in all_of(page, selector)]
+
+
+def ranked(page):
+    return [[cell.text for cell in all_of(row, "th, td")] for row in all_of(page, "#ranking tbody tr")]
+
+
+def test_the_script_ranks_as_the_page_was_made(browser, overview, site_folder):
+    with_script = ranked(overview)
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        assert ranked(opened(browser, (site_folder / "index.html").as_uri(), 1280, 900)) == with_script
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert len(with_script) == 6
+
+
+def test_filters_choose_tasks_and_rank_anew(overview):
+    assert texts(overview, "select[name=scale] option") == ["paper", "smoke"], "scales are never mixed"
+    assert len(all_of(overview, "#results tbody tr")) == 11
+    choose(overview, "partition", "iid")
+    assert {row[4] for row in ranked(overview)} == {"1"}
+    assert len(all_of(overview, "#results tbody tr")) == len(ranked(overview)) == 6
+    assert overview.current_url.endswith("#partition=iid"), "the choice can be shared"
+    choose(overview, "partition", "all")
+    choose(overview, "scale", "smoke")
+    assert len(all_of(overview, "#results tbody tr")) == 8
+    assert all("2 rounds" in text for text in texts(overview, "#results td.task"))
+
+
+def test_a_shared_address_restores_the_choice(browser, site_folder):
+    page = opened(browser, (site_folder / "index.html").as_uri() + "#scale=smoke&alpha=0.05", 1280, 900)
+    assert all("alpha=0.05" in text for text in texts(page, "#results td.task"))
+    assert one(page, "#filters output").text == "6 of 6 methods, 6 of 19 results"
+
+
+def test_the_overview_sorts_and_filters_by_words(overview):
+    before = [row[1] for row in ranked(overview)]
+    one(all_of(overview, "#ranking thead th")[1], "button").click()
+    assert [row[1] for row in ranked(overview)] == sorted(before)
+    one(overview, "#filters input").send_keys("PROX paper")
+    shown = [row for row in all_of(overview, "#ranking tbody tr") if row.is_displayed()]
+    assert [one(row, "th").text for row in shown] == ["fedprox + feddecorr(form=paper)"]
+
+
+def test_a_board_without_results_is_named(overview):
+    assert "A board without results" in one(overview, "#boards").text
+    assert "no results yet" in one(overview, "#boards").text
+
+
+def test_two_methods_are_compared_task_by_task(compare):
+    choose(compare, "a", "fedprox + feddecorr(form=paper)")
+    choose(compare, "b", "fedprox")
+    tasks = texts(compare, "#compare tbody th")
+    assert len(tasks) == 2
+    gaps = [float(cell.get_attribute("data-v")) for cell in all_of(compare, "#compare tbody td:nth-child(4)")]
+    means = [
+        [float(c.get_attribute("data-v")) for c in all_of(row, "td")[:2]]
+        for row in all_of(compare, "#compare tbody tr")
+    ]
+    assert gaps == pytest.approx([a - b for a, b in means])
+    assert "2 common tasks: 2 higher, 0 lower" in one(compare, "#filters output").text
+    there = one(compare, ".verdict").text
+    one(compare, "#swap").click()
+    assert "0 higher, 2 lower" in one(compare, "#filters output").text
+    assert [float(c.get_attribute("data-v")) for c in all_of(compare, "#compare tbody td:nth-child(4)")] == [
+        -g for g in gaps
+    ]
+    back = one(compare, ".verdict").text
+    assert there != back or "No interval" in there
+    choose(compare, "partition", "iid")
+    assert len(all_of(compare, "#compare tbody th")) == 1
+
+
+def test_the_verdict_is_the_one_of_the_statistics(compare, site_folder):
+    choose(compare, "a", "fedavg + feddecorr(form=paper)")
+    choose(compare, "b", "fedavg + feddecorr")
+    choose(compare, "scale", "paper")
+    results = [r for s in site.found(site_folder) if s.scale == "paper" for r in s.results]
+    of = {name: {r.task: r.by_seed for r in results if r.method == name} for name in {r.method for r in results}}
+    gap = difference(of["fedavg + feddecorr(form=paper)"], of["fedavg + feddecorr"])
+    verdict = one(compare, ".verdict").text
+    if isinstance(gap, Withheld):
+        assert gap.reason in verdict
+    else:
+        assert f"{gap.mean:+.2f} points on average over {gap.tasks}" in verdict
+
+
+def test_a_comparison_can_be_shared(compare, browser):
+    choose(compare, "a", "fedprox")
+    address = compare.current_url
+    page = opened(browser, "about:blank", 1280, 900)
+    page = opened(browser, address, 1280, 900)
+    assert page.execute_script("return document.querySelector('[name=a]').selectedOptions[0].text") == "fedprox"
+
+
+def test_every_page_has_a_title_one_heading_and_named_controls(browser, site_folder):
+    paths = [site_folder / "index.html", site_folder / "compare.html", site_folder / "example" / "index.html"]
+    paths += [next((site_folder / kind).iterdir()) for kind in ("methods", "datasets", "runs")]
+    for path in paths:
+        page = opened(browser, path.as_uri(), 1280, 900)
+        assert page.title.endswith("FedSpan")
+        assert len(all_of(page, "h1")) == 1
+        for control in all_of(page, "input, select, button, a[href], [tabindex='0']"):
+            if control.is_displayed():
+                assert control.accessible_name, f"{path}: {control.get_attribute('outerHTML')[:200]}"
+
+
+def test_print_leaves_out_what_paper_cannot_do(page):
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert not one(page, "#table-1 .tools").is_displayed()
+        assert not one(page, "nav").is_displayed()
+        assert one(page, "#table-1 > .scroll").value_of_css_property("overflow") == "visible"
+        assert page.execute_cdp_cmd("Page.printToPDF", {})["data"]
+    finally:
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

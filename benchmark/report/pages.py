@@ -1,0 +1,104 @@
+"""Pages from templates: no network, every text escaped, their own style and script allowed by their hashes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from benchmark.report import render_text
+from benchmark.report.axes import named, title
+from benchmark.report.diagrams import row_text
+from benchmark.report.table import COST_COLUMNS, write_bytes, write_seconds
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["breakable"] = breakable
+    environment.filters["coded"] = coded
+    environment.filters["title"] = title
+    environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)
+    environment.globals.update(
+        entry_text=render_text.entry_text,
+        state_text=render_text.state_text,
+        count_text=render_text.count_text,
+        signed=render_text.signed,
+        row_text=row_text,
+        write_bytes=write_bytes,
+        write_seconds=write_seconds,
+        cost_columns=COST_COLUMNS,
+        finite=math.isfinite,
+        named=named,
+    )
+    return environment
+
+
+def breakable(label: str) -> Markup:
+    """Return a label, escaped, that may break before its settings."""
+    return Markup("<wbr>(").join(escape(part) for part in label.split("("))
+
+
+def coded(docstring: str) -> Markup:
+    """Return a docstring, escaped, whose ``names`` are set as code."""
+    parts = re.split(r"``(.+?)``", docstring)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if i % 2 else escape(part) for i, part in enumerate(parts)
+    )
+
+
+@dataclass(frozen=True)
+class Inline:
+    """A style sheet or script inside a page, and the hash by which the page's policy allows it."""
+
+    code: Markup
+    hash: str
+
+
+@cache
+def inline(name: str) -> Inline:
+    """Return one that lies beside the templates."""
+    code = (TEMPLATES / name).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    return Inline(Markup(code), f"sha256-{digest}")
+
+
+def render(template: str, root: str, place: str, heading: str, active: bool = True, **values: Any) -> bytes:
+    """Return a page; `root` leads from its folder to that of the site, `place` is its part of the site.
+
+    A page that is not `active` has no script, and no style for tables that can be sorted.
+    """
+    styles = [inline("base.css"), *([inline("site.css")] if active else [])]
+    page = _environment().get_template(template)
+    script = inline("site.js") if active else None
+    return page.render(styles=styles, script=script, root=root, place=place, heading=heading, **values).encode()
+
+
+def embedded(data: Any) -> Markup:
+    """Return JSON that can stand inside a script element."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
+
+
+def slug(name: str) -> str:
+    """Return a file name for a method or a dataset, different for different names."""
+    plain = re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-")
+    same = re.fullmatch(r"[a-z0-9_]+( \+ [a-z0-9_]+)*", name) is not None
+    return plain if same else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -1,0 +1,40 @@
+"""Pictures of the partitions that a site's results were measured on, drawn once each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmark import show
+from benchmark.board import Planned
+from benchmark.errors import CorruptFile, Incompatible, UserError
+from benchmark.report.pages import slug
+from benchmark.report.report import put
+from benchmark.report.site import MOST_PICTURES
+
+
+def draw(cells: Sequence[Planned], folder: Path, data: Path) -> None:
+    """Draw how the images of `cells` spread, one picture per dataset, partition and number of clients.
+
+    `data` is where datasets lie; of those that are not on this machine nothing is drawn.
+    """
+    wanted: dict[str, dict[str, Planned]] = {}
+    for planned in cells:
+        cell = planned.cell
+        key = slug(f"{cell.dataset.label()} {cell.partition.label()} {cell.clients}")
+        wanted.setdefault(cell.dataset.name, {}).setdefault(key, planned)
+    for name, pictures in wanted.items():
+        for key, planned in list(pictures.items())[:MOST_PICTURES]:
+            path = folder / f"{slug(name)}.{key}.svg"
+            if path.exists():
+                continue
+            try:
+                shares = show.shares(planned.cell, data)
+            except (CorruptFile, Incompatible, UserError):
+                break
+            put(path, show.svg(shares))
+            put(
+                path.with_suffix(".json"),
+                json.dumps({"title": shares.title, "words": "; ".join(shares.facts)}).encode(),
+            )

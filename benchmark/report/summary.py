@@ -1,0 +1,230 @@
+"""What a board's records say about each method on each task, small enough for pages over all boards.
+
+Boards name the same method differently (each shows what varies on it), so results carry names of their own:
+a method by its components and what differs from their defaults, a task by everything that all methods share on it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from benchmark.board import Board, Planned
+from benchmark.config import option, tuned
+from benchmark.registry import defaults_of
+from benchmark.report.axes import text
+from benchmark.report.frame import COSTS
+
+FILE = "results.json"
+STAGES = ("personalised", "calibrated", "trained")  # the last one that a method has is its result
+OF_THE_TASK = ("rounds", "local_epochs", "eval_every")  # of a protocol; the rest is a setting of the method
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all methods share that are compared with each other."""
+
+    dataset: str
+    partition: str
+    alpha: float | None
+    clients: int
+    participation: float
+    model: str
+    protocol: str
+    rounds: int
+    local_epochs: int
+    scale: str
+    digest: str  # of the dataset, so that other images are another task
+
+    @property
+    def label(self) -> str:
+        """A short text for people."""
+        part = "" if self.participation == 1 else f" ({self.participation:.0%} a round)"
+        epochs = f"{self.rounds} rounds" + (f" of {self.local_epochs} epochs" if self.local_epochs != 1 else "")
+        return (
+            f"{self.dataset}, {self.partition}, {self.clients} clients{part}, {self.model}, {self.protocol}, {epochs}"
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """All seeds of one method on one task: accuracies in percent of `stage`, mean cost (None where unknown).
+
+    `point` names the page of its runs; `family` is the method without its settings.
+    """
+
+    point: str
+    family: str
+    method: str
+    task: Task
+    stage: str
+    seeds: dict[str, float]
+    asked: int
+    cost: dict[str, float | None]
+
+    @property
+    def mean(self) -> float:
+        """The mean over the seeds."""
+        return math.fsum(self.seeds.values()) / len(self.seeds)
+
+    @property
+    def std(self) -> float | None:
+        """The sample standard deviation, None below two seeds."""
+        if len(self.seeds) < 2:
+            return None
+        return math.sqrt(math.fsum((value - self.mean) ** 2 for value in self.seeds.values()) / (len(self.seeds) - 1))
+
+    @property
+    def by_seed(self) -> dict[int, float]:
+        """The accuracies by the seed's number."""
+        return {int(seed): value for seed, value in self.seeds.items()}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One page of a board: what it is, where it is in the site, and its results."""
+
+    board: str
+    title: str
+    description: str
+    scale: str
+    page: str
+    counts: dict[str, int]
+    results: tuple[Result, ...]
+
+
+def summarise(board: Board, cells: Sequence[Planned], frame: pd.DataFrame, page: str) -> Summary:
+    """Return what the page of a board adds to the site; `frame` is that of `collect` for `cells`."""
+    groups: dict[str, list[Any]] = {}
+    for planned, row in zip(cells, frame.itertuples(index=False), strict=True):
+        if row.status in ("done", "missing"):
+            groups.setdefault(str(row.point), []).append((planned, row))
+    results = [found for point, runs in groups.items() for found in _results(point, runs)]
+    return Summary(
+        board.name,
+        board.title,
+        board.description,
+        ", ".join(dict.fromkeys(planned.cell.scale for planned in cells)),
+        page,
+        {str(status): int(count) for status, count in frame["status"].value_counts().sort_index().items()},
+        tuple(results),
+    )
+
+
+def _results(point: str, runs: Sequence[tuple[Planned, Any]]) -> Iterator[Result]:
+    """Yield the result of a method on a task, one for each digest of the dataset that its runs have seen."""
+    planned = runs[0][0]
+    done = [(str(row.dataset_digest or "")[:12], stage, row) for _, row in runs if (stage := _stage(row.scores))]
+    for digest, stage in dict.fromkeys((digest, stage) for digest, stage, _ in done):
+        mine = [row for *kind, row in done if kind == [digest, stage]]
+        known = {name: [v for row in mine if math.isfinite(v := getattr(row, name))] for name in COSTS}
+        yield Result(
+            point,
+            family_of(planned),
+            method_name(planned),
+            task_of(planned, digest),
+            stage,
+            {str(row.seed): float(row.scores[stage]["accuracy"]) for row in mine},
+            len(runs),
+            {name: math.fsum(values) / len(values) if values else None for name, values in known.items()},
+        )
+
+
+def _stage(scores: Mapping[str, Mapping[str, Any]]) -> str:
+    return next((stage for stage in STAGES if scores.get(stage, {}).get("accuracy") is not None), "")
+
+
+def task_of(planned: Planned, digest: str = "") -> Task:
+    """Return the task of a cell; `digest` is that of its dataset."""
+    cell = planned.cell
+    alpha = cell.partition.what().get("alpha")
+    return Task(
+        cell.dataset.label(),
+        _partition(cell.partition.label(), alpha),
+        float(alpha) if isinstance(alpha, (int, float)) else None,
+        cell.clients,
+        cell.participation,
+        cell.model.label(),
+        str(planned.overrides.get("protocol", "default")),
+        cell.protocol.rounds,
+        cell.protocol.local_epochs,
+        cell.scale,
+        digest,
+    )
+
+
+def _partition(label: str, alpha: Any) -> str:
+    """Return a partition's label with its alpha, which matters even where it is the default."""
+    if alpha is None or "alpha=" in label:
+        return label
+    name, _, rest = label.partition("(")
+    return f"{name}(alpha={text(alpha)}{', ' + rest if rest else ')'}"
+
+
+def family_of(planned: Planned) -> str:
+    """Return the method by the names of its components alone."""
+    return " + ".join(component.name for component in (planned.cell.algorithm, *planned.cell.addons))
+
+
+def method_name(planned: Planned) -> str:
+    """Return the method with the settings that are neither defaults nor what its protocol tunes for it."""
+    cell, expected = planned.cell, _tuned(planned)
+    names = []
+    for component in (cell.algorithm, *cell.addons):
+        prefix = "algorithm" if component is cell.algorithm else f"addon.{component.name}"
+        defaults = defaults_of(type(component))
+        shown = [
+            f"{field}={text(value)}"
+            for field, value in component.what().items()
+            if field in defaults
+            and text(value) not in (text(defaults[field]), text(expected.get(f"{prefix}.{field}", defaults[field])))
+        ]
+        names.append(f"{component.name}({', '.join(shown)})" if shown else component.name)
+    preset = option("protocol", str(planned.overrides.get("protocol", "default")))
+    changed = [
+        f"{field}={text(value)}"
+        for field, value in cell.what["protocol"].items()
+        if field in preset
+        and field not in OF_THE_TASK
+        and text(value) not in (text(preset[field]), text(expected.get(f"protocol.{field}", preset[field])))
+    ]
+    return " + ".join(names) + (f", {', '.join(changed)}" if changed else "")
+
+
+def _tuned(planned: Planned) -> dict[str, Any]:
+    """Return the settings that the cell's protocol tunes for its method, whatever was asked for."""
+    kept = {
+        key: value
+        for key, value in planned.overrides.items()
+        if key != "seed" and not key.startswith(("algorithm.", "addon.", "protocol."))
+    }
+    return _tuned_for(json.dumps(kept, sort_keys=True))
+
+
+@cache
+def _tuned_for(overrides: str) -> dict[str, Any]:
+    return tuned(json.loads(overrides))
+
+
+def to_json(summary: Summary) -> str:
+    """Return a summary as JSON, the same text for the same records."""
+    return json.dumps(asdict(summary), ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def read(path: Path) -> Summary | None:
+    """Return the summary that a page of the site left, None if there is none of this version."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        results = tuple(Result(**{**one, "task": Task(**one["task"])}) for one in raw.pop("results"))
+        return Summary(
+            **{field.name: raw[field.name] for field in fields(Summary) if field.name != "results"}, results=results
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
