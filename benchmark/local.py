@@ -18,7 +18,7 @@ from benchmark.meter import Meter
 from benchmark.net import Net, buffers_of, parameters_of
 from benchmark.sgd import SGD
 from benchmark.state import Paths, Row, State
-from benchmark.tree import Tree, clone, to_device
+from benchmark.tree import Tree, clone, finite, to_device
 
 
 @dataclass(frozen=True)
@@ -181,11 +181,13 @@ class LocalTrainer:
     ) -> Finished:
         """Return what a client whose trained weights are in the net hands back; `total` is its loss over images.
 
-        Raises `Diverged` if that is not finite.
+        Raises `Diverged` if that or a weight is not finite.
         """
         loss = total / max(images, 1)
         if not math.isfinite(loss):
             raise Diverged(f"round {state.round + 1}, client {client}: the training loss is {loss}")
+        if not finite(self.params):  # the last step can do it without a loss that tells
+            raise Diverged(f"round {state.round + 1}, client {client}: the trained weights are not finite")
         n = self.data.size(client)
         delta = {path: self.params[path].detach() - start[path] for path in self.paths.shared}
         uploads: dict[str, Upload] = {name: {} for name in states}

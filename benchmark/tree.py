@@ -73,7 +73,8 @@ def nbytes(a: Mapping[str, Tensor]) -> int:
 
 def finite(a: Mapping[str, Tensor]) -> bool:
     """Tell whether every number of the tree is finite."""
-    return all(bool(torch.isfinite(leaf).all()) for leaf in a.values() if leaf.is_floating_point())
+    found = [torch.isfinite(leaf).all() for leaf in a.values() if leaf.is_floating_point()]
+    return not found or bool(torch.stack(found).all())  # read once: on CUDA each reading would wait for the device
 
 
 def digest(a: Mapping[str, Tensor]) -> str:

@@ -291,6 +291,22 @@ def test_a_loss_that_is_no_number_is_told_with_its_round_and_client():
         run.trainer.train(run.state, 4)
 
 
+@pytest.mark.parametrize("travels", [True, False])
+def test_a_last_step_into_infinity_is_told_with_its_round_and_client(travels):
+    """No loss is computed after it; the weights may travel or stay."""
+
+    class Leap(FedAvg):
+        def grads(self, grads, step):
+            return {path: torch.full_like(leaf, float("inf")) for path, leaf in grads.items()}
+
+        def shared(self, path, module):
+            return travels
+
+    run = start(toy_cell(Leap(), protocol={"local_epochs": 1, "batch_size": 94}))
+    with pytest.raises(Diverged, match="round 1, client 4: the trained weights are not finite"):
+        run.trainer.train(run.state, 4)
+
+
 def test_training_leaves_the_global_state_alone():
     run = start(toy_cell(model=NormNet()))
     before = weights(run)
