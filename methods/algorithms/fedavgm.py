@@ -17,9 +17,9 @@ class FedAvgM(Component):
     Plain steps grow to 1 / (1 - rho) times FedAvg's, damped ones to FedAvg's, from a first one of 1 - rho.
 
     The code released with FedDecorr 2023 is damped, and so is the default. rho is that paper's, App. F (tuned over
-    0.1, 0.5, 0.9; its CIFAR10 scripts use 0.9). Hsu et al. are plain, with rho 0.7 to 0.997. The released code
-    also gives momentum to BatchNorm's running statistics, which can push a variance out of the clients' range;
-    here they are averaged.
+    0.1, 0.5, 0.9; its CIFAR10 scripts use 0.9). Hsu et al. are plain, with rho of 0.7, 0.9, 0.97, 0.99 and
+    0.997 and Nesterov's form in the experiments. The released code also gives momentum to BatchNorm's running
+    statistics, which can push a variance out of the clients' range; here they are averaged.
     """
 
     rho: float = 0.5

@@ -12,11 +12,12 @@ class FedExp(Component):
     """Jhunjhunwala et al. 2023 (ICLR), Algorithm 1: extrapolate more, the more the clients' updates disagree.
 
     ``w = w + eta D`` with ``eta = max(1, mean ||D_i||^2 / (2 (||D||^2 + epsilon)))``, norms over weights only, both
-    means weighted by numbers of samples as in the authors' code. epsilon 10^-3 is the paper's for CIFAR10 and
-    CIFAR100 (0.1 for EMNIST; tuned over 10^-3 to 10^-1).
+    means weighted by numbers of samples as in the authors' code, which has epsilon 10^-3 for CIFAR10 and CIFAR100
+    and 0.1 for EMNIST.
 
-    The authors score the mean of the last two models and let epsilon decay; here the last model is scored and
-    epsilon is constant. In the code released with FedDecorr 2023 step counters enter the norms, so its eta stays 1.
+    That code also multiplies epsilon by the number of participants, lets it decay by 0.998^2 per round, and scores the
+    mean of the last two models; here epsilon is constant, as in the paper, and the last model is scored. In the code
+    released with FedDecorr 2023 step counters enter the norms, so its eta stays 1.
     """
 
     epsilon: float = 1e-3
