@@ -23,7 +23,8 @@ Record = dict[str, Any]
 STATUSES = ("done", "skipped", "diverged", "failed")
 FIELDS = ("schema", "key", "spec", "status", "reason", "scores", "curve", "compute", "provenance")
 LIMIT_BYTES = 64 * 1024
-SIDECARS = {"spectra": ".spectra.json", "diagnostics": ".diagnostics.json"}  # of what a record may hold besides
+# What leaves a record that is too large, in this order.
+SIDECARS = {name: f".{name}.json" for name in ("spectra", "diagnostics", "curve", "compute")}
 TRAINED_BYTES = 2 * 2**30  # of trained models that are kept for cells with the same training
 
 
@@ -184,7 +185,7 @@ class Results:
     def write(self, record: Record) -> None:
         """Keep a record. `failed` goes to the failures and is tried again next time; the rest is final.
 
-        A record over 64 KiB keeps its spectra, and its diagnostics, in sidecar files named in it.
+        A record over 64 KiB keeps its spectra, then its diagnostics, curve and compute, in sidecar files named in it.
         """
         key = record["key"]
         validate(record, key)

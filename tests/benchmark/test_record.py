@@ -83,6 +83,17 @@ def test_what_was_left_of_earlier_attempts_goes_with_the_record(results, record)
     assert not results.checkpoint(record["key"]).exists()
 
 
+@pytest.mark.parametrize("rounds", [2_000, 20_000])
+def test_thousands_of_evaluated_rounds_go_to_sidecars(results, record, rounds):
+    values = [k / 7 for k in range(rounds)]
+    curve = dict.fromkeys(record["curve"], values) | {"round": list(range(1, rounds + 1))}
+    long = {**record, "curve": curve, "compute": {**record["compute"], "seconds_at_round": values}}
+    results.write(long)
+    assert results.path(record["key"]).stat().st_size <= 64 * 1024
+    assert results.read(record["key"]) == long
+    assert list(results.all()) == [long]
+
+
 def test_long_spectra_go_to_a_sidecar_that_the_record_names(results, record):
     spectra = {"global": {"singular_values": [1 / (i + 1) for i in range(LIMIT_BYTES // 10)]}}
     long = {**record, "spectra": spectra}
