@@ -1,4 +1,4 @@
-"""Accuracy per round and singular values: one panel per column, one line per row, mean and band over seeds."""
+"""Figures as files and as parts of a page, in one style that is safe for colour-blind readers."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import math
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes as Plot
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from benchmark.board import Figure
-from benchmark.errors import UserError
-from benchmark.report.axes import Axes, named
-from benchmark.report.table import arrange
+from benchmark.report.panels import VIEW, Drawing, Panel, draw
+
+__all__ = ["description", "draw", "embed", "files", "inline", "save"]
 
 # Okabe and Ito (2008), without black and yellow: told apart with the common colour vision deficiencies.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6E7781")
@@ -55,124 +54,10 @@ STYLE = {
     "svg.hashsalt": "fedspan",
     "pdf.fonttype": 42,
 }
-PANEL = (3.3, 2.5)  # inches
+PANEL = (3.45, 2.5)  # inches
 MOST_ACROSS = 3
-MOST_LINES = len(COLOURS) * len(DASHES)  # that can be told apart
-MOST_PANELS = 24
-FLOOR = 1e-12  # singular values below this share of the largest are rounding noise
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What a figure draws: its axes' names, and the setting that makes records hold it."""
-
-    x: str
-    y: str
-    column: str
-    lacking: str
-    remark: str = ""
-
-
-KINDS = {
-    "accuracy": Kind(
-        "Round", "Test accuracy (%)", "curve", "no accuracy per round (their clients keep their own weights)"
-    ),
-    "spectrum": Kind(
-        "Index k",
-        "Natural log of singular value k",
-        "spectrum",
-        "no spectra; set diagnostics.spectra=true",
-        " Values below 1e-12 of the largest are rounding noise and are drawn at that floor.",
-    ),
-}
-
-
-@dataclass(frozen=True)
-class Line:
-    """Mean and sample standard deviation of `n` seeds at each x; `number` is the row, the same in every panel."""
-
-    number: int
-    label: str
-    x: np.ndarray
-    mean: np.ndarray
-    std: np.ndarray
-    n: int
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One column."""
-
-    title: str
-    lines: tuple[Line, ...]
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure ready to be drawn; `labels` are its rows."""
-
-    number: int
-    title: str
-    kind: Kind
-    labels: tuple[str, ...]
-    panels: tuple[Panel, ...]
-    problems: tuple[str, ...]
-
-    @property
-    def caption(self) -> str:
-        """One line that says what is drawn."""
-        over = f"{self.kind.x[0].lower()}{self.kind.x[1:]}"
-        return (
-            f"{self.kind.y} over {over}: mean of the seeds, shaded ± one sample standard deviation.{self.kind.remark}"
-        )
-
-
-def draw(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -> Drawing:
-    """Return what a figure of the board shows; raise `UserError` if it cannot be made."""
-    arranged = arrange(frame, axes, figure)
-    if figure.kind not in KINDS:
-        raise UserError(f"a figure of kind '{figure.kind}' cannot be drawn yet")
-    kind = KINDS[figure.kind]
-    done = arranged.runs[arranged.runs["state"] == "done"]
-    lacking = done[done[kind.column].isna()]
-    problems = list(arranged.problems)
-    if not lacking.empty:
-        problems.append(
-            f"{len(lacking)} of {len(done)} finished records hold {kind.lacking} (first: {lacking['key'].iloc[0]})"
-        )
-
-    def text(names: Sequence[str], labels: Sequence[str], otherwise: str) -> str:
-        return ", ".join(named(axis, label) for axis, label in zip(names, labels, strict=True)) or otherwise
-
-    rows = {row: i for i, row in enumerate(dict.fromkeys(arranged.runs["row"]))}
-    columns = list(dict.fromkeys(arranged.runs["column"]))
-    for found, most, what in ((len(rows), MOST_LINES, "lines"), (len(columns), MOST_PANELS, "panels")):
-        if found > most:
-            raise UserError(f"{found} {what} cannot be told apart, {most} can; choose some with where")
-    labels = tuple(text(figure.rows, row, "all") for row in rows)
-    drawable = done[done[kind.column].notna()]
-    groups = {place: list(group) for place, group in drawable.groupby(["column", "row"], sort=False)[kind.column]}
-    panels = []
-    for column in columns:
-        lines = tuple(
-            _line(i, labels[i], groups[column, row], figure.kind) for row, i in rows.items() if (column, row) in groups
-        )
-        panels.append(Panel(text(figure.columns, column, ""), lines))
-    return Drawing(number, figure.title or kind.y, kind, labels, tuple(panels), tuple(problems))
-
-
-def _line(number: int, label: str, runs: list[Any], kind: str) -> Line:
-    if kind == "spectrum":
-        size = min(map(len, runs))
-        x = np.arange(1, size + 1, dtype=np.float64)
-        floors = [FLOOR * max(float(values[0]), 1e-300) for values in runs]
-        ys = np.array([np.log(np.maximum(values[:size], floor)) for values, floor in zip(runs, floors, strict=True)])
-    else:
-        shared = sorted(set.intersection(*({*rounds.tolist()} for rounds, _ in runs)))
-        x = np.array(shared)
-        ys = np.array([np.asarray(values)[np.searchsorted(rounds, x)] for rounds, values in runs])
-    std = ys.std(axis=0, ddof=1) if len(ys) > 1 else np.zeros_like(x)
-    return Line(number, label, x, ys.mean(axis=0), std, len(ys))
+MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*", "<", ">")
+SHADES = LinearSegmentedColormap.from_list("shades", ["#FFFFFF", COLOURS[0], "#001B2E"])
 
 
 def _look(number: int) -> dict[str, Any]:
@@ -183,17 +68,31 @@ def _look(number: int) -> dict[str, Any]:
 
 
 def _limits(drawing: Drawing) -> tuple[float, float] | None:
-    """Return the range of y over all panels, with a little air."""
+    """Return the range of y over all panels, with a little air; bars stand on 0."""
     lows = [float((line.mean - line.std).min()) for panel in drawing.panels for line in panel.lines if len(line.x)]
     highs = [float((line.mean + line.std).max()) for panel in drawing.panels for line in panel.lines if len(line.x)]
     if not lows:
         return None
     low, high = min(lows), max(highs)
+    if drawing.kind.style == "bars":
+        low = min(low, 0.0)
     air = 0.04 * (high - low) or 1.0
-    return low - air, high + air
+    return (low if low == 0 else low - air), high + air
 
 
 def _plot(plot: Plot, drawing: Drawing, panel: Panel, limits: tuple[float, float] | None) -> None:
+    kinds = {"bars": _plot_bars, "map": _plot_map, "points": _plot_points, "sphere": _plot_sphere}
+    if panel.empty:
+        plot.text(0.5, 0.5, "no finished run", transform=plot.transAxes, ha="center", va="center")
+    kinds.get(drawing.kind.style, _plot_lines)(plot, drawing, panel)
+    if limits:
+        plot.set_ylim(*limits)
+    if panel.note:
+        plot.text(0.98, 0.97, panel.note, transform=plot.transAxes, ha="right", va="top")
+    plot.set_xlabel(drawing.kind.x)
+
+
+def _plot_lines(plot: Plot, drawing: Drawing, panel: Panel) -> None:
     for line in panel.lines:
         look = _look(line.number)
         if line.n > 1 and len(line.x) > 1:
@@ -202,16 +101,80 @@ def _plot(plot: Plot, drawing: Drawing, panel: Panel, limits: tuple[float, float
                 np.concatenate([line.x, line.x[::-1]]), edge, color=look["color"], alpha=0.16, linewidth=0
             )
             band.set_gid(f"band-{line.number}")
-        (drawn,) = plot.plot(line.x, line.mean, marker="o" if len(line.x) == 1 else "", markersize=4, **look)
+        marker = "o" if len(line.x) == 1 or drawing.ticks else ""
+        (drawn,) = plot.plot(line.x, line.mean, marker=marker, markersize=4, **look)
         drawn.set_gid(f"line-{line.number}")
-    if not panel.lines:
-        plot.text(0.5, 0.5, "no finished run", transform=plot.transAxes, ha="center", va="center")
-    if limits:
-        plot.set_ylim(*limits)
     plot.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     plot.yaxis.set_major_locator(MaxNLocator(nbins=6))
     plot.margins(x=0.02)
-    plot.set_xlabel(drawing.kind.x)
+    _name_places(plot, drawing.ticks, 0.3)
+
+
+def _plot_bars(plot: Plot, drawing: Drawing, panel: Panel) -> None:
+    width = 0.8 / max(len(drawing.labels), 1)
+    for line in panel.lines:
+        x = line.x + (line.number - (len(drawing.labels) - 1) / 2) * width
+        bars = plot.bar(x, line.mean, 0.9 * width, color=COLOURS[line.number % len(COLOURS)], linewidth=0)
+        for bar in bars:
+            bar.set_gid(f"line-{line.number}")
+        for place, mean, std in zip(x, line.mean, line.std, strict=True):
+            (whisker,) = plot.plot([place, place], [mean - std, mean + std], color=INK, linewidth=1)
+            whisker.set_gid(f"line-{line.number}")
+    plot.yaxis.set_major_locator(MaxNLocator(nbins=6))
+    _name_places(plot, drawing.ticks, 0.5)
+
+
+def _name_places(plot: Plot, ticks: Sequence[str], air: float) -> None:
+    if ticks:
+        plot.set_xticks(range(len(ticks)), ticks, fontsize=min(9, 60 / max(8, *(len(tick) for tick in ticks)) + 4))
+        plot.set_xlim(-air, len(ticks) - 1 + air)
+
+
+def _plot_map(plot: Plot, drawing: Drawing, panel: Panel) -> None:
+    if panel.shades is not None:
+        places = np.arange(len(panel.shades) + 1) + 0.5
+        plot.pcolormesh(places, places, panel.shades, cmap=SHADES, vmin=0, vmax=1, edgecolors=GRID, linewidth=0.3)
+        plot.invert_yaxis()
+    plot.set_aspect("equal")
+    plot.grid(False)
+    plot.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    plot.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+
+
+def _plot_points(plot: Plot, drawing: Drawing, panel: Panel) -> None:
+    for points in panel.points:
+        for far in (True, False):
+            xy = points.xy[points.far == far]
+            (drawn,) = plot.plot(
+                xy[:, 0], xy[:, 1], linestyle="", marker=MARKERS[points.mark % len(MARKERS)], markersize=3.5,
+                color=COLOURS[points.number % len(COLOURS)], alpha=0.25 if far else 0.85, markeredgewidth=0,
+            )  # fmt: skip
+            drawn.set_gid(f"line-{points.number}")
+    plot.grid(False)
+    plot.set_xticks([])
+    plot.set_yticks([])
+    plot.spines["bottom"].set_visible(False)
+
+
+def _plot_sphere(plot: Plot, drawing: Drawing, panel: Panel) -> None:
+    angle = np.linspace(0, 2 * np.pi, 181)
+    plot.plot(np.cos(angle), np.sin(angle), color=GRID, linewidth=1)
+    plot.plot(np.cos(angle), np.sin(angle) * np.sin(VIEW[1]), color=GRID, linewidth=0.7)
+    _plot_points(plot, drawing, panel)
+    plot.set_aspect("equal")
+    plot.set_xlim(-1.15, 1.15)
+    plot.set_ylim(-1.15, 1.15)
+
+
+def _handle(drawing: Drawing, number: int) -> Any:
+    """Return what stands before a label in the legend of the files."""
+    marks = {points.number: points.mark for panel in drawing.panels for points in panel.points}
+    if number in marks:
+        marker = MARKERS[marks[number] % len(MARKERS)]
+        return Line2D([], [], linestyle="", marker=marker, markersize=5, color=COLOURS[number % len(COLOURS)])
+    if drawing.kind.style == "bars":
+        return Line2D([], [], linestyle="", marker="s", markersize=7, color=COLOURS[number % len(COLOURS)])
+    return Line2D([], [], **_look(number))
 
 
 def files(drawing: Drawing) -> dict[str, bytes]:
@@ -219,9 +182,9 @@ def files(drawing: Drawing) -> dict[str, bytes]:
     with matplotlib.rc_context(STYLE):
         across = min(MOST_ACROSS, len(drawing.panels))
         down = math.ceil(len(drawing.panels) / across)
-        longest = max(map(len, drawing.labels))
+        longest = max(map(len, drawing.labels), default=0)
         legend_columns = max(1, min(len(drawing.labels), int(across * PANEL[0] / (0.55 + 0.075 * longest))))
-        legend = 0.2 * math.ceil(len(drawing.labels) / legend_columns) + 0.15
+        legend = 0.2 * math.ceil(len(drawing.labels) / legend_columns) + 0.15 if drawing.labels else 0
         width, height = across * PANEL[0], down * PANEL[1] + legend
         canvas = Canvas(figsize=(width, height))
         FigureCanvasAgg(canvas)
@@ -230,21 +193,23 @@ def files(drawing: Drawing) -> dict[str, bytes]:
             left, top = (i % across) * PANEL[0], (i // across) * PANEL[1]
             plot = canvas.add_axes(
                 (
-                    (left + 0.55) / width,
+                    (left + 0.7) / width,
                     (height - top - PANEL[1] + 0.5) / height,
-                    (PANEL[0] - 0.7) / width,
+                    (PANEL[0] - 0.85) / width,
                     (PANEL[1] - 0.85) / height,
                 )
             )
             _plot(plot, drawing, panel, limits)
-            plot.set_title(panel.title, fontsize=9.5)
+            plot.set_title(panel.title, fontsize=min(9.5, 9.5 * 44 / max(len(panel.title), 1)))
             if i % across == 0:
                 plot.set_ylabel(drawing.kind.y)
             else:
                 plot.tick_params(labelleft=False)
-        handles = [matplotlib.lines.Line2D([], [], **_look(i)) for i in range(len(drawing.labels))]
-        # A space in front, because matplotlib leaves labels out that start with an underscore.
-        canvas.legend(handles, [f" {label}" for label in drawing.labels], loc="lower center", ncols=legend_columns)
+        if drawing.labels:
+            handles = [_handle(drawing, i) for i in range(len(drawing.labels))]
+            # A space in front, because matplotlib leaves labels out that start with an underscore.
+            labels = [f" {label}" for label in drawing.labels]
+            canvas.legend(handles, labels, loc="lower center", ncols=legend_columns)
         return {
             "svg": save(canvas, "svg", {"Date": None}),
             "pdf": save(canvas, "pdf", {"CreationDate": None, "ModDate": None}),
@@ -279,13 +244,27 @@ def inline(drawing: Drawing) -> list[str]:
 
 def description(drawing: Drawing, panel: Panel) -> str:
     """Return a panel in words."""
-    if not panel.lines:
+    if panel.empty:
         return "No finished run."
+    if panel.shades is not None:
+        diagonal = np.diagonal(panel.shades)
+        return f"{drawing.caption} On the diagonal: {', '.join(f'{value:.2f}' for value in diagonal)}."
+    if panel.points:
+        counts = [f"{points.label}: {len(points.xy)} points" for points in panel.points]
+        return f"{drawing.caption} {'; '.join(counts)}."
+    if drawing.ticks:
+        values = [
+            f"{line.label}: "
+            + ", ".join(f"{mean:.4g} at {drawing.ticks[int(x)]}" for x, mean in zip(line.x, line.mean, strict=True))
+            for line in panel.lines
+        ]
+        return f"{drawing.kind.y}. {'; '.join(values)}."
     ends = [
         f"{line.label}: from {line.mean[0]:.1f} to {line.mean[-1]:.1f} at {drawing.kind.x.lower()} {line.x[-1]:.0f}"
         for line in panel.lines
     ]
-    return f"{drawing.kind.y}. {'; '.join(ends)}."
+    note = f" {panel.note}." if panel.note else ""
+    return f"{drawing.kind.y}. {'; '.join(ends)}.{note}"
 
 
 def _page_colour(colour: str) -> str:

@@ -4,7 +4,7 @@ import pytest
 from benchmark.board import Figure
 from benchmark.errors import UserError
 from benchmark.report.axes import Axes
-from benchmark.report.figures import COLOURS, DASHES, _look, description, draw, inline
+from benchmark.report.figures import COLOURS, DASHES, _look, description, draw, files, inline
 from benchmark.report.frame import collect
 from tests.report.made import board, cells_of, record, results_of, stopped
 
@@ -89,3 +89,88 @@ def test_inline_figures_follow_the_page_and_break_no_policy(drawn):
         for number in range(6):
             assert f"var(--line-{number})" in svg
             assert svg.count(f'data-line="{number}"') == 2, "a line and its band"
+
+
+# the papers' other figures --------------------------------------------------------------------------
+
+
+def test_local_models_have_a_panel_per_client_and_the_gap_is_named(drawn):
+    cells = cells_of(board(SEEDS))[:2]
+    spectra = {
+        "global": {"singular_values": [3.0, 1.0]},
+        "local": {str(client): {"singular_values": [4.0, 2.0]} for client in (0, 3)},
+        "gap": {"0": 0.5, "3": 0.7},
+    }
+    records = [record(planned, spectra=spectra) for planned in cells]
+    local = drawn(cells, records, Figure(kind="local_spectrum"))
+    assert [panel.title for panel in local.panels] == ["iid, client 0", "iid, client 3"]
+    np.testing.assert_allclose(local.panels[0].lines[0].mean, np.log([4.0, 2.0]))
+    assert len(drawn(cells, records, Figure(kind="local_spectrum", clients=(3,))).panels) == 1
+    [panel] = drawn(cells, records, Figure(kind="gap", rows=(), clients=(3,))).panels
+    assert panel.note == "R = 0.70"
+    assert [line.label for line in panel.lines] == ["global model", "local model of client 3"]
+    np.testing.assert_allclose(panel.lines[0].mean, np.log([3.0, 1.0]))
+
+
+def test_a_sweep_has_a_place_for_every_label_of_its_axis(drawn):
+    cells = cells_of(board({"partition": "iid", "clients": [2, 5], "algorithm": ["fedavg", "fedprox"], "seed": [0, 1]}))
+    records = [record(p, 10.0 * p.cell.clients + p.cell.seed) for p in cells]
+    drawing = drawn(cells, records, Figure(kind="sweep", x="clients"))
+    assert drawing.ticks == ("2", "5")
+    for line in drawing.panels[0].lines:
+        np.testing.assert_allclose(line.mean, [20.5, 50.5])
+        np.testing.assert_allclose(line.std, [np.std([0, 1], ddof=1)] * 2)
+    with pytest.raises(UserError, match="needs x"):
+        drawn(cells, records, Figure(kind="sweep"))
+
+
+def test_bars_are_shares_of_the_first_row_in_each_column(drawn):
+    cells = cells_of(board({"partition": "iid", "clients": [2, 5], "algorithm": ["fedavg", "fedprox"]}))
+    records = [record(p, p.cell.clients * (10.0 if p.cell.algorithm.name == "fedavg" else 5.0)) for p in cells]
+    [panel] = drawn(cells, records, Figure(kind="bars", columns=("clients",), relative=True)).panels
+    assert [list(line.mean) for line in panel.lines] == [[1.0, 1.0], [0.5, 0.5]]
+
+
+DIAGNOSTICS = {
+    "penalty": {"penalties": {"feddecorr": {"0": [0.3, 0.2], "1": [0.4, 0.1]}}},
+    "spaces": {"spaces": [[0.9, 0.1], [0.2, 0.8]]},
+    "tsne": {"embedding": {"points": [[0.0, 1.0], [2.0, 3.0]], "classes": [5, 7], "clients": [2, 2]}},
+    "sphere": {"embedding": {"points": [[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]], "classes": [0, 1], "clients": [None] * 2}},
+}
+
+
+@pytest.mark.parametrize("kind", DIAGNOSTICS)
+def test_diagnostics_are_drawn_from_the_first_seed_as_file_and_on_the_page(drawn, kind):
+    cells = cells_of(board(SEEDS))
+    records = [record(p, diagnostics=DIAGNOSTICS[kind]) for p in cells]
+    drawing = drawn(cells, records, Figure(kind=kind))
+    assert drawing.problems == ()
+    assert not drawing.panels[0].empty
+    made = files(drawing)
+    assert made == files(drawing)
+    assert made["png"].startswith(b"\x89PNG")
+    [svg] = inline(drawing)
+    assert "first seed" in drawing.caption
+    assert "style" not in svg
+
+
+@pytest.mark.parametrize("kind", [*DIAGNOSTICS, "local_spectrum", "gap"])
+def test_records_without_diagnostics_are_a_problem_that_says_what_to_set(drawn, kind):
+    cells = cells_of(board(SEEDS))
+    drawing = drawn(cells, [record(p) for p in cells], Figure(kind=kind))
+    assert "set diagnostics." in drawing.problems[0]
+    assert all(panel.empty for panel in drawing.panels)
+
+
+def test_points_behind_the_sphere_are_told_from_those_in_front(drawn):
+    cells = cells_of(board(SEEDS))[:1]
+    [panel] = drawn(cells, [record(cells[0], diagnostics=DIAGNOSTICS["sphere"])], Figure(kind="sphere")).panels
+    assert [points.label for points in panel.points] == ["class 0", "class 1"]
+    assert [bool(points.far[0]) for points in panel.points] == [False, True]
+
+
+def test_a_picture_of_one_row_refuses_two(drawn):
+    cells = cells_of(board({"partition": "iid", "algorithm": ["fedavg", "fedprox"]}))
+    records = [record(p, diagnostics=DIAGNOSTICS["spaces"]) for p in cells]
+    with pytest.raises(UserError, match="shows one row per panel, got 2; name it in columns"):
+        drawn(cells, records, Figure(kind="spaces"))

@@ -1,0 +1,443 @@
+"""What the figures show: for each kind, the panels made of a board's records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from benchmark.board import Figure
+from benchmark.errors import UserError
+from benchmark.report.axes import Axes, named, title
+from benchmark.report.table import Metric, arrange
+
+MOST_LINES = 28  # that can be told apart
+MOST_PANELS = 24
+FLOOR = 1e-12  # singular values below this share of the largest are rounding noise
+OVER_SEEDS = "mean of the seeds, shaded ± one sample standard deviation."
+FLOORED = " Values below 1e-12 of the largest are rounding noise and are drawn at that floor."
+VIEW = np.deg2rad([30.0, 20.0])  # of a sphere: azimuth and elevation
+
+Style = Literal["lines", "bars", "map", "points", "sphere"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a figure draws: its axes' names, the column of the frame, and what records lack that do not hold it."""
+
+    x: str
+    y: str
+    column: str
+    lacking: str
+    remark: str = ""
+    style: Style = "lines"
+    caption: str = ""
+
+
+KINDS = {
+    "accuracy": Kind(
+        "Round", "Test accuracy (%)", "curve", "no accuracy per round (their clients keep their own weights)"
+    ),
+    "spectrum": Kind(
+        "Index k",
+        "Natural log of singular value k",
+        "spectrum",
+        "no spectra; set diagnostics.spectra=true",
+        FLOORED,
+    ),
+    "local_spectrum": Kind(
+        "Index k",
+        "Natural log of singular value k",
+        "local_spectra",
+        "no spectra of local models; set diagnostics.spectra=true and diagnostics.clients",
+        FLOORED,
+    ),
+    "gap": Kind(
+        "Index k",
+        "Natural log of singular value k",
+        "local_spectra",
+        "no spectra of local models; set diagnostics.spectra=true and diagnostics.clients",
+        " R is the mean over k of the logarithm of local over global singular value." + FLOORED,
+    ),
+    "sweep": Kind("", "", "stages", "no such score"),
+    "bars": Kind("", "", "stages", "no such score", style="bars"),
+    "penalty": Kind(
+        "Local epoch",
+        "Penalty, weighted by its coefficient",
+        "penalties",
+        "no penalties; set diagnostics.penalties=true",
+        caption="Mean of the penalty over the images of each local epoch of the last round, one line per client; "
+        "first seed.",
+    ),
+    "spaces": Kind(
+        "k",
+        "k′",
+        "spaces",
+        "no singular spaces; set diagnostics.spaces=true",
+        style="map",
+        caption="|u_k · v_k′| of the k-th left singular vector of the product of the first layers and the k′-th right "
+        "one of the classifier: white 0, dark 1; first seed.",
+    ),
+    "sphere": Kind(
+        "",
+        "",
+        "embedding",
+        "no points on the sphere; set diagnostics.embedding=sphere",
+        style="sphere",
+        caption="Representations of test images, centred, along their three directions of largest variance, at unit "
+        "length; pale points lie on the far side; first seed.",
+    ),
+    "tsne": Kind(
+        "",
+        "",
+        "embedding",
+        "no layout of representations; set diagnostics.embedding=tsne",
+        style="points",
+        caption="Representations of test images laid out by t-SNE, all models of a panel together; first seed.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """Mean and sample standard deviation of `n` seeds at each x; `number` is the row, the same in every panel."""
+
+    number: int
+    label: str
+    x: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    n: int
+
+
+@dataclass(frozen=True)
+class Points:
+    """Points [n, 2] of one entry of the legend, `far` [n] where they lie behind; `mark` tells markers apart."""
+
+    number: int
+    label: str
+    xy: np.ndarray
+    mark: int
+    far: np.ndarray
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One column: lines (or bars), points, or a map of shades [n, n]; `note` stands in its corner."""
+
+    title: str
+    lines: tuple[Line, ...] = ()
+    note: str = ""
+    points: tuple[Points, ...] = ()
+    shades: np.ndarray | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to see."""
+        return not self.lines and not self.points and self.shades is None
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure ready to be drawn; `labels` are its rows, `ticks` name the places 0, 1, ... of x if there are any."""
+
+    number: int
+    title: str
+    kind: Kind
+    labels: tuple[str, ...]
+    panels: tuple[Panel, ...]
+    problems: tuple[str, ...]
+    ticks: tuple[str, ...] = field(default=())
+
+    @property
+    def caption(self) -> str:
+        """One line that says what is drawn."""
+        if self.kind.caption:
+            return self.kind.caption
+        over = f"{self.kind.x[:1].lower()}{self.kind.x[1:]}"
+        return f"{self.kind.y} over {over}: {OVER_SEEDS}{self.kind.remark}"
+
+
+@dataclass
+class _Parts:
+    """The finished runs of a figure that hold what it draws, by column and row."""
+
+    figure: Figure
+    kind: Kind
+    rows: tuple[tuple[str, ...], ...]
+    columns: tuple[tuple[str, ...], ...]
+    places: dict[tuple[Any, Any], pd.DataFrame]
+    problems: tuple[str, ...]
+
+    def row_label(self, row: Sequence[str]) -> str:
+        return _words(self.figure.rows, row, "all")
+
+    def column_title(self, column: Sequence[str]) -> str:
+        return _words(self.figure.columns, column, "")
+
+    def first(self, column: tuple[str, ...]) -> Any:
+        """Return what the first seed of a column's only row holds; None if nothing is there."""
+        found = [self.places[column, row] for row in self.rows if (column, row) in self.places]
+        if len(found) > 1:
+            raise UserError(
+                f"a figure of kind '{self.figure.kind}' shows one row per panel, got {len(found)}; name it in columns"
+            )
+        return found[0].sort_values("seed")[self.kind.column].iloc[0] if found else None
+
+
+def draw(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -> Drawing:
+    """Return what a figure of the board shows; raise `UserError` if it cannot be made."""
+    kind = KINDS[figure.kind]
+    if kind.column == "stages":
+        return _draw_metric(frame, axes, figure, number)
+    parts = _parts(frame, axes, figure, kind, frame[kind.column])
+    makers: Mapping[str, Callable[[_Parts], tuple[list[Panel], list[str]]]] = {
+        "local_spectrum": _local_spectra,
+        "gap": _gaps,
+        "penalty": _penalties,
+        "spaces": _spaces,
+        "sphere": _embeddings,
+        "tsne": _embeddings,
+    }
+    panels, labels = makers.get(figure.kind, _curves)(parts)
+    for found, most, what in ((len(labels), MOST_LINES, "lines"), (len(panels), MOST_PANELS, "panels")):
+        if found > most:
+            raise UserError(f"{found} {what} cannot be told apart, {most} can; choose some with where")
+    return Drawing(number, figure.title or kind.y, kind, tuple(labels), tuple(panels), parts.problems)
+
+
+def _parts(frame: pd.DataFrame, axes: Axes, figure: Figure, kind: Kind, held: pd.Series[Any]) -> _Parts:
+    arranged = arrange(frame, axes, figure)
+    done = arranged.runs[arranged.runs["state"] == "done"]
+    holds = held[done.index].notna()
+    problems = list(arranged.problems)
+    if not holds.all():
+        lacking = done[~holds]
+        problems.append(
+            f"{len(lacking)} of {len(done)} finished records hold {kind.lacking} (first: {lacking['key'].iloc[0]})"
+        )
+    places: Any = dict(iter(done[holds].groupby(["column", "row"], sort=False)))
+    return _Parts(
+        figure,
+        kind,
+        tuple(dict.fromkeys(arranged.runs["row"])),
+        tuple(dict.fromkeys(arranged.runs["column"])),
+        places,
+        tuple(problems),
+    )
+
+
+def _words(names: Sequence[str], labels: Sequence[str], otherwise: str) -> str:
+    return ", ".join(named(axis, label) for axis, label in zip(names, labels, strict=True)) or otherwise
+
+
+# one line per row -------------------------------------------------------------------------------------
+
+
+def _curves(parts: _Parts) -> tuple[list[Panel], list[str]]:
+    labels = [parts.row_label(row) for row in parts.rows]
+    make = _spectrum if parts.figure.kind == "spectrum" else _curve
+    panels = [
+        Panel(parts.column_title(column), tuple(_lines(parts, column, labels, lambda runs: make(list(runs)))))
+        for column in parts.columns
+    ]
+    return panels, labels
+
+
+def _lines(
+    parts: _Parts, column: Any, labels: Sequence[str], make: Callable[[pd.Series[Any]], tuple[np.ndarray, np.ndarray]]
+) -> Iterable[Line]:
+    for number, row in enumerate(parts.rows):
+        if (column, row) in parts.places:
+            yield _line(number, labels[number], *make(parts.places[column, row][parts.kind.column]))
+
+
+def _line(number: int, label: str, x: np.ndarray, ys: np.ndarray) -> Line:
+    std = ys.std(axis=0, ddof=1) if len(ys) > 1 else np.zeros_like(x)
+    return Line(number, label, x, ys.mean(axis=0), std, len(ys))
+
+
+def _spectrum(runs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return k [K] and the logarithm of the singular values of each seed [seeds, K]."""
+    size = min(map(len, runs))
+    floors = [FLOOR * max(float(values[0]), 1e-300) for values in runs]
+    ys = np.array([np.log(np.maximum(values[:size], floor)) for values, floor in zip(runs, floors, strict=True)])
+    return np.arange(1, size + 1, dtype=np.float64), ys
+
+
+def _curve(runs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rounds [R] that all seeds have, and the values of each seed there [seeds, R]."""
+    x = np.array(sorted(set.intersection(*({*rounds.tolist()} for rounds, _ in runs))))
+    return x, np.array([np.asarray(values)[np.searchsorted(rounds, x)] for rounds, values in runs])
+
+
+# local models -----------------------------------------------------------------------------------------
+
+
+def _kept_clients(parts: _Parts) -> list[int]:
+    """Return the clients to show: those that the figure names, or all that any record has."""
+    held = {client for runs in parts.places.values() for one in runs[parts.kind.column] for client in one}
+    return [client for client in parts.figure.clients if client in held] or sorted(held)
+
+
+def _local_spectra(parts: _Parts) -> tuple[list[Panel], list[str]]:
+    labels = [parts.row_label(row) for row in parts.rows]
+    panels = []
+    for column in parts.columns:
+        for client in _kept_clients(parts):
+            panel_title = ", ".join(filter(None, (parts.column_title(column), f"client {client}")))
+
+            def make(runs: pd.Series[Any], client: int = client) -> tuple[np.ndarray, np.ndarray]:
+                return _spectrum([one[client] for one in runs if client in one])
+
+            panels.append(Panel(panel_title, tuple(_lines(parts, column, labels, make))))
+    return panels, labels
+
+
+def _gaps(parts: _Parts) -> tuple[list[Panel], list[str]]:
+    """Global and local model of one client, and R, in each panel."""
+    client = next(iter(_kept_clients(parts)), 0)
+    labels = ["global model", f"local model of client {client}"]
+    panels = []
+    for column in parts.columns:
+        if parts.first(column) is None:
+            panels.append(Panel(parts.column_title(column)))
+            continue
+        [runs] = [parts.places[column, row] for row in parts.rows if (column, row) in parts.places]
+        lines = (
+            _line(0, labels[0], *_spectrum(list(runs["spectrum"]))),
+            _line(1, labels[1], *_spectrum([one[client] for one in runs["local_spectra"]])),
+        )
+        r = np.mean([gaps[client] for gaps in runs["gaps"]])
+        panels.append(Panel(parts.column_title(column), lines, note=f"R = {r:.2f}"))
+    return panels, labels
+
+
+def _penalties(parts: _Parts) -> tuple[list[Panel], list[str]]:
+    found = {column: parts.first(column) or {} for column in parts.columns}
+    shown: dict[str, dict[str, list[float]]] = {}
+    for column, penalties in found.items():
+        for name, clients in penalties.items():
+            words = [parts.column_title(column)] + ([name] if len(penalties) > 1 else [])
+            shown[", ".join(filter(None, words))] = clients
+    labels = sorted({client for clients in shown.values() for client in clients}, key=int)
+    panels = [
+        Panel(
+            name,
+            tuple(
+                _line(labels.index(client), f"client {client}", np.arange(1, len(means) + 1.0), np.array([means]))
+                for client, means in clients.items()
+            ),
+        )
+        for name, clients in shown.items()
+    ]
+    return panels or [Panel("")], [f"client {client}" for client in labels]
+
+
+# matrices and points ----------------------------------------------------------------------------------
+
+
+def _spaces(parts: _Parts) -> tuple[list[Panel], list[str]]:
+    return [Panel(parts.column_title(column), shades=parts.first(column)) for column in parts.columns], []
+
+
+def _embeddings(parts: _Parts) -> tuple[list[Panel], list[str]]:
+    found = {column: parts.first(column) for column in parts.columns}
+    every = [embedding for embedding in found.values() if embedding is not None]
+    classes = sorted({label for embedding in every for label in embedding["classes"]})
+    clients = list(dict.fromkeys(client for embedding in every for client in embedding["clients"]))
+    names = {(c, k): _point_label(c, k) for c in classes for k in clients}
+    number = {pair: i for i, pair in enumerate(names)}
+    panels = []
+    for column, embedding in found.items():
+        groups = []
+        if embedding is not None:
+            xy, far = _flat(np.array(embedding["points"], dtype=np.float64))
+            owners = list(zip(embedding["classes"], embedding["clients"], strict=True))
+            for pair in dict.fromkeys(sorted(owners, key=lambda pair: number[pair])):
+                mine = np.array([owner == pair for owner in owners])
+                groups.append(Points(number[pair], names[pair], xy[mine], classes.index(pair[0]), far[mine]))
+        panels.append(Panel(parts.column_title(column), points=tuple(groups)))
+    return panels, list(names.values())
+
+
+def _point_label(label: int, client: int | None) -> str:
+    return f"class {label}" if client is None else f"class {label}, client {client}"
+
+
+def _flat(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return [n, 2] and whether each point lies on the far side; points in space are seen from `VIEW`."""
+    if points.shape[1] == 2:
+        return points, np.zeros(len(points), dtype=bool)
+    azimuth, elevation = VIEW
+    right = np.array([-np.sin(azimuth), np.cos(azimuth), 0.0])
+    eye = np.array([np.cos(elevation) * np.cos(azimuth), np.cos(elevation) * np.sin(azimuth), np.sin(elevation)])
+    return points @ np.stack([right, np.cross(eye, right)]).T, points @ eye < 0
+
+
+# a score over an axis ---------------------------------------------------------------------------------
+
+
+def _draw_metric(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -> Drawing:
+    """Return a score over the axis `x`, or with kind `bars` over the columns."""
+    metric = Metric.of(figure.metric)
+    bars = figure.kind == "bars"
+    if not bars and not figure.x:
+        raise UserError("a figure of kind 'sweep' needs x, the axis that it sweeps over")
+    along = figure if bars else replace(figure, columns=(*figure.columns, figure.x))
+    values = pd.Series([metric.find(stages)[1] for stages in frame["stages"]], index=frame.index, dtype="float64")
+    kind = replace(KINDS[figure.kind], y=metric.label, lacking=f"no {figure.metric}")
+    parts = _parts(frame.assign(metric=values), axes, along, kind, values)
+    outer = [column if bars else column[:-1] for column in parts.columns]
+    inner = list(dict.fromkeys(parts.column_title(column) if bars else column[-1] for column in parts.columns))
+    labels = tuple(parts.row_label(row) for row in parts.rows)
+    panels = []
+    for place in [()] if bars else dict.fromkeys(outer):
+        lines = []
+        for i, row in enumerate(parts.rows):
+            at = {
+                inner.index(parts.column_title(column) if bars else column[-1]): parts.places[column, row]["metric"]
+                for column, mine in zip(parts.columns, outer, strict=True)
+                if (column, row) in parts.places and (bars or mine == place)
+            }
+            if at:
+                x = np.array(sorted(at), dtype=np.float64)
+                ordered = [at[position].to_numpy() for position in sorted(at)]
+                stds = [values.std(ddof=1) if len(values) > 1 else 0.0 for values in ordered]
+                means = [values.mean() for values in ordered]
+                lines.append(Line(i, labels[i], x, np.array(means), np.array(stds), min(map(len, ordered))))
+        panels.append(Panel("" if bars else _words(figure.columns, place, ""), tuple(lines)))
+    if bars:
+        kind = replace(kind, caption=f"{metric.label}: mean of the seeds, ± one sample standard deviation.")
+        if figure.relative:
+            panels = [replace(panel, lines=_relative(panel.lines)) for panel in panels]
+            share = f"{metric.label}, as a share of {labels[0]}"
+            kind = replace(kind, y="Share", caption=f"{share}: mean of the seeds, ± one sample standard deviation.")
+    else:
+        kind = replace(kind, x=title(figure.x.split(".")[-1]))
+    heading = figure.title or kind.y
+    return Drawing(number, heading, kind, labels, tuple(panels), parts.problems, tuple(_ticks(inner)))
+
+
+def _relative(lines: Sequence[Line]) -> tuple[Line, ...]:
+    """Return the lines as shares of the first one, at each place."""
+    if not lines:
+        return ()
+    base = dict(zip(lines[0].x, lines[0].mean, strict=True))
+
+    def share(line: Line) -> Line:
+        known = np.array([place in base and base[place] != 0 for place in line.x], dtype=bool)
+        by = np.array([base[place] for place in line.x[known]])
+        return replace(line, x=line.x[known], mean=line.mean[known] / by, std=line.std[known] / by)
+
+    return tuple(share(line) for line in lines)
+
+
+def _ticks(labels: Sequence[str]) -> list[str]:
+    """Return short names of places: the first setting of each label where that tells them apart."""
+    short = [re.sub(r"^\w+\((\w+=)?(\[[^\]]*\]|[^,)]+).*$", r"\2", label) for label in labels]
+    return short if len(set(short)) == len(labels) else list(labels)
