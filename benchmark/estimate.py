@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 
 from benchmark.board import Planned
 from benchmark.cell import Cell
 from benchmark.config import make_how
+from benchmark.data import DeviceData
 from benchmark.diagnostics import Diagnostics
-from benchmark.errors import Incompatible, UserError
+from benchmark.errors import Incompatible
+from benchmark.local import LocalTrainer
+from benchmark.meter import Meter
 from benchmark.record import Record, Results
-from benchmark.rounds import Run, round_half_up, settle
-from benchmark.task import Partition
+from benchmark.rounds import How, Run, build, round_half_up, settle
+from benchmark.state import State
+from benchmark.task import Data, Partition, Split
 
-BATCHES = 4  # of training images in a calibration
+BATCHES = 4  # of training images in a round of a calibration
+SECONDS = 0.5  # that a calibration trains at least
+SHORT = 1.0  # seconds of a round that is rather tried than computed
+STEP = ("batch_size", "precision", "augment", "last_batch")  # what of the protocol a step's cost depends on
 
 
 @dataclass(frozen=True)
@@ -30,32 +40,51 @@ class Estimate:
     basis: str
 
 
-def family(what: dict[str, object]) -> str:
+@dataclass(frozen=True)
+class Speed:
+    """What a model takes here: seconds to prepare, per image trained on and tested on, and the FLOPs of a step."""
+
+    prepare: float
+    trained: float
+    tested: float
+    flops: int
+
+
+def family(what: Mapping[str, Any]) -> str:
     """Return what cells share that cost the same: everything but the seed and the partition."""
     return json.dumps({k: v for k, v in what.items() if k not in ("seed", "partition")}, sort_keys=True)
 
 
+def workload(what: Mapping[str, Any]) -> str:
+    """Return what cells share whose steps differ by their FLOPs alone: images, model and batches."""
+    protocol = {name: what["protocol"].get(name) for name in STEP}
+    return json.dumps({"dataset": what["dataset"], "model": what["model"], "protocol": protocol}, sort_keys=True)
+
+
 def estimate(missing: Sequence[Planned], results: Results, console: Console) -> Estimate:
-    """Return the expected cost of all `missing` cells together."""
+    """Return the expected cost of all `missing` cells together.
+
+    A cell costs what records of its like did; else, if its rounds are short, what a few of them take now; else its
+    FLOPs at the speed at which a few batches of its workload train now.
+    """
     measured: dict[str, list[float]] = {}
     for record in results.all():
         if record["status"] == "done":
             measured.setdefault(family(record["spec"]), []).append(_seconds(record))
-    calibrated: dict[str, float] = {}
+    costs: dict[str, float] = {}
+    speeds: dict[str, Speed] = {}
     known: set[str] = set()
     total = 0.0
     for planned in missing:
         name = family(planned.cell.what)
         if name in measured:
             known.add(name)
-            total += sum(measured[name]) / len(measured[name])
-            continue
-        if name not in calibrated:
-            console.print(f"calibrating {planned.cell.label}", markup=False)
-            calibrated[name] = calibrate(planned)
-        total += calibrated[name]
+            costs[name] = sum(measured[name]) / len(measured[name])
+        elif name not in costs:
+            costs[name] = _cost(planned, speeds, console)
+        total += costs[name]
     basis = [f"{len(known)} kinds of cells from records"] if known else []
-    basis += [f"{len(calibrated)} kinds calibrated now"] if calibrated else []
+    basis += [f"{len(costs) - len(known)} kinds calibrated now"] if len(costs) > len(known) else []
     return Estimate(total, ", ".join(basis))
 
 
@@ -63,32 +92,82 @@ def _seconds(record: Record) -> float:
     return float(record["compute"]["seconds"]["total"])
 
 
-def calibrate(planned: Planned) -> float:
-    """Return the expected seconds of a cell from a few real training and evaluation batches; 0 if impossible.
-
-    The first round warms up (and counts FLOPs), the second is measured.
-    """
+def _cost(planned: Planned, speeds: dict[str, Speed], console: Console) -> float:
+    """Return the expected seconds of a cell, 0 if it cannot run; `speeds` by workload are filled where needed."""
     cell, how = planned.cell, make_how(planned.config)
     settle(how)
-    whole = cell.dataset.prepare(how.data)
+    data = cell.dataset.prepare(how.data)
     try:
-        Run(_probe(cell), how)  # first imports
-        run = Run(_probe(cell), how)
+        flops = step_flops(cell, data)
+        name = workload(cell.what)
+        if name not in speeds:
+            console.print(f"calibrating {planned.cell.label}", markup=False)
+            speeds[name] = calibrate(cell, how, flops)
+        whole = cost(cell, data, speeds[name], flops)
+        return tried(cell, how) if whole < SHORT * cell.protocol.rounds else whole
     except Incompatible:
         return 0.0
+
+
+def cost(cell: Cell, data: Data, speed: Speed, flops: int) -> float:
+    """Return the seconds of a whole cell whose step does `flops`."""
+    protocol = cell.protocol
+    trained = protocol.rounds * protocol.local_epochs * len(data.train) * _share(cell)
+    tested = _evaluations(cell) * len(data.test)
+    return speed.prepare + trained * speed.trained * flops / speed.flops + tested * speed.tested
+
+
+def _share(cell: Cell) -> float:
+    """Return which part of the clients trains in a round."""
+    if cell.method().one_client:
+        return 1.0
+    return max(1, round_half_up(cell.clients * cell.participation)) / cell.clients
+
+
+def _evaluations(cell: Cell) -> int:
+    return -(-cell.protocol.rounds // cell.protocol.eval_every) + 1
+
+
+def tried(cell: Cell, how: How) -> float:
+    """Return the seconds of a whole cell from a few of its rounds."""
+    run = Run(_endless(cell), how)
     prepare = run.meter.seconds["prepare"]
+    rounds, local, evaluated = _rounds(run)
+    return prepare + cell.protocol.rounds * local / rounds + _evaluations(cell) * evaluated / rounds
+
+
+def _rounds(run: Run) -> tuple[int, float, float]:
+    """Advance a run for a while: return how many rounds, their seconds without evaluation, and those of evaluation.
+
+    The first round, which warms up and counts FLOPs, is left out.
+    """
     run.advance()
-    before, trained = dict(run.meter.seconds), run.meter.images
-    run.advance()
-    local, evaluated = (run.meter.seconds[phase] - before[phase] for phase in ("local", "evaluate"))
-    if run.meter.images == trained:
-        raise UserError("the calibration trained on no image; raise dataset.limit")
-    per_image = local / (run.meter.images - trained)
-    images = cell.protocol.rounds * cell.protocol.local_epochs * len(whole.train)
-    chosen = max(1, round_half_up(cell.clients * cell.participation)) / cell.clients
-    evaluations = -(-cell.protocol.rounds // cell.protocol.eval_every) + 1
-    per_evaluation = evaluated * len(whole.test) / len(run.trainer.data.test)
-    return prepare + images * chosen * per_image + evaluations * per_evaluation
+    before, rounds, start = dict(run.meter.seconds), 0, time.perf_counter()
+    while not rounds or time.perf_counter() - start < SECONDS:
+        run.advance()
+        rounds += 1
+    spent = {phase: seconds - before.get(phase, 0.0) for phase, seconds in run.meter.seconds.items()}
+    return rounds, sum(spent.values()) - spent["evaluate"], spent["evaluate"]
+
+
+def step_flops(cell: Cell, data: Data) -> int:
+    """Return the FLOPs of one step of a cell on a whole batch, counted without computing; may raise `Incompatible`."""
+    method, net, paths = build(cell, data)
+    meta = torch.device("meta")
+    net = net.to(meta, cell.protocol.dtype)
+    split = Split((np.arange(1),) * cell.clients)
+    device_data = DeviceData(data, split, cell.protocol, meta, cell.seed)
+    return LocalTrainer(net, method, paths, device_data, Meter()).step_flops(State.initial(net, method, paths))
+
+
+def calibrate(cell: Cell, how: How, flops: int) -> Speed:
+    """Return how fast a cell's step of `flops` runs here, from real training and evaluation batches."""
+    probe = _probe(cell)
+    Run(probe, how)  # first imports
+    run = Run(probe, how)
+    prepare, images = run.meter.seconds["prepare"], len(run.trainer.data.train)
+    rounds, local, evaluated = _rounds(run)
+    return Speed(prepare, local / (rounds * images), evaluated / (rounds * len(run.trainer.data.test)), flops)
 
 
 @dataclass(frozen=True)
@@ -104,12 +183,18 @@ class _Whole(Partition):
 def _probe(cell: Cell) -> Cell:
     """Return the same training on a few images of one client."""
     images = max(BATCHES * cell.protocol.batch_size, 10)
-    return dataclasses.replace(
+    few = dataclasses.replace(
         cell,
         dataset=dataclasses.replace(cell.dataset, limit=min(images, cell.dataset.limit or images)),
         partition=_Whole(),
         clients=1,
         participation=1.0,
-        protocol=dataclasses.replace(cell.protocol, rounds=2, local_epochs=1, eval_every=1),
-        diagnostics=Diagnostics(),
+        protocol=dataclasses.replace(cell.protocol, local_epochs=1),
     )
+    return _endless(few)
+
+
+def _endless(cell: Cell) -> Cell:
+    """Return a cell that goes on as long as it is watched, and evaluates every round."""
+    protocol = dataclasses.replace(cell.protocol, rounds=10**9, eval_every=1)
+    return dataclasses.replace(cell, protocol=protocol, diagnostics=Diagnostics())

@@ -93,10 +93,7 @@ class LocalTrainer:
                 for x, y in self.data.epoch(client, state.round, epoch):
                     with self.meter.step("train", f"{len(y)} phase {phase}"):
                         step = self._step(x, y, start, start_buffers, counts, state.round, broadcast, states)
-                        loss = method.objective(step, broadcast, states)
-                        loss.backward()
-                        if method.edits_gradients:
-                            self._edit_gradients(moved, step, broadcast, states)
+                        loss = self._differentiate(moved, step, broadcast, states)
                     optimiser.step()
                     self._shift(moved, step, broadcast, states)
                     losses.append(loss.detach())
@@ -151,6 +148,31 @@ class LocalTrainer:
 
         step = Step(self.params, start, x, y, features, logits, counts, self.protocol, round, {}, {}, forward, gradient)
         return step
+
+    def _differentiate(self, moved: list[str], step: Step, broadcast: States, states: States) -> Tensor:
+        """Put into the net the gradients that the optimiser is to see; return the loss."""
+        loss = self.method.objective(step, broadcast, states)
+        loss.backward()
+        if self.method.edits_gradients:
+            self._edit_gradients(moved, step, broadcast, states)
+        return loss
+
+    def step_flops(self, state: State) -> int:
+        """Return the FLOPs of a step on one whole batch; the net may be on the device `meta`, where nothing computes."""
+        data, device = self.data, self.data.device
+        x = torch.zeros(self.protocol.batch_size, *data.shape, dtype=self.protocol.dtype, device=device)
+        y = torch.zeros(len(x), dtype=torch.long, device=device)
+        counts = torch.ones(data.classes, dtype=self.protocol.dtype, device=device)
+        broadcast, states = self.method.broadcast(state.server), state.first_row.states
+        [(_, moving), *_] = self.method.phases(self.protocol.local_epochs)
+        moved = [path for path in self.params if path in self.paths.trainable and moving(path)]
+        for path, leaf in self.params.items():
+            leaf.requires_grad_(path in moved)
+        self.net.train()
+        with self.meter.step("probe", "step"):
+            step = self._step(x, y, state.params, state.buffers, counts, 0, broadcast, states)
+            self._differentiate(moved, step, broadcast, states)
+        return self.meter.flops["probe"]
 
     def _edit_gradients(self, moved: list[str], step: Step, broadcast: States, states: States) -> None:
         grads = {path: _gradient_of(self.params[path]) for path in moved}

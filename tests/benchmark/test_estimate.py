@@ -5,9 +5,10 @@ from rich.console import Console
 
 from benchmark import estimate
 from benchmark.board import plan
-from benchmark.estimate import calibrate, family
+from benchmark.config import make_how
+from benchmark.estimate import Speed, calibrate, cost, family, step_flops, tried, workload
 from benchmark.record import Results
-from benchmark.rounds import How, Outcome, make_record
+from benchmark.rounds import How, Outcome, Run, make_record
 
 SMALL = {"dataset.limit": 60, "clients": 3, "model.width": 2, "model.features": 4, "partition.min_size": 5}
 
@@ -18,9 +19,9 @@ def cells(*overrides):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Count calibrations; each says 100 seconds."""
+    """Count the kinds of cells that are tried here; each says 100 seconds."""
     calls = []
-    monkeypatch.setattr(estimate, "calibrate", lambda planned: calls.append(planned.cell.key) or 100.0)
+    monkeypatch.setattr(estimate, "_cost", lambda planned, *_: calls.append(planned.cell.key) or 100.0)
     return calls
 
 
@@ -64,32 +65,72 @@ def test_every_other_kind_is_calibrated_once(tmp_path, asked):
     assert cost.basis == "1 kinds of cells from records, 2 kinds calibrated now"
 
 
-def test_a_calibration_scales_what_the_second_round_took_to_the_whole_cell(monkeypatch):
+SPEED = Speed(prepare=5.0, trained=0.05, tested=0.01, flops=1000)
+PROTOCOL = {"protocol.rounds": 10, "protocol.local_epochs": 2, "protocol.eval_every": 5}
+
+
+def whole(flops=1000, **overrides):
+    """Return a cell's cost at `SPEED`, on 500 training and 359 test images."""
+    [planned] = cells(PROTOCOL | {"dataset.limit": 500, "clients": 5, "participation": 0.4} | overrides)
+    cell = planned.cell
+    return cost(cell, cell.dataset.prepare(make_how(planned.config).data), SPEED, flops)
+
+
+def test_a_cell_trains_on_the_images_of_its_participants_and_tests_on_the_rounds_asked_for():
+    training, evaluation = 10 * 2 * 500 * 0.4 * 0.05, (2 + 1) * 359 * 0.01
+    assert whole() == pytest.approx(5 + training + evaluation)
+    assert whole(flops=1500) == pytest.approx(5 + 1.5 * training + evaluation)
+
+
+def test_all_clients_as_one_train_on_all_images():
+    assert whole(algorithm="centralized") == pytest.approx(whole(participation=1.0))
+
+
+def test_rounds_that_were_tried_stand_for_all(monkeypatch):
     def advance(run):
-        first = not run.meter.images
-        run.meter.images += 40
-        run.meter.seconds |= {"prepare": 5.0, "local": 100.0 if first else 102.0, "evaluate": 7.0 if first else 7.6}
+        run.meter.seconds |= {"prepare": 5.0}
+        for phase, seconds in (("local", 2.0), ("server", 0.5), ("evaluate", 0.1)):
+            run.meter.seconds[phase] = run.meter.seconds.get(phase, 100.0) + seconds
 
     monkeypatch.setattr(estimate.Run, "advance", advance)
+    monkeypatch.setattr(estimate, "SECONDS", 0.0)
+    [planned] = cells(PROTOCOL)
+    expected = 10 * 2.5 + (2 + 1) * 0.1
+    assert tried(planned.cell, make_how(planned.config)) - expected == pytest.approx(0, abs=0.5)  # what preparing took
+
+
+@pytest.mark.parametrize(
+    "method", [{}, {"algorithm": "moon"}, {"algorithm": "fedsam"}, {"addons": ["feddecorr"]}, {"addons": ["spherefed"]}]
+)
+def test_flops_are_counted_without_computing(method, tmp_path):
     [planned] = cells(
-        {
-            "dataset.limit": 500, "protocol.rounds": 10, "protocol.local_epochs": 2, "protocol.eval_every": 5,
-            "protocol.batch_size": 15, "participation": 0.4, "clients": 5,
-        }
+        {"clients": 1, "model.features": 12, "protocol.batch_size": 30, "protocol.local_epochs": 1} | method
+    )
+    cell = planned.cell
+    run = Run(cell, How(tmp_path, tmp_path))
+    run.advance()
+    assert step_flops(cell, cell.dataset.prepare(tmp_path)) == run.meter.flops["train"] / run.meter.steps
+
+
+def test_methods_share_a_workload_and_other_images_or_batches_do_not():
+    here, method, batch, images = cells(
+        {}, {"algorithm": "moon", "addons": ["feddecorr"], "protocol.lr": 1.0, "clients": 4},
+        {"protocol.batch_size": 7}, {"dataset.limit": 61},
     )  # fmt: skip
-    probed = 60  # test images: as many as four batches
-    training = 10 * 2 * 500 * 0.4 * (2.0 / 40)
-    evaluation = (2 + 1) * 359 * (0.6 / probed)
-    assert calibrate(planned) - (training + evaluation) == pytest.approx(0, abs=0.5)  # what preparing took
+    assert workload(here.cell.what) == workload(method.cell.what)
+    assert workload(here.cell.what) != workload(batch.cell.what)
+    assert workload(here.cell.what) != workload(images.cell.what)
 
 
 def test_a_calibration_really_trains_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     [planned] = cells({"paths.results": str(tmp_path / "results"), "paths.data": str(tmp_path / "data")})
-    assert calibrate(planned) > 0
+    speed = calibrate(planned.cell, make_how(planned.config), 17)
+    assert speed.trained > 0
+    assert speed.tested > 0
+    assert speed.flops == 17
     assert list(tmp_path.rglob("*.json")) == []
 
 
-def test_an_impossible_stack_costs_nothing():
-    [planned] = cells({"addons": ["feddecorr", "feddecorr"]})
-    assert calibrate(planned) == 0.0
+def test_an_impossible_stack_costs_nothing(tmp_path):
+    assert expected(cells({"addons": ["feddecorr", "feddecorr"]}), Results(tmp_path)).seconds == 0.0
