@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,9 +28,10 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        os.close(handle)
-        yield Path(temporary)
+        new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        os.close(os.open(new, os.O_CREAT | os.O_EXCL, 0o666))  # as readable as any new file: folders are shared
+        temporary = new
+        yield temporary
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -44,7 +45,7 @@ def replacing(path: Path) -> Iterator[Path]:
         raise unwritable(path, error) from error
     finally:
         if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def unwritable(path: Path, error: OSError) -> UserError:

@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ FIELDS = ("schema", "key", "spec", "status", "reason", "scores", "curve", "compu
 LIMIT_BYTES = 64 * 1024
 # What leaves a record that is too large, in this order.
 SIDECARS = {name: f".{name}.json" for name in ("spectra", "diagnostics", "curve", "compute")}
+ABANDONED_SECONDS = 24 * 3600.0  # after which a file that nobody has finished belongs to nobody
 TRAINED_BYTES = 2 * 2**30  # of trained models that are kept for cells with the same training
 
 
@@ -123,6 +125,10 @@ class Results:
     def prune_trained(self) -> None:
         """Keep at most `TRAINED_BYTES` of trained models: those used last."""
         found = []
+        for path in self.models.glob(".*.tmp"):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
+                    path.unlink()
         for path in self.models.glob("*.safetensors"):
             with contextlib.suppress(OSError):  # another worker removed it
                 found.append((path.stat().st_mtime_ns, path.stat().st_size, path))

@@ -49,7 +49,7 @@ def computed(here, monkeypatch):  # noqa: F811
 
 
 @pytest.fixture
-def fork():
+def fork(here):  # noqa: F811
     """Return a function that starts a command in a process of its own."""
     started = []
 
@@ -88,7 +88,8 @@ def plain(folder="results"):
 
 def timeless(path):
     record = json.loads(path.read_text())
-    del record["digest"], record["provenance"]["command"], record["provenance"]["git_commit"]
+    del record["digest"], record["provenance"]["command"]
+    del record["provenance"]["git_commit"], record["provenance"]["sources"]  # a checkout may be edited meanwhile
     record["compute"] = without_clock(record["compute"])
     return json.dumps(record).encode()
 
@@ -106,7 +107,7 @@ def check_files(folder="results"):
 def leftovers(folder="results"):
     """Return what is there beside records and the models for later use."""
     files = {path for path in Path(folder).rglob("*") if path.is_file()}
-    return {str(path) for path in files if path.parent.name not in ("records", "trained") or path.suffix == ".tmp"}
+    return {str(p) for p in files if p.parent.name not in ("records", "trained") or p.match("records/*.tmp")}
 
 
 def wait_for(condition):
