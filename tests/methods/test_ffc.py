@@ -30,6 +30,20 @@ def test_sums_over_unequal_clients_give_least_squares_on_pooled_features(model, 
     np.testing.assert_allclose(head, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
 
 
+def test_sums_are_float64_where_training_is_float32():
+    """Squaring doubles the digits that a difference of features takes: a third feature that is the first and a bit."""
+    run = trained(toy_cell(None, FFC()))
+    body = run.state.params["body.1.weight"]
+    body[2] = body[0] * (1 + 1e-4)
+    run.state.params["body.1.bias"][2] = run.state.params["body.1.bias"][0] + 1e-4
+    z, y = pooled(run)
+    assert run.state.params["head.weight"].dtype == torch.float32
+    assert np.linalg.cond(z) > 1e4
+    expected = np.linalg.lstsq(z, one_hot(y, 3), rcond=None)[0].T
+    head = calibrated(run)["head.weight"].numpy()
+    np.testing.assert_allclose(head, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("ridge", [1e-3, 0.1, 10.0])
 def test_ridge_is_added_to_the_diagonal_of_the_sum(ridge):
     run = trained(toy_cell(None, FFC(ridge=ridge), protocol=exact))
