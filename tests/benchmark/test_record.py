@@ -241,10 +241,10 @@ def test_a_damaged_record_is_computed_again(tmp_path, caplog):
     ("code", "text"), [(errno.ENOSPC, "No space left on device"), (errno.EROFS, "Read-only file system")]
 )
 def test_a_folder_that_takes_no_files_is_refused_before_training(tmp_path, monkeypatch, code, text):
-    def refuse(source, target):
+    def refuse(dir):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(files.os, "replace", refuse)
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     monkeypatch.setattr("benchmark.rounds.Run", None)
     with pytest.raises(UserError, match=rf"cannot write .*{text}; free space.* paths\.results") as error:
         run_cell(CELL, how(tmp_path))
