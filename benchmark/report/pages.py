@@ -38,6 +38,7 @@ def _environment() -> Environment:
     environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)
     environment.globals.update(
         entry_text=render_text.entry_text,
+        printed_text=render_text.printed_text,
         state_text=render_text.state_text,
         count_text=render_text.count_text,
         signed=render_text.signed,

@@ -26,11 +26,31 @@ def entry_text(table: Tabulated, entry: Entry | None) -> str:
     """Return a cell as plain text: ``91.94 ± 0.31 (n=2/3) ≈``; empty where the grid has no such cell."""
     if entry is None:
         return ""
+    return ", ".join(filter(None, (measured_text(table, entry), printed_text(table, entry))))
+
+
+def measured_text(table: Tabulated, entry: Entry) -> str:
+    """Return what we measured: ``91.94 ± 0.31 (n=2/3) ≈``."""
     if entry.mean is None:
         return state_text(entry)
     spread = f" ± {table.metric.write(entry.std)}" if entry.std is not None else ""
     count = f" ({count_text(entry)})" if table.shows_n(entry) else ""
     return f"{table.metric.write(entry.mean)}{spread}{count}{TIED if entry.tied else ''}"
+
+
+def printed_text(table: Tabulated, entry: Entry) -> str:
+    """Return what a paper prints and how ours differs: ``printed 92.00 ± 0.20, −0.06 within``; empty without."""
+    found = entry.printed
+    if found is None:
+        return ""
+    if found.printed.value is None:
+        return "printed without a number"
+    spread = f" ± {table.metric.write(found.printed.std)}" if found.printed.std is not None else ""
+    text = f"printed {table.metric.write(found.printed.value)}{spread}"
+    if found.difference is None:
+        return text
+    verdict = {True: " within", False: " outside", None: ""}[found.within]
+    return f"{text}, {signed(found.difference)}{verdict}"
 
 
 def count_text(entry: Entry) -> str:
@@ -91,6 +111,11 @@ def to_csv(table: Tabulated) -> str:
                     "n": entry.n,
                     "asked": entry.asked,
                     "best": entry.best,
+                    "printed": entry.printed and entry.printed.printed.value,
+                    "printed_std": entry.printed and entry.printed.printed.std,
+                    "printed_in": entry.printed and entry.printed.printed.source,
+                    "difference": entry.printed and entry.printed.difference,
+                    "within": entry.printed and entry.printed.within,
                     "tied": entry.tied,
                     **entry.cost,
                     "seeds": " ".join(str(run.seed) for run in entry.runs),
@@ -161,6 +186,7 @@ LATEX = {
     ">": r"\textgreater{}",
     "±": r"$\pm$",
     "—": "---",
+    "−": r"$-$",
     "≈": r"$\approx$",
     "·": r"$\cdot$",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any
@@ -16,6 +16,7 @@ from benchmark.errors import UserError, did_you_mean
 from benchmark.report import statistics
 from benchmark.report.axes import PARTS, Axes, flat, named, text
 from benchmark.report.frame import COSTS
+from benchmark.report.printed import Comparison, Printed, compare, printed_in
 
 REFUSED = "refused"  # a record that must not be averaged with the others of its table
 BAD = ("failed", "diverged", "skipped", REFUSED, "missing")  # what an empty cell is called: the worst first
@@ -89,6 +90,7 @@ class Entry:
     runs: tuple[SeedRun, ...]
     point: str  # names the page of its runs
     marks: tuple[str, ...] = ()
+    printed: Comparison | None = None
     best: bool = False
     tied: bool = False  # the seeds cannot tell it from the best
 
@@ -133,6 +135,8 @@ class Tabulated:
     notes: tuple[tuple[str, str], ...]  # mark, text
     remarks: tuple[str, ...]
     problems: tuple[str, ...]
+    scales: tuple[str, ...] = ()
+    printed: tuple[str, ...] = ()  # where numbers of this table are printed
 
     def heading(self, column: tuple[str, ...]) -> str:
         """Return one column's heading."""
@@ -157,7 +161,20 @@ class Tabulated:
             how = f"{self.metric.label}: mean ± sample standard deviation over {count} seeds"
         best = {+1: "the highest", -1: "the lowest"}.get(self.metric.better)
         bold = f"; bold is {best} mean of a column" if best and len(self.rows) > 1 else ""
-        return f"{how[0].upper()}{how[1:]}{bold}. {COST_CAPTION}"
+        scale = f" Scale: {', '.join(self.scales)}." if self.scales else ""
+        return f"{how[0].upper()}{how[1:]}{bold}.{scale}{self._printed()} {COST_CAPTION}"
+
+    def _printed(self) -> str:
+        shown = [entry.printed for row in self.rows for entry in row.entries if entry and entry.printed]
+        if not shown:
+            return ""
+        where = "; ".join(self.printed)
+        if set(self.scales) != {"paper"}:
+            return f" Printed: {where}, at the scale of the papers, which does not compare with this one."
+        return (
+            f" Printed: {where}; then ours minus printed, and whether that lies within the combined "
+            "spread, the root of the sum of both squared deviations (ours alone where none is printed)."
+        )
 
     def shows_n(self, entry: Entry) -> bool:
         """Whether the number of seeds is written in the cell: it is not the one that the caption gives."""
@@ -247,20 +264,26 @@ def _refuse_mixtures(arranged: Arranged) -> None:
 
 def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabulated:
     """Return a table of the board; raise `UserError` if it cannot be made."""
-    metric = Metric.of(table.metric)
+    printed = printed_in(table.printed)
     arranged = arrange(frame, axes, table)
-    runs = arranged.runs
+    metrics = _metrics(table.metric, arranged.runs, printed)
+    metric = metrics[0][0]
+    parts = [_with_values(arranged.runs, part, suffix) for part, suffix in metrics]
+    problems = [*arranged.problems]
+    for (part, _), found in zip(metrics, parts, strict=True):
+        problems += _absent(found[found["state"] == "done"], part)
+    runs = pd.concat(parts) if len(parts) > 1 else parts[0]
     done = runs["state"] == "done"
-    holders, values = zip(*(metric.find(stages) for stages in runs["stages"]), strict=True)
-    runs = runs.assign(holds=holders, value=pd.Series(values, index=runs.index, dtype="float64").where(done))
-    problems = [*arranged.problems, *_absent(runs[done], metric)]
 
     columns = tuple(dict.fromkeys(runs["column"]))
     places: dict[tuple[Any, Any], list[Any]] = {}
     for run in runs.itertuples(index=False):
         places.setdefault((run.row, run.column), []).append(run)
     notes = _Notes()
-    entries = {place: _entry(cell, metric, notes) for place, cell in places.items()}
+    entries = {
+        place: _with_printed(_entry(cell, cell[0].metric, notes), cell, printed, notes)
+        for place, cell in places.items()
+    }
     filter_axes = tuple(part for name in table.rows for part in PARTS.get(name, (name,)))
     filters = dict(
         zip(runs["row"], zip(*(axes.labels(name, runs.index) for name in filter_axes), strict=True), strict=False)
@@ -284,14 +307,61 @@ def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabu
         table.title or metric.label,
         metric,
         table.rows,
-        table.columns,
+        (*table.columns, *([_part(table.metric)] if metrics[0][1] else [])),
         filter_axes,
         columns,
         tuple(rows),
         tuple(notes.found),
         tuple(remarks),
         tuple(problems),
+        tuple(dict.fromkeys(runs.loc[runs["status"] != "missing", "scale"])) or tuple(dict.fromkeys(runs["scale"])),
+        tuple(dict.fromkeys(number.source for number in printed)),
     )
+
+
+def _metrics(path: str, runs: pd.DataFrame, printed: Sequence[Printed]) -> list[tuple[Metric, tuple[str, ...]]]:
+    """Return the table's metric; of ``stage.name.*`` one for each that records have, or else that are printed."""
+    if not path.endswith(".*"):
+        return [(Metric.of(path), ())]
+    start = path[:-1]
+    found = [f"{stage}.{name}" for stages in runs["stages"] for stage, scores in stages.items() for name in scores]
+    rows = [number.metric for number in printed if any(number.belongs_to(what) for what in runs["paper"])]
+    names = [name for name in found if name.startswith(start)] or [name for name in rows if name.startswith(start)]
+    if not names:
+        return [(Metric.of(path.removesuffix(".*")), ("all",))]
+    return [(Metric.of(name), (name.removeprefix(start),)) for name in dict.fromkeys(names)]
+
+
+def _part(path: str) -> str:
+    """Return what the columns of ``stage.name.*`` are: ``domain`` of ``trained.domain_accuracy.*``."""
+    return path.split(".")[-2].removesuffix("_accuracy")
+
+
+def _with_values(runs: pd.DataFrame, metric: Metric, suffix: tuple[str, ...]) -> pd.DataFrame:
+    """Add whether each run holds the metric, its value if the run counts, and the metric's name to its column."""
+    holders, values = zip(*(metric.find(stages) for stages in runs["stages"]), strict=True)
+    value = pd.Series(values, index=runs.index, dtype="float64").where(runs["state"] == "done")
+    column = pd.Series([(*labels, *suffix) for labels in runs["column"]], index=runs.index, dtype=object)
+    return runs.assign(
+        holds=holders,
+        value=value,
+        metric=pd.Series([metric] * len(runs), index=runs.index, dtype=object),
+        column=column,
+    )
+
+
+def _with_printed(entry: Entry, runs: list[Any], printed: Sequence[Printed], notes: _Notes) -> Entry:
+    """Put the number that a paper prints for this cell beside ours; only one of the papers' scale is compared."""
+    metric: Metric = runs[0].metric
+    ours = (entry.mean, entry.std) if runs[0].scale == "paper" else (None, None)
+    found = compare(printed, f"{metric.stage}.{metric.name}", runs[0].paper, *ours)
+    if found is None:
+        return entry
+    said = [f"{other.source} prints {other.value:g}" for other in found.others if other.value is not None]
+    if found.printed.value is None:
+        said.append(f"{found.printed.source}: {found.printed.note}")
+    marks = (*entry.marks, *(mark for mark in map(notes.mark, said) if mark not in entry.marks))
+    return replace(entry, printed=found, marks=tuple(sorted(marks, key=lambda mark: (len(mark), mark))))
 
 
 def _absent(done: pd.DataFrame, metric: Metric) -> list[str]:
