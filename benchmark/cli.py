@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +32,7 @@ from benchmark import __version__
 from benchmark.board import Planned, load_board
 from benchmark.config import (
     CONFIG_NAME,
+    how_defaults,
     how_settings,
     make_how,
     options,
@@ -45,6 +45,7 @@ from benchmark.config import (
     yaml_files,
 )
 from benchmark.errors import UserError, did_you_mean
+from benchmark.exchange import Found
 from benchmark.executors import EXECUTORS
 from benchmark.files import write_atomically
 from benchmark.grid import axes_of, plan_grid, run_job
@@ -372,20 +373,87 @@ def show_report(words: Sequence[str]) -> int:
 
 
 def show_sync(words: Sequence[str]) -> int:
-    """``fedspan sync [paths.results=DIR]``: mirror records to MLflow that are not there yet.
+    """``fedspan sync [paths.results=DIR] [paths.pages=DIR]``: mirror to MLflow what it lacks.
 
-    MLflow is MLFLOW_TRACKING_URI, else a sqlite file in the results folder.
+    MLflow is MLFLOW_TRACKING_URI, else a sqlite file in the results folder. Boards are mirrored from their pages,
+    which 'fedspan report' makes: one experiment per board, in which each run is one number of its tables.
+
+    ``fedspan sync --from DIR|MLFLOW [paths.results=DIR]`` collects records made elsewhere, from a folder or the address
+    of an MLflow store. Each is checked; one that contradicts a record that is here is refused by name.
     """
-    from benchmark.tracking import Unreachable, sync
+    from benchmark import leaderboard
+    from benchmark.tracking import Mirror, Unreachable
 
-    how = make_how(resolve({key: values[0] for key, values in axes_of(words).items()}))
+    if "--from" in words:
+        return _sync_from(words)
+    config = resolve({key: values[0] for key, values in axes_of(words).items()})
     try:
-        uri, sent = sync(how.results)
+        store = Mirror(Results(make_how(config).results))
+        sent = store.sync()
+        boards = leaderboard.mirror(store, Path(config["paths"]["pages"]))
     except Unreachable as error:
         print(f"fedspan: MLflow could not be reached: {error}", file=sys.stderr)
         return 1
-    print(f"{sent} runs mirrored to MLflow ({uri})")
+    print(f"{sent} runs mirrored to MLflow ({store.uri})" + (f"; {len(boards)} boards" if boards else ""))
     return 0
+
+
+def retry(words: Sequence[str]) -> int:
+    """``fedspan retry --failed [name=value ...]``: run again what failed, diverged, or ran out of memory or time.
+
+    It finds them in the results folder (paths.results), whatever board or command they came from. Settings may say
+    how to run them, as timeout=, device=, executor= or workers=, not what to run.
+    """
+    from benchmark.retry import prepare
+
+    settings = [word for word in words if word != "--failed"]
+    if len(settings) == len(words) or any(word.startswith("-") for word in settings):
+        raise UserError("write: fedspan retry --failed [name=value ...]")
+    axes = axes_of(settings)
+    for key in axes:
+        if key.split(".")[0] not in how_defaults() or key == "board":
+            raise UserError(f"cells are run again as they were, so '{key}' cannot be set; see 'fedspan run'")
+    board = prepare(Results(make_how(resolve({key: values[0] for key, values in axes.items()})).results))
+    if board is None:
+        print("nothing to run again")
+        return 0
+    return run(["-m", override_text("board", str(board)), *settings])
+
+
+def validate(words: Sequence[str]) -> int:
+    """``fedspan validate [FILE or FOLDER ...]``: check records, those of paths.results if none are named.
+
+    Schema, key recomputed, digests, values that no run can give, one data digest for each task. Ends with status 1
+    if a record is refused; its file stays where it is.
+    """
+    from benchmark import exchange
+
+    settings = [word for word in words if "=" in word and not Path(word).exists()]
+    places = [Path(word) for word in words if word not in settings]
+    results = make_how(resolve({key: values[0] for key, values in axes_of(settings).items()})).results
+    return _told(exchange.validate_files(places or [results]), "valid")
+
+
+def _sync_from(words: Sequence[str]) -> int:
+    from benchmark import exchange
+    from benchmark.tracking import Unreachable
+
+    if len(words) < 2 or words[0] != "--from":
+        raise UserError("write: fedspan sync --from DIR|MLFLOW [paths.results=DIR]")
+    place, settings = words[1], words[2:]
+    results = Results(make_how(resolve({key: values[0] for key, values in axes_of(settings).items()})).results)
+    try:
+        records = exchange.from_mlflow(place) if "://" in place else exchange.from_folder(Path(place))
+        return _told(exchange.collect(results, records), "collected")
+    except Unreachable as error:
+        return _fail(f"MLflow could not be reached: {error}", 1)
+
+
+def _told(found: Found, verb: str) -> int:
+    for name, why in found.refused.items():
+        _fail(f"{name} is refused: {why}")
+    print(found.summary(verb))
+    return int(bool(found.refused))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -394,22 +462,20 @@ class _Parser(argparse.ArgumentParser):
 
 
 def show_ui(words: Sequence[str]) -> int:
-    """``fedspan ui [--port N] [paths.results=DIR]``: open MLflow over the results, on loopback only."""
-    from benchmark.tracking import QUIET, tracking_uri
+    """``fedspan ui [--port N] [--site-port N] [name=value ...]``: open the site and MLflow, on loopback only.
+
+    The site is what 'fedspan report' made (paths.pages); MLflow shows the runs and one experiment per board.
+    """
+    from benchmark import ui
 
     parser = _Parser(prog="fedspan ui")
     parser.add_argument("--port", type=int, default=5000)
+    parser.add_argument("--site-port", type=int, default=8000)
     parser.add_argument("settings", nargs="*", metavar="name=value")
-    parsed = parser.parse_args(words)
-    how = make_how(resolve({key: values[0] for key, values in axes_of(parsed.settings).items()}))
-    environment = {**QUIET, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
-    if os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
-        raise UserError(f"MLflow already runs at {os.environ['MLFLOW_TRACKING_URI']}; open that address")
-    how.results.mkdir(parents=True, exist_ok=True)
-    print(f"MLflow on http://127.0.0.1:{parsed.port} (Ctrl-C ends it)", flush=True)
-    command = ["-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(parsed.port)]
-    command += ["--backend-store-uri", tracking_uri(how.results)]
-    return subprocess.run([sys.executable, *command], env=environment, check=False).returncode
+    parsed = parser.parse_intermixed_args(words)
+    config = resolve({key: values[0] for key, values in axes_of(parsed.settings).items()})
+    results = Results(make_how(config).results)
+    return ui.run(results, Path(config["paths"]["pages"]), parsed.site_port, parsed.port)
 
 
 def show_figure(words: Sequence[str]) -> int:
@@ -481,11 +547,13 @@ def make_new(words: Sequence[str]) -> int:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": run,
+    "retry": retry,
     "list": show_list,
     "plan": show_plan,
     "report": show_report,
     "show": show_figure,
     "sync": show_sync,
+    "validate": validate,
     "ui": show_ui,
     "data": manage_data,
     "doctor": show_doctor,

@@ -40,7 +40,8 @@ def record_digest(record: Record) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return what is wrong in one line."""
     return f"{type(error).__name__}: {error}".split("\n")[0].removesuffix(": ")
 
 
@@ -70,19 +71,26 @@ class Mirror:
                 results.root.mkdir(parents=True, exist_ok=True)
             self._entities: Any = mlflow.entities
             self.client = MlflowClient(self.uri)
-            self.experiment = self._experiment()
+            self.experiment = self.experiment_of(EXPERIMENT)
             self.runs = self._existing()
         except Exception as error:  # whatever a store and its network stack raise
-            raise Unreachable(f"{self.uri}: {_first_line(error)}") from error
+            raise Unreachable(f"{self.uri}: {first_line(error)}") from error
 
-    def _experiment(self) -> str:
-        found = self.client.get_experiment_by_name(EXPERIMENT)
+    def experiment_of(self, name: str) -> str:
+        """Return the id of the experiment of that name; it is made, or taken out of the bin, if need be."""
+        found = self.client.get_experiment_by_name(name)
         if found is not None:
+            if found.lifecycle_stage == "deleted":
+                self.client.restore_experiment(found.experiment_id)
             return str(found.experiment_id)
         artifacts = None
         if self.uri.startswith("sqlite"):
             artifacts = (self.results.root / "mlartifacts").absolute().as_uri()
-        return str(self.client.create_experiment(EXPERIMENT, artifact_location=artifacts))
+        return str(self.client.create_experiment(name, artifact_location=artifacts))
+
+    def metric(self, name: str, value: float, now: int) -> Any:
+        """Return a metric as the store takes it; `now` in milliseconds."""
+        return self._entities.Metric(name, value, now, 0)
 
     def _existing(self) -> dict[str, dict[str, str]]:
         """Return key -> run -> digest. A sync that was cut off, or two at once, may have left several runs of a key."""
@@ -111,7 +119,7 @@ class Mirror:
                     self.client.delete_run(run)
                     del runs[run]
             except Exception as error:
-                raise Unreachable(f"{self.uri}: {_first_line(error)}") from error
+                raise Unreachable(f"{self.uri}: {first_line(error)}") from error
             runs[kept] = digest
             sent += same is None
         return sent
@@ -120,7 +128,9 @@ class Mirror:
         """Yield the records, and the failures of cells without one, whose files changed since the last look."""
         records, failures = self.results.records, self.results.failures
         for path in (*sorted(records.glob("*.json")), *sorted(failures.glob("*.json"))):
-            if path.name.endswith(tuple(SIDECARS.values())) or (path.parent == failures and (records / path.name).exists()):
+            if path.name.endswith(tuple(SIDECARS.values())) or (
+                path.parent == failures and (records / path.name).exists()
+            ):
                 continue
             stat = path.stat()
             stamp = (stat.st_mtime_ns, stat.st_size)

@@ -61,7 +61,7 @@ def build(board: Board, cells: Sequence[Planned], results: Results, out: Path) -
         except UserError as error:
             problems.add(f"figure {number}", [f"it is left out: {error}"])
     report.problems = problems.lines()
-    report.summary = summarise(board, cells, frame, f"{place}/")
+    report.summary = summarise(board, cells, frame, tables, f"{place}/")
 
     contents: dict[str, bytes] = {summary.FILE: summary.to_json(report.summary).encode()}
     extras = {}

@@ -21,6 +21,7 @@ from benchmark.config import option, tuned
 from benchmark.registry import defaults_of
 from benchmark.report.axes import text
 from benchmark.report.frame import COSTS
+from benchmark.report.table import Tabulated
 
 FILE = "results.json"
 STAGES = ("personalised", "calibrated", "trained")  # the last one that a method has is its result
@@ -88,8 +89,31 @@ class Result:
 
 
 @dataclass(frozen=True)
+class Entry:
+    """One number of one table: `row` and `column` map an axis to its label; `rank` is that in its column.
+
+    `cost` is the mean over its runs, None where unknown; `keys` are those of its runs with a record.
+    """
+
+    table: int
+    title: str
+    metric: str
+    row: dict[str, str]
+    column: dict[str, str]
+    mean: float
+    std: float | None
+    n: int
+    asked: int
+    rank: float | None
+    printed: float | None
+    cost: dict[str, float | None]
+    point: str
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Summary:
-    """One page of a board: what it is, where it is in the site, and its results."""
+    """One page of a board: what it is, where it is in the site, its results, and the numbers of its tables."""
 
     board: str
     title: str
@@ -98,9 +122,12 @@ class Summary:
     page: str
     counts: dict[str, int]
     results: tuple[Result, ...]
+    entries: tuple[Entry, ...]
 
 
-def summarise(board: Board, cells: Sequence[Planned], frame: pd.DataFrame, page: str) -> Summary:
+def summarise(
+    board: Board, cells: Sequence[Planned], frame: pd.DataFrame, tables: Sequence[Tabulated], page: str
+) -> Summary:
     """Return what the page of a board adds to the site; `frame` is that of `collect` for `cells`."""
     groups: dict[str, list[Any]] = {}
     for planned, row in zip(cells, frame.itertuples(index=False), strict=True):
@@ -115,7 +142,35 @@ def summarise(board: Board, cells: Sequence[Planned], frame: pd.DataFrame, page:
         page,
         {str(status): int(count) for status, count in frame["status"].value_counts().sort_index().items()},
         tuple(results),
+        tuple(entry for table in tables for entry in _entries(table)),
     )
+
+
+def _entries(table: Tabulated) -> Iterator[Entry]:
+    for i, column in enumerate(table.columns):
+        means = [entry.mean for row in table.rows if (entry := row.entries[i]) and entry.mean is not None]
+        for row in table.rows:
+            entry = row.entries[i]
+            if entry is None or entry.mean is None:
+                continue
+            gains = [table.metric.better * (mean - entry.mean) for mean in means]
+            ahead = sum(gain > 0 for gain in gains) + (sum(gain == 0 for gain in gains) - 1) / 2
+            yield Entry(
+                table.number,
+                table.title,
+                f"{table.metric.stage}.{table.metric.name}",
+                dict(zip(table.row_axes, row.labels, strict=True)),
+                dict(zip(table.column_axes, column, strict=True)),
+                entry.mean,
+                entry.std,
+                entry.n,
+                entry.asked,
+                1 + ahead if table.metric.better else None,
+                getattr(entry, "printed", None),
+                {name: value if math.isfinite(value) else None for name, value in entry.cost.items()},
+                entry.point,
+                tuple(run.key for run in entry.runs if run.status != "missing"),
+            )
 
 
 def _results(point: str, runs: Sequence[tuple[Planned, Any]]) -> Iterator[Result]:
@@ -223,8 +278,8 @@ def read(path: Path) -> Summary | None:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         results = tuple(Result(**{**one, "task": Task(**one["task"])}) for one in raw.pop("results"))
-        return Summary(
-            **{field.name: raw[field.name] for field in fields(Summary) if field.name != "results"}, results=results
-        )
+        entries = tuple(Entry(**{**one, "keys": tuple(one["keys"])}) for one in raw.pop("entries"))
+        plain = {field.name: raw[field.name] for field in fields(Summary) if field.name not in ("results", "entries")}
+        return Summary(**plain, results=results, entries=entries)
     except (OSError, ValueError, KeyError, TypeError):
         return None

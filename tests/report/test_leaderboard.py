@@ -1,0 +1,86 @@
+"""MLflow as a leaderboard: one experiment per board, one run per number, written again only if a number changed."""
+
+import json
+import urllib.error
+import urllib.request
+
+import pytest
+
+from benchmark import leaderboard
+from benchmark.board import Table
+from benchmark.errors import UserError
+from benchmark.report import build
+from benchmark.tracking import Mirror
+from benchmark.ui import serve_site
+from tests.report.made import board, cells_of, results_of, seeded
+
+
+@pytest.fixture
+def mirrored(tmp_path, empty_store):
+    """A board of two methods on one partition with three seeds each, and the store that holds it."""
+    empty_store(tmp_path)
+    grid = {"partition": "iid", "algorithm": ["fedavg", "fedprox"], "seed": [0, 1, 2]}
+    example = board(grid, tables=[Table()])
+    cells = cells_of(example)
+    results = results_of(tmp_path, seeded(cells))
+    build(example, cells, results, tmp_path / "pages")
+    store = Mirror(results)
+    store.sync()
+    leaderboard.mirror(store, tmp_path / "pages")
+    return store, example, cells, results, tmp_path / "pages"
+
+
+def runs_of(store):
+    experiment = store.client.get_experiment_by_name("fedspan/example (paper)")
+    return experiment, store.client.search_runs([experiment.experiment_id])
+
+
+def test_each_run_is_one_number_with_rank_cost_and_links_and_the_first_is_the_best(mirrored):
+    store, *_ = mirrored
+    experiment, runs = runs_of(store)
+    assert [run.data.tags["row"] for run in runs] == ["fedprox", "fedavg"], "MLflow shows the youngest first"
+    assert [run.data.metrics["rank"] for run in runs] == [1, 2]
+    first = runs[0].data.metrics
+    assert (first["mean"], first["std"], first["seeds"], first["seconds"]) == (52, 1, 3, 6)
+    assert first["kilobytes"] == pytest.approx(4)
+    assert "printed" not in first
+    note = runs[0].data.tags["mlflow.note.content"]
+    cells = {run.info.run_id for run in store.client.search_runs([store.experiment])}
+    linked = {line.split("/runs/")[1].rstrip(")") for line in note.splitlines() if "/runs/" in line}
+    assert len(linked) == 3
+    assert linked <= cells
+    view = json.loads(experiment.tags["mlflow.sharedViewState.leaderboard"])
+    assert view["orderByKey"] == "metrics.`rank`"
+    assert "metrics.`mean`" in view["selectedColumns"]
+    assert leaderboard.address_of(experiment.experiment_id)[1:] in experiment.tags["mlflow.note.content"]
+
+
+def test_a_board_is_written_again_only_when_a_number_changed(mirrored):
+    store, example, cells, results, pages = mirrored
+    before = {run.info.run_id for run in runs_of(store)[1]}
+    leaderboard.mirror(store, pages)
+    assert {run.info.run_id for run in runs_of(store)[1]} == before
+    results.path(cells[0].cell.key).unlink()
+    build(example, cells, results, pages)
+    leaderboard.mirror(store, pages)
+    after = runs_of(store)[1]
+    assert not before & {run.info.run_id for run in after}
+    assert [run.data.metrics["seeds"] for run in after] == [3, 2]
+
+
+def test_the_site_is_served_on_loopback_without_listings(tmp_path):
+    site = tmp_path / "site"
+    (site / "folder").mkdir(parents=True)
+    (site / "index.html").write_text("a page")
+    (tmp_path / "secret").write_text("not of the site")
+    with serve_site(site, 0) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        address = f"http://127.0.0.1:{server.server_port}"
+        with urllib.request.urlopen(f"{address}/", timeout=20) as answer:
+            assert answer.read() == b"a page"
+        for missing in ("folder/", "../secret", "%2e%2e/secret"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(f"{address}/{missing}", timeout=20)
+        with pytest.raises(UserError, match=f"port {server.server_port} cannot be used"):
+            serve_site(site, server.server_port)
+        server.shutdown()
