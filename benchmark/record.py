@@ -66,6 +66,26 @@ def _digest(record: Record) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
+def parse(content: bytes, path: Path | None) -> Record:
+    """Return the record of a file's content, with what lies in sidecar files beside `path`; raise `CorruptFile`.
+
+    Without a path, as from another store, nothing lies beside it, and its key may be any.
+    """
+    try:
+        record = validate(json.loads(content.decode(), parse_constant=_refuse), path.stem if path else None)
+        for field, suffix in SIDECARS.items():
+            sidecar = record.get(field, {}).get("sidecar") if isinstance(record.get(field, {}), dict) else None
+            if sidecar is not None:
+                if path is None or sidecar != f"{path.stem}{suffix}":
+                    raise CorruptFile(f"its sidecar is called {sidecar!r}")
+                record[field] = json.loads((path.parent / sidecar).read_text(), parse_constant=_refuse)
+        if record.pop("digest", None) not in (None, _digest(record)):
+            raise CorruptFile("its digest does not match: it was changed after it was written")
+        return record
+    except (ValueError, OverflowError, RecursionError, OSError) as error:
+        raise CorruptFile(str(error)) from error
+
+
 def _refuse(constant: str) -> float:
     raise ValueError(f"it holds {constant}")
 
@@ -155,26 +175,14 @@ class Results:
 
     def _read(self, path: Path) -> Record | None:
         try:
-            text = path.read_text(encoding="utf-8")
+            content = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-        except UnicodeDecodeError as error:
-            self._set_aside(path, str(error))
-            return None
         try:
-            record = validate(json.loads(text, parse_constant=_refuse), path.stem)
-            for field, suffix in SIDECARS.items():
-                sidecar = record.get(field, {}).get("sidecar") if isinstance(record.get(field, {}), dict) else None
-                if sidecar is not None:
-                    if sidecar != f"{path.stem}{suffix}":
-                        raise CorruptFile(f"its sidecar is called {sidecar!r}")
-                    record[field] = json.loads((path.parent / sidecar).read_text(), parse_constant=_refuse)
-            if record.pop("digest", None) not in (None, _digest(record)):
-                raise CorruptFile("its digest does not match: it was changed after it was written")
-            return record
-        except (ValueError, OverflowError, RecursionError, OSError, CorruptFile) as error:
+            return parse(content, path)
+        except CorruptFile as error:
             self._set_aside(path, str(error))
             return None
 

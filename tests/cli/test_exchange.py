@@ -1,0 +1,191 @@
+"""Records that travel: collected from folders and from MLflow, checked, refused by name. Cells that are run again."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmark.record import Results, _digest
+from benchmark.tracking import Mirror
+from tests.cli.conftest import ONE, QUICK, failures, records
+
+GRID = ("run", "-m", *QUICK, *ONE)
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    return tmp_path_factory.mktemp("elsewhere") / "records"
+
+
+@pytest.fixture
+def made(fedspan, elsewhere):
+    """A results folder with three records, made elsewhere."""
+    if not elsewhere.exists():
+        assert fedspan(*GRID, "seed=0,1,2", "paths.results=there").status == 0
+        shutil.copytree("there/records", elsewhere)
+    shutil.copytree(elsewhere, "there/records", dirs_exist_ok=True)
+    return sorted(Path("there/records").glob("*.json"))
+
+
+def change(path, edit):
+    """Change a record as somebody would who computes its digest again."""
+    record = json.loads(path.read_text())
+    del record["digest"]
+    edit(record)
+    path.write_text(json.dumps({**record, "digest": _digest(record)}))
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in Path(folder, "records").glob("*.json")}
+
+
+@pytest.mark.parametrize("place", ["there", "there/records"])
+def test_records_made_elsewhere_are_collected_as_they_are_and_only_once(fedspan, made, place):
+    ran = fedspan("sync", "--from", place)
+    assert (ran.status, ran.out, ran.err) == (0, "records: 3 collected\n", "")
+    assert content("results") == content("there")
+    assert fedspan("sync", "--from", place).out == "records: 0 collected, 3 known already\n"
+    assert "3 with a record, nothing to run" in fedspan(*GRID, "seed=0,1,2").out
+
+
+def test_records_are_collected_from_mlflow(fedspan, made, empty_store, here):
+    empty_store(here / "there")
+    Mirror(Results(here / "there")).sync()
+    ran = fedspan("sync", "--from", f"sqlite:///{here}/there/mlflow.db")
+    assert (ran.status, ran.out) == (0, "records: 3 collected\n")
+    assert content("results") == content("there")
+
+
+def test_the_same_result_at_another_speed_is_no_conflict(fedspan, made):
+    fedspan("sync", "--from", "there")
+    before = content("results")
+    change(made[0], lambda record: record["compute"]["seconds"].update(total=1.0))
+    assert fedspan("sync", "--from", "there").out == "records: 0 collected, 3 known already\n"
+    assert content("results") == before
+
+
+def test_a_conflict_is_refused_by_name_and_the_others_are_collected(fedspan, made):
+    shutil.copytree("there/records", "results/records")
+    for path in made[1:]:
+        Path("results/records", path.name).unlink()
+    before = Path("results/records", made[0].name).read_bytes()
+
+    def edit(record):
+        record["scores"]["trained"]["loss"] += 0.5
+
+    change(made[0], edit)
+    ran = fedspan("sync", "--from", "there")
+    assert (ran.status, ran.out) == (1, "records: 2 collected, 1 refused\n")
+    assert (
+        f"{made[0]} is refused: it contradicts results/records/{made[0].name}: scores.trained.loss is " in ran.complaint
+    )
+    assert Path("results/records", made[0].name).read_bytes() == before
+
+
+# validation -----------------------------------------------------------------------------------------
+
+
+def test_good_records_are_valid(fedspan, made):
+    assert fedspan("validate", "there").out == "records: 3 valid\n"
+    assert fedspan("validate", *made).out == "records: 3 valid\n"
+    assert fedspan("validate", "paths.results=there").out == "records: 3 valid\n"
+
+
+def everywhere(value):
+    return lambda record: record["curve"]["accuracy"].__setitem__(0, value)
+
+
+BAD = {
+    "key": (lambda record: record.update(key="0" * 20), "its key does not belong to its spec"),
+    "spec": (lambda record: record["spec"].update(seed=77), "its key does not belong to its spec"),
+    "schema": (lambda record: record.update(schema=99), "its schema is 99"),
+    "score": (lambda record: record["scores"]["trained"].update(accuracy=101.0), "outside 0..100"),
+    "curve": (everywhere(-1.0), "its curve.accuracy holds -1.0, outside 0..100"),
+    "text": (everywhere("99"), "its curve.accuracy holds '99', which is no finite number"),
+    "truth": (everywhere(True), "its curve.accuracy holds True, which is no finite number"),
+    "length": (lambda record: record["curve"]["loss"].pop(), "curve.loss does not have one value for each"),
+    "order": (lambda record: record["curve"]["round"].reverse(), "its curve.round does not rise within 1..3"),
+    "end": (lambda record: [v.pop() for v in record["curve"].values()], "its curve ends after round 2 of 3"),
+    "headline": (lambda record: record["scores"]["trained"].update(accuracy=99.5), "is 99.5, its curve ends with"),
+    "best": (lambda record: record["scores"]["best"].update(accuracy=99.5), "is 99.5, the best of its curve is"),
+    "cost": (lambda record: record["compute"].update(bytes_up=-1), "below 0"),
+    "data": (lambda record: record["provenance"].pop("dataset_digest"), "its provenance.dataset_digest is None"),
+    "digest": (lambda record: record["provenance"].update(partition_digest="<b>"), "partition_digest is '<b>'"),
+    "shape": (lambda record: record["scores"].update(best=3), "scores.best"),
+}
+
+
+@pytest.mark.parametrize(("edit", "message"), BAD.values(), ids=BAD)
+def test_what_no_run_can_give_is_refused_by_name_and_stays_where_it_is(fedspan, made, edit, message):
+    change(made[1], edit)
+    before = content("there")
+    ran = fedspan("validate", "there")
+    assert (ran.status, ran.out) == (1, "records: 2 valid, 1 refused\n")
+    assert ran.complaint.startswith(f"fedspan: {made[1]} is refused: ")
+    assert message in ran.complaint
+    assert content("there") == before
+    assert fedspan("sync", "--from", "there").out == "records: 2 collected, 1 refused\n"
+
+
+def test_records_of_one_task_are_made_from_the_same_data(fedspan, made):
+    change(made[2], lambda record: record["provenance"].update(dataset_digest="0" * 64))
+    ran = fedspan("validate", "there")
+    assert ran.status == 1
+    assert "its provenance.dataset_digest is 000000000000, that of" in ran.complaint
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"key": NaN}', "\xff"])
+def test_what_is_no_record_is_refused_in_one_line(fedspan, here, text):
+    (here / "wrong.json").write_bytes(text.encode("latin1"))
+    ran = fedspan("validate", "wrong.json")
+    assert ran.status == 1
+    assert "wrong.json is refused: " in ran.complaint
+
+
+def test_a_place_without_records_is_named(fedspan):
+    assert "absent does not exist" in fedspan("validate", "absent").complaint
+    assert "write: fedspan sync --from DIR|MLFLOW" in fedspan("sync", "--from").complaint
+
+
+# again ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("with_toys")
+def test_what_failed_or_diverged_is_run_again_and_nothing_else(fedspan, here):
+    mended = here / "mended"
+    fedspan(*GRID, "algorithm=toy_raises", f"algorithm.until={mended}", "seed=0,1")
+    fedspan(*GRID, "algorithm=toy_diverges,fedavg")
+    before = records()
+    assert len(failures()) == 2
+    mended.touch()
+    ran = fedspan("retry", "--failed", "tracking=false", *ONE)
+    assert ran.status == 0
+    assert ran.out.startswith("3 cells: 0 with a record, 3 to run")
+    assert failures() == []
+    after = records()
+    assert len(after) == 4
+    assert before.items() <= after.items()  # a diverged cell diverges again, with the same record
+
+
+def test_a_cell_that_took_too_long_goes_on_with_more_time(fedspan, with_toys):
+    slow = ("algorithm=toy_slow", "algorithm.seconds=0.4", "checkpoint_seconds=0")
+    assert fedspan(*GRID, *slow, "timeout=0.6").status == 1
+    [failure] = failures()
+    assert failure["reason"] == "timed out after 0.6 s; with a longer timeout it goes on where it stopped"
+    assert fedspan("retry", "--failed", "tracking=false", *ONE, "timeout=60").status == 0
+    assert fedspan(*GRID, *slow, "paths.results=undisturbed").status == 0
+    assert records() == records("undisturbed")
+
+
+def test_with_nothing_to_run_again_it_says_so(fedspan):
+    assert fedspan("retry", "--failed").out == "nothing to run again\n"
+
+
+@pytest.mark.parametrize("words", [["retry"], ["retry", "seed=3"], ["retry", "--failed", "--now"]])
+def test_a_retry_names_what_it_repeats(fedspan, words):
+    assert fedspan(*words).complaint == "fedspan: write: fedspan retry --failed [name=value ...]"
+
+
+def test_a_retry_repeats_cells_as_they_were(fedspan):
+    assert "'seed' cannot be set" in fedspan("retry", "--failed", "seed=3").complaint
