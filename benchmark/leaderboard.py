@@ -91,7 +91,7 @@ def _send(store: Mirror, experiment: str, entry: Entry, several: bool, start: in
         "seeds": entry.n,
         "rank": entry.rank,
         "printed": entry.printed,
-        "difference": None if entry.printed is None else entry.mean - entry.printed,
+        "difference": entry.difference,
         "seconds": entry.cost.get("seconds"),
         "gigaflop": _over(entry.cost.get("train_flops"), 1e9),
         "kilobytes": _over(

@@ -90,7 +90,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Entry:
-    """One number of one table: `row` and `column` map an axis to its label; `rank` is that in its column.
+    """One number of one table: `row` and `column` map an axis to its label; `rank` is that in its column,
+    `difference` ours minus `printed` where both are of the papers' scale.
 
     `cost` is the mean over its runs, None where unknown; `keys` are those of its runs with a record.
     """
@@ -106,6 +107,7 @@ class Entry:
     asked: int
     rank: float | None
     printed: float | None
+    difference: float | None
     cost: dict[str, float | None]
     point: str
     keys: tuple[str, ...]
@@ -166,7 +168,8 @@ def _entries(table: Tabulated) -> Iterator[Entry]:
                 entry.n,
                 entry.asked,
                 1 + ahead if table.metric.better else None,
-                getattr(entry, "printed", None),
+                entry.printed.printed.value if entry.printed else None,
+                entry.printed.difference if entry.printed else None,
                 {name: value if math.isfinite(value) else None for name, value in entry.cost.items()},
                 entry.point,
                 tuple(run.key for run in entry.runs if run.status != "missing"),

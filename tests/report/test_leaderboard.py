@@ -3,13 +3,15 @@
 import json
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import pytest
 
 from benchmark import leaderboard
 from benchmark.board import Table
 from benchmark.errors import UserError
-from benchmark.report import build
+from benchmark.report import build, site
+from benchmark.report.summary import to_json
 from benchmark.tracking import Mirror
 from benchmark.ui import serve_site
 from tests.report.made import board, cells_of, results_of, seeded
@@ -84,3 +86,17 @@ def test_the_site_is_served_on_loopback_without_listings(tmp_path):
         with pytest.raises(UserError, match=f"port {server.server_port} cannot be used"):
             serve_site(site, server.server_port)
         server.shutdown()
+
+
+def test_a_printed_value_is_a_metric_and_a_column(mirrored):
+    store, _, _, _, pages = mirrored
+    (summary,) = site.found(pages)
+    entries = [replace(entry, printed=51.5, difference=entry.mean - 51.5) for entry in summary.entries]
+    (pages / "example" / "results.json").write_text(to_json(replace(summary, entries=tuple(entries))))
+    leaderboard.mirror(store, pages)
+    experiment, runs = runs_of(store)
+    assert [(run.data.metrics["printed"], run.data.metrics["difference"]) for run in runs] == [
+        (51.5, 0.5),
+        (51.5, -0.5),
+    ]
+    assert "metrics.`printed`" in json.loads(experiment.tags["mlflow.sharedViewState.leaderboard"])["selectedColumns"]
