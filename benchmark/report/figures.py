@@ -126,7 +126,7 @@ def _plot_bars(plot: Plot, drawing: Drawing, panel: Panel) -> None:
 
 def _name_places(plot: Plot, ticks: Sequence[str], air: float) -> None:
     if ticks:
-        plot.set_xticks(range(len(ticks)), ticks, fontsize=min(9, 60 / max(8, *(len(tick) for tick in ticks)) + 4))
+        plot.set_xticks(range(len(ticks)), ticks, fontsize=9 if len("".join(ticks)) < 45 else 6.5)
         plot.set_xlim(-air, len(ticks) - 1 + air)
 
 
@@ -200,7 +200,7 @@ def files(drawing: Drawing) -> dict[str, bytes]:
                 )
             )
             _plot(plot, drawing, panel, limits)
-            plot.set_title(panel.title, fontsize=min(9.5, 9.5 * 44 / max(len(panel.title), 1)))
+            plot.set_title(panel.title, fontsize=min(9.5, 9.5 * 36 / max(len(panel.title), 1)))
             if i % across == 0:
                 plot.set_ylabel(drawing.kind.y)
             else:

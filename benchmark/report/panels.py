@@ -390,7 +390,8 @@ def _draw_metric(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -
         raise UserError("a figure of kind 'sweep' needs x, the axis that it sweeps over")
     along = figure if bars else replace(figure, columns=(*figure.columns, figure.x))
     values = pd.Series([metric.find(stages)[1] for stages in frame["stages"]], index=frame.index, dtype="float64")
-    kind = replace(KINDS[figure.kind], y=metric.label, lacking=f"no {figure.metric}")
+    label = metric.label[0].upper() + metric.label[1:]
+    kind = replace(KINDS[figure.kind], y=label, lacking=f"no {figure.metric}")
     parts = _parts(frame.assign(metric=values), axes, along, kind, values)
     outer = [column if bars else column[:-1] for column in parts.columns]
     inner = list(dict.fromkeys(parts.column_title(column) if bars else column[-1] for column in parts.columns))
@@ -412,13 +413,13 @@ def _draw_metric(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -
                 lines.append(Line(i, labels[i], x, np.array(means), np.array(stds), min(map(len, ordered))))
         panels.append(Panel("" if bars else _words(figure.columns, place, ""), tuple(lines)))
     if bars:
-        kind = replace(kind, caption=f"{metric.label}: mean of the seeds, ± one sample standard deviation.")
+        kind = replace(kind, caption=f"{label}: mean of the seeds, ± one sample standard deviation.")
         if figure.relative:
             panels = [replace(panel, lines=_relative(panel.lines)) for panel in panels]
-            share = f"{metric.label}, as a share of {labels[0]}"
+            share = f"{label}, as a share of {labels[0]}"
             kind = replace(kind, y="Share", caption=f"{share}: mean of the seeds, ± one sample standard deviation.")
     else:
-        kind = replace(kind, x=title(figure.x.split(".")[-1]))
+        kind = replace(kind, x=title(figure.x.split(".")[-1].replace("_", " ")))
     heading = figure.title or kind.y
     return Drawing(number, heading, kind, labels, tuple(panels), parts.problems, tuple(_ticks(inner)))
 
@@ -438,6 +439,9 @@ def _relative(lines: Sequence[Line]) -> tuple[Line, ...]:
 
 
 def _ticks(labels: Sequence[str]) -> list[str]:
-    """Return short names of places: the first setting of each label where that tells them apart."""
-    short = [re.sub(r"^\w+\((\w+=)?(\[[^\]]*\]|[^,)]+).*$", r"\2", label) for label in labels]
-    return short if len(set(short)) == len(labels) else list(labels)
+    """Return short names of places: the first setting of each label, or its name, where that tells them apart."""
+    for pattern, kept in ((r"^\w+\((\w+=)?(\[[^\]]*\]|[^,)]+).*$", r"\2"), (r"\(.*$", "")):
+        short = [re.sub(pattern, kept, label) for label in labels]
+        if len(set(short)) == len(labels):
+            return short
+    return [label.replace("(", "\n(").replace(", ", ",\n") for label in labels]

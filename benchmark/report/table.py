@@ -43,7 +43,7 @@ class Metric:
         if name.endswith("accuracy_std"):
             return cls(stage, name, 2, 0, "%")
         if stage == "cost":
-            return cls(stage, name, 2 if "seconds" not in name and "minutes" not in name else 3, -1)
+            return cls(stage, name, 4, -1)
         return cls(stage, name, 4, -1 if name.endswith("loss") else 0)
 
     @property
@@ -57,8 +57,8 @@ class Metric:
         return self.name in scores, scores.get(self.name)
 
     def write(self, value: float) -> str:
-        """Return the value with the metric's digits."""
-        return f"{value:.{self.digits}f}"
+        """Return the value with the metric's digits, a cost with four significant ones."""
+        return f"{value:.4g}" if self.stage == "cost" else f"{value:.{self.digits}f}"
 
 
 @dataclass(frozen=True)
