@@ -21,7 +21,9 @@ class Scaffold(Component):
     The paper's SGD has no momentum; FedDecorr 2023, App. F, ran SCAFFOLD under its usual 0.9 and released no code.
     Here momentum is on g alone and the correction is a step beside it, as in the public code of NIID-Bench (Li et al.
     2022). Momentum enlarges (x - y) / (K eta), and so c_i, by up to 1 / (1 - momentum); a correction that went
-    through the momentum would be enlarged once more and diverge from round to round above momentum 1/2.
+    through the momentum would be enlarged once more and diverge from round to round above momentum 1/2. Clients of few
+    steps, whose momentum has not built up, are enlarged less, so under strong label skew the corrections do not match
+    and a run can fall back by tens of points (docs/methods.md); momentum 0 is the paper's method.
     """
 
     lr: float = 1.0

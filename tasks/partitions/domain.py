@@ -12,7 +12,8 @@ class Domain(Partition):
 
     ``subsample=s`` > 0 keeps of each domain, at random, as many training images as s times the smallest domain has.
     FedBN's released code does so, with 0.5 on Office-Caltech10 and 0.05 on DomainNet (always the first images); its
-    paper says only that domains were cut to equal sizes, FedDecorr's says nothing. 0 keeps all images.
+    paper says only that domains were cut to equal sizes, FedDecorr's says nothing. 0 keeps all images. The protocol
+    ``feddecorr_domain`` sets those shares.
     """
 
     subsample: float = 0.0
