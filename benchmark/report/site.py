@@ -26,6 +26,7 @@ from benchmark.report.table import COST_COLUMNS, CostColumn
 
 PARTITIONS = "partitions"  # the folder of their pictures
 MOST_PICTURES = 12  # on the page of a dataset
+MOST_LINES = 300  # on the page of a method; the overview shows all
 RELATIVE_COSTS = COST_COLUMNS[:3]  # time, compute, traffic
 FILTERS = [
     ("dataset", "Dataset"),
@@ -255,7 +256,8 @@ class _Site:
         components = [about("algorithm", algorithm), *(about("addon", name) for name in addons)]
         return render(
             "method.html.j2", "../", "method", family,
-            family=family, components=components, rows=lines, against=list(self._against(family)),
+            family=family, components=components, rows=lines[:MOST_LINES], left=len(lines) - MOST_LINES,
+            against=list(self._against(family)),
         )  # fmt: skip
 
     def _line(self, result: Result) -> Line:

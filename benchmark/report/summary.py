@@ -90,10 +90,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Entry:
-    """One number of one table: `row` and `column` map an axis to its label; `rank` is that in its column,
-    `difference` ours minus `printed` where both are of the papers' scale.
+    """One number of one table: `row` and `column` map an axis to its label; `rank` is that in its column.
 
-    `cost` is the mean over its runs, None where unknown; `keys` are those of its runs with a record.
+    `difference` is ours minus `printed` where both are of the papers' scale. `cost` is the mean over its runs, None
+    where unknown; `keys` are those of its runs with a record.
     """
 
     table: int

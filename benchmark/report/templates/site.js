@@ -272,6 +272,8 @@ function overview(site) {
   search.addEventListener("input", update);
   clearedByEscape(search, update);
   more.addEventListener("click", () => { limit = Infinity; update(); });
+  const asked = new URLSearchParams(location.hash.slice(1)).get("words");
+  if (asked) search.value = asked;
   addEventListener("hashchange", () => { restored(selects); update(); });
   all.hidden = site.results.length === 0;
   tools.hidden = site.results.length === 0;
