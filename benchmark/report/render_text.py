@@ -189,11 +189,25 @@ LATEX = {
     "−": r"$-$",
     "≈": r"$\approx$",
     "·": r"$\cdot$",
+    "×": r"$\times$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "∞": r"$\infty$",
+    "…": r"\dots{}",
+    "“": "``",
+    "”": "''",
+    "‘": "`",
+    "’": "'",
 }
 
 
 def _escaped_latex(text: str) -> str:
-    return "".join(LATEX.get(character, character) for character in " ".join(text.split()))
+    """Return text that LaTeX sets as it is; a character beyond the Latin alphabets stands as its code, U+65E5."""
+    return "".join(LATEX.get(character) or _latin(character) for character in " ".join(text.split()))
+
+
+def _latin(character: str) -> str:
+    return character if character.isascii() or "À" <= character <= "ſ" else f"U+{ord(character):04X}"
 
 
 def to_latex(table: Tabulated, label: str) -> str:

@@ -1,0 +1,141 @@
+"""`fedspan report`: one clear line per mistake, and the rest is still built."""
+
+import json
+
+import pytest
+
+from benchmark.board import load_board, plan
+from benchmark.cli import main
+from benchmark.config import yaml_files
+from benchmark.record import Results
+from tests.report.made import record
+
+GOOD = """
+title: A board
+base: {dataset: digits, clients: 5, protocol: digits}
+grid:
+  - {algorithm: [fedavg, fedprox], partition: iid, seed: [0, 1]}
+scales:
+  smoke: {protocol.rounds: 2}
+tables:
+  - {title: Accuracy, rows: [method], columns: [partition]}
+"""
+
+
+@pytest.fixture
+def boards(tmp_path, monkeypatch):
+    """A folder of boards in the place of the checkout's, with one good board; write more into it."""
+    folder = tmp_path / "boards"
+    folder.mkdir()
+    (folder / "good.yaml").write_text(GOOD)
+
+    def files(kind):
+        return {path.stem: path for path in sorted(folder.glob("*.yaml"))} if kind == "boards" else yaml_files(kind)
+
+    for module in ("board", "report.command"):
+        monkeypatch.setattr(f"benchmark.{module}.yaml_files", files)
+    return folder
+
+
+@pytest.fixture
+def report(tmp_path, capsys, unchanged_process):
+    def report(*words):
+        status = main(["report", f"paths.results={tmp_path}", f"paths.pages={tmp_path / 'pages'}", *words])
+        said = capsys.readouterr()
+        return status, said.out, [line for line in said.err.splitlines() if line.strip()]
+
+    return report
+
+
+def cells(scale="paper"):
+    return plan(load_board("good").expand({"scale": [scale]}))
+
+
+def keep(tmp_path, records):
+    for one in records:
+        Results(tmp_path).write(one)
+
+
+def test_a_board_that_cannot_be_read_is_one_line_and_the_others_are_built(boards, report, tmp_path):
+    keep(tmp_path, [record(planned) for planned in cells()])
+    (boards / "axis.yaml").write_text(GOOD.replace("algorithm:", "algoritm:"))
+    (boards / "empty.yaml").write_text(GOOD.replace("[fedavg, fedprox]", "[]"))
+    (boards / "broken.yaml").write_text("grid: [")
+    status, _out, errors = report()
+    assert status == 2
+    assert (tmp_path / "pages" / "good" / "index.html").exists()
+    assert (tmp_path / "pages" / "index.html").exists()
+    named = [next(name for name in ("axis", "broken", "empty") if f"'{name}'" in line) for line in errors]
+    assert named == ["axis", "broken", "empty"], errors
+    assert "did you mean 'algorithm'?" in errors[0]
+    assert not any("Traceback" in line for line in errors)
+
+
+def test_a_table_that_names_cells_outside_its_grid_is_left_out_alone(boards, report, tmp_path):
+    more = "  - {title: Nothing, rows: [method], columns: [partition], where: {algorithm: moon}}\n"
+    (boards / "good.yaml").write_text(GOOD + more)
+    keep(tmp_path, [record(planned) for planned in cells()])
+    status, _out, errors = report("board=good")
+    assert status == 0
+    assert errors == ["fedspan: table 2: it is left out: where: algorithm=moon selects no cell; known: fedavg, fedprox"]
+    assert (tmp_path / "pages" / "good" / "table-1.csv").exists()
+    assert not (tmp_path / "pages" / "good" / "table-2.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda one: one.pop("scores"), "it lacks scores"),
+        (lambda one: one.update(schema=99), "its schema is 99"),
+        (lambda one: one["spec"].update(clients=99), "its key does not belong to its spec"),
+        (lambda one: one["scores"]["trained"].update(accuracy=float("nan")), "it holds NaN"),
+        (lambda one: one["scores"]["trained"].update(accuracy=123.0), "outside 0..100"),
+    ],
+)
+def test_a_record_that_is_none_is_one_line_and_the_rest_is_built(boards, report, tmp_path, change, said):
+    planned = cells()
+    keep(tmp_path, [record(one) for one in planned])
+    path = Results(tmp_path).path(planned[0].cell.key)
+    bad = json.loads(path.read_text())
+    bad.pop("digest")
+    change(bad)
+    path.write_text(json.dumps(bad))
+    status, out, errors = report("board=good")
+    assert status == 0
+    assert len(list(" ".join(errors).split("is damaged"))) == 2, errors
+    assert said in " ".join(" ".join(errors).split())
+    assert "n=1/2" in out
+    assert (tmp_path / "pages" / "good" / "index.html").exists()
+
+
+def test_each_scale_with_results_has_a_page_and_scales_never_meet(boards, report, tmp_path):
+    keep(tmp_path, [record(planned, 80.0) for planned in cells()])
+    keep(tmp_path, [record(planned, 20.0) for planned in cells("smoke")])
+    status, _out, errors = report()
+    assert (status, errors) == (0, [])
+    pages = tmp_path / "pages"
+    for page, mine, other in (("good", "80.00", "20.00"), ("good/smoke", "20.00", "80.00")):
+        text = (pages / page / "table-1.md").read_text()
+        assert mine in text
+        assert other not in text
+    data = (pages / "index.html").read_text()
+    assert '"scales":["paper","smoke"]' in data
+
+
+def test_boards_without_results_are_named_and_stale_methods_go(boards, report, tmp_path):
+    (boards / "later.yaml").write_text(GOOD.replace("A board", "For later").replace("clients: 5", "clients: 7"))
+    keep(tmp_path, [record(planned) for planned in cells()])
+    stale = tmp_path / "pages" / "methods" / "gone.html"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("old")
+    status, _out, _errors = report()
+    assert status == 0
+    assert "For later" in (tmp_path / "pages" / "index.html").read_text()
+    assert not stale.exists()
+    assert (tmp_path / "pages" / "methods" / "fedprox.html").exists()
+
+
+def test_an_empty_results_folder_gives_a_site_that_says_what_to_do(boards, report, tmp_path):
+    status, _out, errors = report()
+    assert (status, errors) == (0, [])
+    assert "No results yet" in (tmp_path / "pages" / "index.html").read_text()
