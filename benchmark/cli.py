@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import inspect
 import logging
 import math
@@ -33,7 +32,6 @@ from benchmark.board import Planned, load_board
 from benchmark.config import (
     CONFIG_NAME,
     how_defaults,
-    how_settings,
     make_how,
     options,
     override_text,
@@ -49,6 +47,7 @@ from benchmark.exchange import Found
 from benchmark.executors import EXECUTORS
 from benchmark.files import write_atomically
 from benchmark.grid import axes_of, plan_grid, run_job
+from benchmark.launch import launcher_words
 from benchmark.lease import Busy
 from benchmark.progress import describe, duration
 from benchmark.record import Record, Results
@@ -72,14 +71,6 @@ examples:
 """
 
 HYDRA_OPTIONS = ("--help", "-h", "--hydra-help", "--cfg", "-c", "--package", "-p", "--resolve", "--info", "-i")
-
-LAUNCHERS = {  # the module that each needs
-    "basic": "hydra",
-    "joblib": "hydra_plugins.hydra_joblib_launcher",
-    "ray": "hydra_plugins.hydra_ray_launcher",
-    "submitit": "hydra_plugins.hydra_submitit_launcher",
-}
-
 
 _driver: int | None = None  # the process that a user started; a launcher's workers have None
 
@@ -181,7 +172,7 @@ def run(words: Sequence[str]) -> int:
         raise UserError(f"unknown executor '{how.executor}'{did_you_mean(how.executor, EXECUTORS)}")
     if not multirun:
         return _run_one(planned[0], how, _with_tuned(overrides))
-    return _hydra(["--multirun", *_launcher(planned[0].config, how), *overrides], task)
+    return _hydra(["--multirun", *launcher_words(planned[0].config, how), *overrides], task)
 
 
 def _with_tuned(words: Sequence[str]) -> list[str]:
@@ -210,25 +201,6 @@ def _warn_of_broken_plugins() -> None:
     discover()
     for name, why in broken_entry_points.items():
         print(f"fedspan: plugin '{name}' could not be loaded: {why}", file=sys.stderr)
-
-
-def _launcher(config: dict[str, Any], how: How) -> list[str]:
-    """Choose Hydra's launcher from `launcher` and `workers`; return the overrides that say so."""
-    count = workers_of(config)
-    chosen = how_settings(config).launcher or ("joblib" if count > 1 else "basic")
-    if chosen not in LAUNCHERS:
-        raise UserError(f"unknown launcher '{chosen}'{did_you_mean(chosen, LAUNCHERS)}")
-    if importlib.util.find_spec(LAUNCHERS[chosen]) is None:
-        extra = {"submitit": "slurm"}.get(chosen, chosen)
-        raise UserError(f"launcher={chosen} is not installed; install fedspan[{extra}]")
-    if chosen in ("basic", "joblib"):
-        device_of(how.device)  # the cells run on this machine
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "1")  # one thread per worker; read when a worker starts
-    words = [f"hydra/launcher={chosen}"]
-    if chosen == "joblib":
-        words += [f"hydra.launcher.n_jobs={count}", "hydra.launcher.batch_size='1'"]
-    return words
 
 
 def _run_one(planned: Planned, how: How, overrides: Sequence[str]) -> int:

@@ -65,6 +65,7 @@ def how_defaults() -> dict[str, Any]:
         "threads": 1,
         "workers": None,
         "launcher": None,
+        "gpus": None,
         "checkpoint_seconds": 10.0,
         "timeout": None,
         "tracking": True,
@@ -362,6 +363,7 @@ class HowSettings:
     threads: int = 1
     workers: int | None = None
     launcher: str | None = None
+    gpus: float | None = None
     checkpoint_seconds: float = 10.0
     timeout: float | None = None
     tracking: bool = True
@@ -392,6 +394,7 @@ def how_settings(config: Mapping[str, Any]) -> HowSettings:
         if value is not None and value < 1:
             raise UserError(f"{name} must be at least 1, got {value}")
     require(settings.checkpoint_seconds >= 0, "checkpoint_seconds", "must not be negative", settings.checkpoint_seconds)
+    require(settings.gpus is None or settings.gpus > 0, "gpus", "must be positive", settings.gpus)
     require(settings.timeout is None or settings.timeout > 0, "timeout", "must be positive", settings.timeout)
     return settings
 
