@@ -171,7 +171,8 @@ class Root(ABC):
         if "" in tops:
             return ""
         if not tops:
-            wanted = " or ".join(f"{folder}/" for folder in self.folders)
+            spelled_once = dict.fromkeys(folder.lower() for folder in self.folders)
+            wanted = " or ".join(f"{folder}/" for folder in spelled_once)
             raise UserError(f"{self.where} has no folder {wanted}; it must name {self.layout}")
         if len(tops) > 1:
             raise UserError(f"{self.where} holds several datasets, {', '.join(sorted(tops))}; name one of them")

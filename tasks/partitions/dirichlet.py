@@ -50,9 +50,10 @@ class Dirichlet(Partition):
             counts = self._draw(class_sizes, clients, rng)
             if counts is not None and counts.sum(0).min() >= self.min_size:
                 return counts
+        smaller = "min_size or clients" if self.min_size > 1 else "clients"
         raise UserError(
             f"no draw of {ATTEMPTS} gave each of clients={clients} at least partition.min_size={self.min_size} "
-            f"of {total} images at partition.alpha={self.alpha}; lower min_size or clients, or raise alpha"
+            f"of {total} images at partition.alpha={self.alpha}; lower {smaller}, or raise alpha"
         )
 
     def _draw(self, class_sizes: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray | None:
