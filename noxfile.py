@@ -72,14 +72,14 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session
 def report(session: nox.Session) -> None:
-    """Render tables, figures and pages from the records that are there."""
+    """Make the site from the records that are there."""
     install(session)
     session.run("fedspan", "report", *session.posargs)
 
 
 @nox.session
 def ui(session: nox.Session) -> None:
-    """Open MLflow on loopback over the embedded database."""
+    """Serve the site and MLflow on loopback."""
     install(session)
     session.run("fedspan", "ui", *session.posargs)
 
