@@ -1,6 +1,8 @@
 """Everything FedSpan does, one session each: bench, tests, report, ui, perf, lint, types, docs-check."""
 
+import json
 import os
+from pathlib import Path
 
 import nox
 from nox.command import CommandFailed
@@ -92,6 +94,37 @@ def perf(session: nox.Session) -> None:
         "pytest", "-m", "perf", "tests/perf", "--benchmark-only", "--benchmark-storage=file://results/perf",
         "--benchmark-autosave", "-s", *session.posargs,
     )  # fmt: skip
+
+
+@nox.session
+def scale(session: nox.Session) -> None:
+    """Run the tests of what needs more than one machine: Ray, Submitit, PostgreSQL, an MLflow server."""
+    install(session, "test", "ray", "slurm", "postgres")
+    session.run("pytest", "-m", "slow or not slow", "tests/faults/test_launchers.py", *session.posargs)
+
+
+@nox.session
+def audit(session: nox.Session) -> None:
+    """Look the pinned versions up among known vulnerabilities; needs a network that reaches the feed."""
+    session.install("pip-audit>=2.9")
+    pins = session.posargs or ["--strict", "--no-deps", "--disable-pip", "--requirement", "constraints.txt"]
+    session.run("pip-audit", *pins)
+
+
+@nox.session
+def licences(session: nox.Session) -> None:
+    """Write docs/licences.md from what an installation with all extras brings."""
+    install(session, "test", "ray", "slurm", "postgres")
+    session.install("pip-licenses>=5")
+    options = ["--format=json", "--from=mixed", "--ignore-packages", "fedspan", "pip-licenses"]
+    found = json.loads(session.run("pip-licenses", *options, silent=True) or "[]")
+    page = Path("docs/licences.md")
+    head, _, _ = page.read_text(encoding="utf-8").partition("|---|---|---|\n")
+    rows = [
+        f"| {package['Name']} | {package['Version']} | {' '.join(package['License'].split())[:120]} |"
+        for package in sorted(found, key=lambda package: package["Name"].lower())
+    ]
+    page.write_text("\n".join([f"{head}|---|---|---|", *rows, ""]), encoding="utf-8")
 
 
 @nox.session
