@@ -1,0 +1,67 @@
+"""The papers' boards at the smoke scale: every cell of every table and every panel of every figure is filled."""
+
+import pytest
+
+from benchmark import report
+from benchmark.board import load_board, plan
+from benchmark.config import yaml_files
+from benchmark.record import Results
+from benchmark.report.axes import Axes
+from benchmark.report.figures import draw
+from benchmark.report.frame import collect
+from benchmark.report.table import tabulate
+from benchmark.rounds import How, run_cell
+
+EVERYTHING = [board.name for board in load_board("everything").parts()]
+QUICK = {  # every kind of figure, and what measures more than scores
+    "feddecorr_linear", "feddecorr_loss", "feddecorr_spectra", "feddecorr_sphere", "spherefed_alignment",
+    "spherefed_cost", "spherefed_features", "spherefed_rates",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """One results folder: boards share cells."""
+    return tmp_path_factory.mktemp("boards")
+
+
+def check(name, folder, **extra):
+    board = load_board(name)
+    cells = plan(board.expand({"scale": ["smoke"], **extra}))
+    how = How(folder / "results", folder / "data")
+    assert {run_cell(planned.cell, how)["status"] for planned in cells} == {"done"}
+    frame, axes = collect(cells, Results(how.results)), Axes(cells)
+    for number, table in enumerate(board.tables, 1):
+        made = tabulate(frame, axes, table, number)
+        assert made.problems == ()
+        assert made.scales == ("smoke",)
+        assert all(entry.state == "value" for row in made.rows for entry in row.entries if entry), table.title
+        if table.printed:
+            assert any(entry.printed for row in made.rows for entry in row.entries if entry)
+    for number, figure in enumerate(board.figures, 1):
+        drawing = draw(frame, axes, figure, number)
+        assert drawing.problems == ()
+        assert drawing.panels
+        assert not any(panel.empty for panel in drawing.panels), figure.title
+    return board, cells, Results(how.results)
+
+
+@pytest.mark.parametrize("name", sorted(QUICK))
+def test_a_board_fills_its_tables_and_figures(folder, name):
+    check(name, folder, seed=[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_every_board_fills_its_tables_and_figures_and_has_a_page(folder, name):
+    board, cells, results = check(name, folder)
+    made = report.build(board, cells, results, folder / "pages")
+    assert made.problems == []
+    suffixes = {path.suffix for path in made.written}
+    assert {".html", ".md", ".csv", ".tex"} <= suffixes
+    assert ({".svg", ".pdf", ".png"} <= suffixes) >= bool(board.figures)
+
+
+def test_everything_is_every_board_of_the_papers():
+    of_papers = {name for name in yaml_files("boards") if name.startswith(("feddecorr_", "spherefed_"))}
+    assert set(EVERYTHING) == of_papers | {"fidelity"}
