@@ -100,7 +100,14 @@ def perf(session: nox.Session) -> None:
 def scale(session: nox.Session) -> None:
     """Run the tests of what needs more than one machine: Ray, Submitit, PostgreSQL, an MLflow server."""
     install(session, "test", "ray", "slurm", "postgres")
-    session.run("pytest", "-m", "slow or not slow", "tests/faults/test_launchers.py", *session.posargs)
+    session.run(
+        "pytest",
+        "-m",
+        "slow or not slow",
+        "tests/faults/test_launchers.py",
+        "tests/faults/test_server.py",
+        *session.posargs,
+    )
 
 
 @nox.session
