@@ -1,11 +1,11 @@
 """Printed numbers: read as they stand, matched by settings, compared only at the papers' scale."""
 
 import math
+from functools import cache
 
 import pytest
 
 from benchmark.board import Scale, Table, load_board, plan
-from benchmark.cell import key_of
 from benchmark.config import yaml_files
 from benchmark.errors import UserError
 from benchmark.report.axes import Axes, flat
@@ -26,11 +26,10 @@ UNMEASURED = {  # printed, but no score of a run
 TABLES = [(name, table) for name in sorted(yaml_files("boards")) for table in load_board(name).tables if table.printed]
 
 
+@cache
 def points(name):
-    """Return the flat settings of the distinct cells of a board, apart from the seed."""
-    cells = [planned.cell.what for planned in plan(load_board(name).expand())]
-    distinct = {key_of({k: v for k, v in what.items() if k != "seed"}): what for what in cells}
-    return [flat(what) for what in distinct.values()]
+    """Return the flat settings of the cells of a board, for one seed."""
+    return [flat(planned.cell.what) for planned in plan(load_board(name).expand({"seed": [0]}))]
 
 
 @pytest.mark.parametrize("paper", PAPERS)
