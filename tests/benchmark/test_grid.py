@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
 from hydra.core.utils import JobReturn, JobStatus
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from benchmark.grid import axes_of, plan_grid, summarise
 from benchmark.lease import Leases, Owner
 from benchmark.record import Results
 from benchmark.rounds import How, Outcome, make_record
+from benchmark.stop import TimedOut
 
 # what a command line asks for ---------------------------------------------------------------------
 
@@ -195,3 +197,23 @@ def test_the_summary_counts_outcomes_and_tells_each_reason_once(tmp_path, capsys
     out, err = capsys.readouterr()
     assert err == f"failed: {cells[1].cell.label} and 2 more: no memory\n"
     assert out == f"skipped: {cells[4].cell.label}: no way\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory.\nTried 20 GiB"),
+            "out of memory: CUDA out of memory. Tried 20 GiB",
+        ),
+        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried"), "out of memory: DefaultCPUAllocator"),
+        (MemoryError(), "out of memory: "),
+        (TimedOut("timed out after 3 s; more"), "timed out after 3 s; more"),
+        (UserError("change it"), "change it"),
+        (ValueError("two\nlines"), "ValueError: two lines"),
+    ],
+)
+def test_a_failure_has_its_reason_in_one_line(error, reason):
+    found = grid.reason_of(error)
+    assert found.startswith(reason.strip())
+    assert "\n" not in found
