@@ -62,8 +62,8 @@ def _with_results(name: str, axes: Axes, results: Results) -> Iterator[tuple[Boa
     if board.boards:  # its parts are boards of their own
         return
     known = {path.stem for folder in (results.records, results.failures) for path in folder.glob("*.json")}
-    for scale in axes.get("scale", [scale for scale in SCALES if scale == "paper" or scale in board.scales]):
-        if known:
+    for scale in axes.get("scale", SCALES):
+        if known and (scale == "paper" or scale in board.scales):
             cells = plan_grid({**axes, "board": [name], "scale": [scale]})
             if any(planned.cell.key in known for planned in cells):
                 yield board, cells

@@ -139,3 +139,12 @@ def test_an_empty_results_folder_gives_a_site_that_says_what_to_do(boards, repor
     status, _out, errors = report()
     assert (status, errors) == (0, [])
     assert "No results yet" in (tmp_path / "pages" / "index.html").read_text()
+
+
+def test_a_board_without_the_scale_that_is_asked_for_is_passed_over(boards, report, tmp_path):
+    (boards / "one.yaml").write_text(GOOD.split("scales:")[0])
+    keep(tmp_path, [record(planned) for planned in cells("smoke")])
+    status, out, errors = report("scale=smoke")
+    assert (status, errors) == (0, [])
+    assert "good/smoke/index.html" in out
+    assert not (tmp_path / "pages" / "one").exists()
