@@ -278,7 +278,7 @@ def reason_of(error: BaseException) -> str:
     """Return the reason of a failure in one line."""
     if isinstance(error, (UserError, TimedOut)):
         reason = str(error)
-    elif isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in str(error):
+    elif isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error):
         reason = f"out of memory: {error}"
     else:
         reason = f"{type(error).__name__}: {error}"
