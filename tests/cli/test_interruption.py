@@ -3,6 +3,8 @@
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import QUICK, failures, finish, kill_group, records, wait_for
 
 LONG = (
@@ -55,3 +57,18 @@ def test_an_interruption_is_one_line_and_loses_nothing(start, fedspan, with_toys
     assert checkpoints()
     assert fedspan(*grid).status == 0
     assert len(records()) == 3
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_asked_to_end_lets_its_workers_save_first(start, fedspan, with_toys):
+    words = [word for word in LONG if not word.startswith("checkpoint_seconds")]
+    grid = ("run", "-m", *words, "checkpoint_seconds=1000", "algorithm=toy_slow", "algorithm.seconds=2", "seed=0,1")
+    process = start(*grid, "workers=2")
+    wait_for(
+        lambda: len([path for path in Path("results/status").glob("*.json") if "accuracy" in path.read_text()]) == 2
+    )
+    process.terminate()
+    ran = finish(process)
+    assert ran.status == 143
+    assert ran.complaint == "fedspan: terminated; the same command goes on where it stopped"
+    assert len(checkpoints()) == 2
