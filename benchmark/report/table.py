@@ -267,7 +267,7 @@ def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabu
     printed = printed_in(table.printed)
     arranged = arrange(frame, axes, table)
     metrics = _metrics(table.metric, arranged.runs, printed)
-    metric = metrics[0][0]
+    metric = Metric.of(table.metric.removesuffix(".*"))
     parts = [_with_values(arranged.runs, part, suffix) for part, suffix in metrics]
     problems = [*arranged.problems]
     for (part, _), found in zip(metrics, parts, strict=True):
