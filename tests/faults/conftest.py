@@ -89,7 +89,8 @@ def plain(folder="results"):
 def timeless(path):
     record = json.loads(path.read_text())
     del record["digest"], record["provenance"]["command"]
-    del record["provenance"]["git_commit"], record["provenance"]["sources"]  # a checkout may be edited meanwhile
+    for name in ("git_commit", "sources", "engine"):  # a checkout may be edited meanwhile
+        record["provenance"].pop(name, None)
     record["compute"] = without_clock(record["compute"])
     return json.dumps(record).encode()
 

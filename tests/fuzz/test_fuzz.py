@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import pickle
+import shutil
 import struct
 import tarfile
 import tempfile
@@ -122,6 +123,7 @@ def read_everywhere(folder, content):
     record = results.read(RECORD["key"])
     assert record is None or validate(record, RECORD["key"])
     assert (record is None) != path.exists()
+    shutil.rmtree(results.damaged, ignore_errors=True)
 
 
 @fuzz(damaged(CONTENT))
