@@ -102,7 +102,7 @@ class StridedGroupedConv2d(nn.Conv2d):
 
 
 def built_in(net: Net) -> Net:
-    """Return `net` with torch's own layers in place of those of `lay_out`, for `torch.func`, which cannot trace them."""
+    """Return `net` with torch's own layers in place of `lay_out`'s, for `torch.func`, which cannot trace those."""
     originals = {BatchNorm2d: nn.BatchNorm2d, StridedGroupedConv2d: nn.Conv2d}
     for module in net.modules():
         module.__class__ = originals.get(type(module), type(module))

@@ -202,5 +202,7 @@ def test_a_stated_content_gives_the_key_where_the_images_are_not(tmp_path, own_d
     elsewhere = Cifar10(content=content)
     assert elsewhere.what() == here.what() == Cifar10(source=here.source, content=content).what()
     assert "dataset.source is not set" in refused(lambda: elsewhere)
-    assert "holds other images than dataset.content=0000" in refused(lambda: Cifar10(source=here.source, content="0000"))
+    assert "holds other images than dataset.content=0000" in refused(
+        lambda: Cifar10(source=here.source, content="0000")
+    )
     assert "dataset.content" not in refused(lambda: Cifar10(source=str(tmp_path / "absent")))
