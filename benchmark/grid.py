@@ -21,6 +21,7 @@ from hydra.conf import HydraConf
 from hydra.core.override_parser.types import Glob, Override
 from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -208,6 +209,14 @@ class JobConfigs:
         hydra.job.name, hydra.job.chdir = master.job.name, False
         hydra.overrides.task = list(sweep_overrides)
         return OmegaConf.create({"hydra": hydra})
+
+
+class Forgetting(Callback):
+    """Takes the configuration out of what a job returns: launchers keep that of every cell until the end."""
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        """Forget."""
+        job_return.cfg = job_return.hydra_cfg = None
 
 
 def _launch_once(launcher: Launcher, cells: Sequence[Planned]) -> str:

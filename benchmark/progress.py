@@ -104,7 +104,7 @@ class GridDisplay:
             for folder in (self.results.records, self.results.failures):
                 path = folder / f"{key}.json"
                 if path.exists() and (record := read_status(path)) is not None:
-                    self.finished[key] = record
+                    self.finished[key] = {"status": record.get("status")}  # and not all of it
                     if live is None:
                         self.console.print(self._line(planned, record), markup=False, highlight=False, soft_wrap=True)
         if live is not None:

@@ -18,9 +18,10 @@ class FedSpanSweeper(Sweeper):
         self.launcher: Optional[Launcher] = None  # noqa: UP045
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        from benchmark.grid import JobConfigs
+        from benchmark.grid import Forgetting, JobConfigs
 
         self.config = config
+        hydra_context.callbacks.callbacks.append(Forgetting())
         context = HydraContext(config_loader=JobConfigs(), callbacks=hydra_context.callbacks)
         self.launcher = Plugins.instance().instantiate_launcher(
             hydra_context=context, task_function=task_function, config=config
