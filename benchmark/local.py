@@ -158,7 +158,7 @@ class LocalTrainer:
         return loss
 
     def step_flops(self, state: State) -> int:
-        """Return the FLOPs of a step on one whole batch; the net may be on the device `meta`, which computes nothing."""
+        """Return the FLOPs of a step on one whole batch; the net may be on the device `meta`: it computes nothing."""
         data, device = self.data, self.data.device
         x = torch.zeros(self.protocol.batch_size, *data.shape, dtype=self.protocol.dtype, device=device)
         y = torch.zeros(len(x), dtype=torch.long, device=device)

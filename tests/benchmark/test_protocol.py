@@ -122,7 +122,7 @@ def facts(paper, scopes):
 
 
 def test_every_preset_of_a_paper_is_compared():
-    ours = {"default", "digits"}
+    ours = {"default", "digits", "cifar10_small"}
     assert set(config.options("protocol")) - ours == set(PRESETS)
 
 
