@@ -67,5 +67,5 @@ def _uncompressed(path: Path, read: Any) -> Any:
             plain.write(gzip.decompress(path.read_bytes()))
             plain.flush()
             return read(plain.name)
-    except (OSError, EOFError, ValueError, AssertionError, KeyError, IndexError, RuntimeError) as error:
+    except (OSError, EOFError, ValueError, TypeError, AssertionError, LookupError, RuntimeError) as error:
         raise UserError(f"cannot read {path}: {error or type(error).__name__}; delete it and fetch it again") from error

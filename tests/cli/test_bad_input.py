@@ -12,7 +12,7 @@ from tests.cli.conftest import ONE, QUICK, failures, records
 
 MISTAKES = {
     # names
-    "": "name a command: run, list,",
+    "": "name a command: run, retry, list,",
     "rum": "unknown command 'rum'; did you mean 'run'?",
     "run algorithm=fedproxx": "unknown algorithm 'fedproxx'; did you mean 'fedprox'?",
     "run -m algorithm=fedavg,fedproxx": "unknown algorithm 'fedproxx'; did you mean 'fedprox'?",
