@@ -210,6 +210,8 @@ def _run_one(planned: Planned, how: How, overrides: Sequence[str]) -> int:
     device_of(how.device)
     results = Results(how.results)
     known = results.read(planned.cell.key) is not None
+    if not known:
+        results.check_writable()
     results.forget_failure(planned.cell.key)
     outcomes: list[Record | UserError] = []
 

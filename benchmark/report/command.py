@@ -52,8 +52,9 @@ def command(words: Sequence[str]) -> int:
 
 
 def _asked(name: str, axes: Axes) -> Iterator[tuple[Board, list[Planned]]]:
-    for board in load_board(name).parts():
-        yield board, plan_grid({**axes, "board": [board.name]})
+    whole = load_board(name)
+    for board in whole.parts():
+        yield board, plan_grid({**axes, "board": [board.name if whole.boards else name]})
 
 
 def _with_results(name: str, axes: Axes, results: Results) -> Iterator[tuple[Board, list[Planned]]]:

@@ -20,7 +20,7 @@ MISTAKES = {
     "run protocol=digit": "unknown protocol 'digit'; did you mean 'digits'?",
     "run addons=[feddecor]": "unknown addon 'feddecor'; did you mean 'feddecorr'?",
     "run board=digit": "unknown board 'digit'; did you mean 'digits'?",
-    "run board=absent.yaml": "unknown board 'absent.yaml'; known: digits",
+    "run board=absent.yaml": "unknown board 'absent.yaml'; known: cifar10_small, digits",
     "run scale=smal": "unknown scale 'smal'; did you mean 'small'?",
     "run executor=lop": "unknown executor 'lop'; did you mean 'loop'?",
     "run -m launcher=jobli": "unknown launcher 'jobli'; did you mean 'joblib'?",
@@ -90,7 +90,7 @@ BOARDS = {
     "grid: [{seed: [}]": "board.yaml line 1 is not valid YAML",
     "- a list": "board.yaml must be a mapping",
     "gird: []": "board.yaml: unknown field 'gird'; did you mean 'grid'?",
-    "grid: {seed: 0}": "board.yaml: grid must be a list of mappings",
+    "grid: {seed: 0}": "board.yaml: grid must be a list",
     "grid: [seed]": "board.yaml: grid[0] must be a mapping, got 'seed'",
     "grid: [{seed: []}]": "board.yaml: seed must be a whole number, got []",
     "grid: [{sed: [0, 1]}]": "board.yaml: unknown setting 'sed'; did you mean 'seed'?",
@@ -99,7 +99,7 @@ BOARDS = {
     "base: {addon.feddecorr.beta: 1}": "board.yaml: 'addon.feddecorr.beta' is set, but",
     "scales: {smal: {seed: 1}}": "board.yaml: unknown scale 'smal'; did you mean 'small'?",
     "tables: [{row: [method]}]": "board.yaml: tables[0].row'; did you mean",
-    "figures: [{kind: pie}]": "board.yaml: figures[0].kind must be one of accuracy, spectrum, got 'pie'",
+    "figures: [{kind: pie}]": "board.yaml: figures[0].kind must be one of accuracy, spectrum, local_spectrum,",
     "tables: nice": "board.yaml: tables must be a list of mappings",
 }
 
@@ -183,7 +183,9 @@ def test_a_disk_that_is_full_ends_the_grid_in_one_line(fedspan, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     ran = fedspan("run", "-m", *QUICK, *ONE, "seed=0,1,2")
     assert ran.status == 2
-    assert "No space left on device" in ran.complaint
+    *warnings, complaint = " ".join(ran.err.split()).split("fedspan: ")
+    assert "No space left on device; free space, or choose another folder with paths.results" in complaint
+    assert all("no checkpoint after round" in warning for warning in warnings if warning)
     assert len(records()) in (1, 2)
     monkeypatch.undo()
 
