@@ -148,3 +148,11 @@ def test_a_board_without_the_scale_that_is_asked_for_is_passed_over(boards, repo
     assert (status, errors) == (0, [])
     assert "good/smoke/index.html" in out
     assert not (tmp_path / "pages" / "one").exists()
+
+
+def test_a_board_is_reported_by_the_path_that_it_is_given_by(report, tmp_path):
+    (tmp_path / "mine.yaml").write_text(GOOD)
+    status, out, errors = report(f"board={tmp_path / 'mine.yaml'}")
+    assert (status, errors) == (0, [])
+    assert "A board" in (tmp_path / "pages" / "mine" / "index.html").read_text()
+    assert "mine" in out
