@@ -18,7 +18,7 @@ from benchmark.cell import Cell
 from benchmark.config import make_how
 from benchmark.data import DeviceData
 from benchmark.diagnostics import Diagnostics
-from benchmark.errors import Incompatible
+from benchmark.errors import Incompatible, UserError
 from benchmark.local import LocalTrainer
 from benchmark.meter import Meter
 from benchmark.record import Record, Results
@@ -105,7 +105,7 @@ def _cost(planned: Planned, speeds: dict[str, Speed], console: Console) -> float
             speeds[name] = calibrate(cell, how, flops)
         whole = cost(cell, data, speeds[name], flops)
         return tried(cell, how) if whole < SHORT * cell.protocol.rounds else whole
-    except Incompatible:
+    except (Incompatible, UserError):  # running it says why
         return 0.0
 
 
