@@ -100,6 +100,7 @@ def start(here, toys):
         process = subprocess.Popen(
             command, cwd=here, env=environment, start_new_session=True, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            preexec_fn=_hear_interrupts,
         )  # fmt: skip
         started.append(process)
         return process
@@ -107,6 +108,11 @@ def start(here, toys):
     yield start
     for process in started:
         kill_group(process, signal.SIGKILL)
+
+
+def _hear_interrupts():
+    """Undo what a shell does to a job in the background: it is started with SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def kill_group(process, number):
