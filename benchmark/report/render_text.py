@@ -67,6 +67,11 @@ def _escaped_markdown(text: str) -> str:
     return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", " ".join(text.split()))
 
 
+def _heads(table: Tabulated) -> list[str]:
+    """Return the head of every column that a reader sees."""
+    return [*map(title, table.row_axes), *map(table.heading, table.columns), *(cost.title for cost in COST_COLUMNS)]
+
+
 def to_markdown(table: Tabulated) -> str:
     """Return the table under its title, with caption and notes."""
 
@@ -77,8 +82,7 @@ def to_markdown(table: Tabulated) -> str:
         marks = f" [{', '.join(entry.marks)}]" if entry.marks else ""
         return (f"**{body}**" if entry.best else body) + marks
 
-    names = [*map(title, table.row_axes), *map(table.heading, table.columns)]
-    names += [column.title for column in COST_COLUMNS]
+    names = _heads(table)
     body = [
         [*map(_escaped_markdown, row.labels), *map(cell, row.entries), *(c.write(c.of(row.cost)) for c in COST_COLUMNS)]
         for row in table.rows
@@ -220,8 +224,7 @@ def to_latex(table: Tabulated, label: str) -> str:
         marks = rf"\textsuperscript{{{','.join(entry.marks)}}}" if entry.marks else ""
         return (rf"\textbf{{{body}}}" if entry.best else body) + marks
 
-    heads = [*map(title, table.row_axes), *map(table.heading, table.columns)]
-    heads += [column.title for column in COST_COLUMNS]
+    heads = _heads(table)
     columns = "l" * len(table.row_axes) + "r" * (len(heads) - len(table.row_axes))
     lines = [" & ".join(map(_escaped_latex, heads))]
     for row in table.rows:
