@@ -46,7 +46,7 @@ from benchmark.errors import UserError, did_you_mean
 from benchmark.exchange import Found
 from benchmark.executors import EXECUTORS
 from benchmark.files import write_atomically
-from benchmark.grid import axes_of, plan_grid, run_job
+from benchmark.grid import axes_of, plan_grid, run_job, sweeping
 from benchmark.launch import launcher_words
 from benchmark.lease import Busy
 from benchmark.progress import describe, duration
@@ -172,7 +172,9 @@ def run(words: Sequence[str]) -> int:
         raise UserError(f"unknown executor '{how.executor}'{did_you_mean(how.executor, EXECUTORS)}")
     if not multirun:
         return _run_one(planned[0], how, _with_tuned(overrides))
-    return _hydra(["--multirun", *launcher_words(planned[0].config, how), *overrides], task)
+    for_hydra = [word for word in overrides if word.startswith("hydra")]
+    with sweeping([word for word in overrides if word not in for_hydra]):
+        return _hydra(["--multirun", *launcher_words(planned[0].config, how), *for_hydra], task)
 
 
 def _with_tuned(words: Sequence[str]) -> list[str]:

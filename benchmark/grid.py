@@ -52,6 +52,8 @@ log = logging.getLogger("fedspan")
 DEATHS = 2  # times that a cell may take its worker down, the last time alone, before it counts as failed
 LOOK_SECONDS = 0.5  # between two looks at what other processes compute
 
+_asked: list[str] = []
+
 
 def axes_of(arguments: Iterable[str]) -> dict[str, list[Any]]:
     """Return key -> values of the overrides of a command line; sweeps become several values."""
@@ -94,10 +96,23 @@ def plan_grid(axes: dict[str, list[Any]]) -> list[Planned]:
         raise UserError(f"board {', '.join(map(str, names))}: {error}") from None
 
 
-def run_grid(arguments: Sequence[str], launcher: Launcher) -> list[Record]:
-    """Run every cell that has no record yet; return all records; raise SystemExit(1) if a cell failed."""
+@contextlib.contextmanager
+def sweeping(settings: Sequence[str]) -> Iterator[None]:
+    """Keep a command line's settings from Hydra, which would refuse those that only a board's own tasks know."""
+    _asked.extend(settings)
+    try:
+        yield
+    finally:
+        _asked.clear()
+
+
+def run_grid(launcher: Launcher) -> list[Record]:
+    """Run every cell of `sweeping` that has no record yet; return all records.
+
+    Raise `SystemExit(1)` if a cell failed.
+    """
     console = Console()
-    planned = plan_grid(axes_of(arguments))
+    planned = plan_grid(axes_of(_asked))
     how = make_how(planned[0].config)
     results = Results(how.results)
     todo = [cell for cell in planned if results.read(cell.cell.key) is None]

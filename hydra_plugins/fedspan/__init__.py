@@ -31,7 +31,7 @@ class FedSpanSweeper(Sweeper):
         from benchmark.grid import run_grid
 
         assert self.launcher is not None
-        return run_grid(arguments, self.launcher)
+        return run_grid(self.launcher)
 
 
 ConfigStore.instance().store(

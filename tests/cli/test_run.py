@@ -151,6 +151,16 @@ def test_settings_replace_those_of_the_board(fedspan, board):
     assert len(records()) == 2
 
 
+def test_settings_that_only_the_boards_tasks_know_replace_its_own(fedspan, here):
+    (here / "split.yaml").write_text(
+        yaml.safe_dump({"title": "Split", "base": {"partition": "pathological"}, "grid": [{"algorithm": "fedavg"}]})
+    )
+    quick = [setting for setting in QUICK if setting != "partition=iid"]
+    ran = fedspan("run", *quick, "board=split.yaml", "partition.classes_per_client=5")
+    assert (ran.status, ran.err) == (0, "")
+    assert [record["spec"]["partition"]["classes_per_client"] for record in records().values()] == [5]
+
+
 def test_a_scale_is_part_of_the_cell(fedspan, board):
     fedspan("run", "board=mine", "scale=smoke", "seed=0")
     assert {(r["spec"]["scale"], r["spec"]["protocol"]["rounds"]) for r in records().values()} == {("smoke", 1)}
