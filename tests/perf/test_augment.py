@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
+from scipy import ndimage
 from torchvision import transforms
 
 from benchmark.autoaugment import LEVELS, POLICY, RANGES, autoaugment, autoaugment_draws
 from benchmark.data import DeviceData
 from benchmark.memory import keep_freed_memory
 from benchmark.task import Data, Images
-from tests.benchmark.test_autoaugment import ON_VALUES, photographs
+from tests.benchmark.test_autoaugment import MOVES, ON_VALUES, moved, photographs
 from tests.helpers import everything_to_one, toy_cell
 
 pytestmark = pytest.mark.perf
@@ -31,13 +32,27 @@ ONE_IMAGE = {
 }
 
 
-def one_autoaugment(image):
+def one_autoaugment(image, operations=ONE_IMAGE):
     for name, probability, level in random.choice(POLICY):
         if random.random() < probability:
             low, high = RANGES[name]
             width = (high - low) / LEVELS
-            image = ONE_IMAGE[name](image, low + width * (level + random.random()))
+            image = operations[name](image, low + width * (level + random.random()))
     return image
+
+
+def by_spline(name):
+    """The released code's operation: SciPy's cubic spline, as ours computes too."""
+
+    def move(image, magnitude):
+        pixels, matrix = np.asarray(image), moved(name, (image.height, image.width), magnitude)
+        planes = [ndimage.affine_transform(pixels[..., c], matrix[:2, :2], matrix[:2, 2]) for c in range(3)]
+        return Image.fromarray(np.stack(planes, axis=-1))
+
+    return move
+
+
+THE_SAME_PIXELS = {**ON_VALUES, **{name: by_spline(name) for name in MOVES}}
 
 
 def one_crop_flip(image):
@@ -52,8 +67,13 @@ def as_a_run_has_it():
 
 
 def bare(image):
-    """Nothing but Pillow, and as little of it as possible."""
+    """Nothing but Pillow, and as little of it as possible; its bicubic kernel in place of the spline."""
     return np.asarray(one_autoaugment(image))
+
+
+def released(image):
+    """What gives the pixels that ours gives."""
+    return np.asarray(one_autoaugment(image, THE_SAME_PIXELS))
 
 
 POLICY_OF_TORCHVISION = transforms.AutoAugment(transforms.AutoAugmentPolicy.CIFAR10)
@@ -64,7 +84,9 @@ def stock(image):
     return np.asarray(POLICY_OF_TORCHVISION(image))
 
 
-REFERENCES = {"torchvision's AutoAugment": stock, "nothing but Pillow": bare}
+REFERENCES = {
+    "the released code's operations": released, "torchvision's AutoAugment": stock, "nothing but Pillow": bare,
+}  # fmt: skip
 against = pytest.mark.parametrize("reference", REFERENCES, ids=lambda name: name.replace(" ", "-"))
 
 
