@@ -47,7 +47,8 @@ class Step:
 
     `params` are the current weights (attached to the graph), `start` the weights at the start of the
     round, `x` [B, C, H, W], `y` [B], `features` [B, d], `logits` [B, classes], `counts` [classes] this
-    client's samples per class, `server` what this component broadcast, `client` its own state here.
+    client's samples per class, `server` what this component broadcast, `client` its own state here. `round`
+    (from 0) and the learning rate `lr` are numbers, or scalar tensors where steps are recorded and replayed.
     """
 
     params: Mapping[str, Tensor]
@@ -58,7 +59,8 @@ class Step:
     logits: Tensor
     counts: Tensor
     protocol: Protocol
-    round: int
+    round: int | Tensor
+    lr: float | Tensor
     server: Mapping[str, Tensor]
     client: Mapping[str, Tensor]
     forward: Callable[[Mapping[str, Tensor], Mapping[str, Tensor] | None], tuple[Tensor, Tensor]]

@@ -13,7 +13,8 @@ from benchmark.augment import steps_of
 from benchmark.protocol import Protocol
 from benchmark.task import Data, Images, Split
 
-CHUNK_BYTES = 4 * 2**20  # of images that are augmented, or normalised, at once
+CHUNK_BYTES = 4 * 2**20  # of images that are augmented, or normalised, at once: they fit a core's cache
+ON_DEVICE = 64  # times as many elsewhere, where each operation has to be asked for
 
 
 class DeviceData:
@@ -81,7 +82,8 @@ class DeviceData:
         draws = [draw(len(order), generator) for draw, _ in self._augmentation]
         labels = self.train.y[order]
         image_bytes = self.train.x[0].numel() * self._gain.element_size()
-        step = max(1, CHUNK_BYTES // (image_bytes * self.protocol.batch_size)) * self.protocol.batch_size
+        chunk_bytes = CHUNK_BYTES if self.device.type == "cpu" else CHUNK_BYTES * ON_DEVICE
+        step = max(1, chunk_bytes // (image_bytes * self.protocol.batch_size)) * self.protocol.batch_size
         augmented = step * self._gain.element_size()  # as many bytes before normalisation
         for first in range(0, len(order), augmented):
             chunk = self.train.x.index_select(0, order[first : first + augmented])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,6 +19,22 @@ from benchmark.net import Net, buffers_of, parameters_of
 from benchmark.sgd import SGD
 from benchmark.state import Paths, Row, State
 from benchmark.tree import Tree, clone, finite, to_device
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What a client trains from in one round: the weights that it starts with, and what the hooks see beside a batch.
+
+    `states` are the client's own trees, by component, on the device.
+    """
+
+    start: Tree
+    start_buffers: Tree
+    counts: Tensor
+    round: int | Tensor
+    lr: float | Tensor
+    broadcast: States
+    states: States
 
 
 @dataclass(frozen=True)
@@ -67,40 +83,55 @@ class LocalTrainer:
             return contextlib.nullcontext()
         return torch.autocast(self.data.device.type, torch.bfloat16)
 
-    def train(self, state: State, client: int) -> Finished:
-        """Run one client's local epochs of round `state.round`; raise `Diverged` on a non-finite loss."""
-        protocol, method, device = self.protocol, self.method, self.data.device
+    def visit(self, state: State, client: int) -> Visit:
+        """Put into the net what a client starts round `state.round` with; return that and what its hooks see."""
         row = state.row(client)
         start, start_buffers = self.load(state, row)
-        states = {name: to_device(tree, device) for name, tree in row.states.items()}
-        broadcast = method.broadcast(state.server)
-        counts = self.data.counts(client)
-        losses: list[Tensor] = []  # read once at the end: on CUDA each reading would wait for the device
-        sizes: list[int] = []
-        epochs_done = 0
-        self.net.train()
-        for phase, (epochs, moving) in enumerate(method.phases(protocol.local_epochs)):
+        return Visit(
+            start, start_buffers, self.data.counts(client), state.round, self.protocol.lr_at(state.round),
+            self.method.broadcast(state.server),
+            {name: to_device(tree, self.data.device) for name, tree in row.states.items()},
+        )  # fmt: skip
+
+    def phases(self) -> Iterator[tuple[int, range, list[str]]]:
+        """Yield number, epochs and moving weights of each phase of a visit; only those weights ask for gradients."""
+        done = 0
+        for number, (epochs, moving) in enumerate(self.method.phases(self.protocol.local_epochs)):
             moved = [path for path in self.params if path in self.paths.trainable and moving(path)]
             for path, leaf in self.params.items():
                 leaf.requires_grad_(path in moved)
-            optimiser = SGD(
-                [self.params[path] for path in moved],
-                lr=protocol.lr_at(state.round),
-                momentum=protocol.momentum,
-                weight_decay=protocol.weight_decay,
-            )
-            for epoch in range(epochs_done, epochs_done + epochs):
+            yield number, range(done, done + epochs), moved
+            done += epochs
+
+    def optimiser(self, moved: list[str], lr: float | Tensor) -> SGD:
+        """Return the optimiser of one phase."""
+        leaves = [self.params[path] for path in moved]
+        return SGD(leaves, lr=lr, momentum=self.protocol.momentum, weight_decay=self.protocol.weight_decay)
+
+    def train(self, state: State, client: int) -> Finished:
+        """Run one client's local epochs of round `state.round`; raise `Diverged` on a non-finite loss."""
+        visit = self.visit(state, client)
+        losses: list[Tensor] = []  # read once at the end: on CUDA each reading would wait for the device
+        sizes: list[int] = []
+        self.net.train()
+        for phase, epochs, moved in self.phases():
+            optimiser = self.optimiser(moved, visit.lr)
+            for epoch in epochs:
                 for x, y in self.data.epoch(client, state.round, epoch):
                     with self.meter.step("train", f"{len(y)} phase {phase}"):
-                        step = self._step(x, y, start, start_buffers, counts, state.round, broadcast, states)
-                        loss = self._differentiate(moved, step, broadcast, states)
-                    optimiser.step()
-                    self._shift(moved, step, broadcast, states)
-                    losses.append(loss.detach())
+                        losses.append(self.step(moved, optimiser, x, y, visit))
                     sizes.append(len(y))
-            epochs_done += epochs
-        total = float(torch.stack(losses).double() @ torch.tensor(sizes, dtype=torch.float64, device=device))
-        return self.finish(state, client, start, counts, broadcast, states, len(sizes), sum(sizes), total)
+        images = torch.tensor(sizes, dtype=torch.float64, device=self.data.device)
+        total = float(torch.stack(losses).double() @ images)
+        return self.finish(state, client, visit, len(sizes), sum(sizes), total)
+
+    def step(self, moved: list[str], optimiser: SGD, x: Tensor, y: Tensor, visit: Visit) -> Tensor:
+        """Take one step on a batch; return its loss."""
+        step = self._seen(x, y, visit)
+        loss = self._differentiate(moved, step, visit)
+        optimiser.step()
+        self._shift(moved, step, visit)
+        return loss.detach()
 
     def outputs(self, net: Net, leaves: Mapping[str, Tensor] | None, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return (features, logits) of `net`, under other `leaves` if given, in the protocol's type."""
@@ -119,22 +150,12 @@ class LocalTrainer:
         finally:
             net.train()
 
-    def _step(
-        self,
-        x: Tensor,
-        y: Tensor,
-        start: Tree,
-        start_buffers: Tree,
-        counts: Tensor,
-        round: int,
-        broadcast: States,
-        states: States,
-    ) -> Step:
+    def _seen(self, x: Tensor, y: Tensor, visit: Visit) -> Step:
         """Run the forward pass and return what the hooks see of it."""
         features, logits = self.outputs(self.net, None, x)
 
         def forward(params: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-            return self.evaluated(self.net, {**params, **(start_buffers if buffers is None else buffers)}, x)
+            return self.evaluated(self.net, {**params, **(visit.start_buffers if buffers is None else buffers)}, x)
 
         def gradient(params: Mapping[str, Tensor]) -> Tree:
             leaves = {path: leaf.detach().clone() for path, leaf in params.items()}
@@ -142,19 +163,26 @@ class LocalTrainer:
             with torch.enable_grad(), self.autocast():
                 features, logits = functional_call(self.net, {**leaves, **clone(self.buffers)}, (x,))
                 there = replace(step, params=leaves, features=features.to(x.dtype), logits=logits.to(x.dtype))
-                loss = self.method.objective(there, broadcast, states)
+                loss = self.method.objective(there, visit.broadcast, visit.states)
             grads = torch.autograd.grad(loss, list(moving.values()), materialize_grads=True)
             return dict(zip(moving, grads, strict=True))
 
-        step = Step(self.params, start, x, y, features, logits, counts, self.protocol, round, {}, {}, forward, gradient)
+        step = Step(
+            self.params, visit.start, x, y, features, logits, visit.counts, self.protocol, visit.round, visit.lr,
+            {}, {}, forward, gradient,
+        )  # fmt: skip
         return step
 
-    def _differentiate(self, moved: list[str], step: Step, broadcast: States, states: States) -> Tensor:
+    def _differentiate(self, moved: list[str], step: Step, visit: Visit) -> Tensor:
         """Put into the net the gradients that the optimiser is to see; return the loss."""
-        loss = self.method.objective(step, broadcast, states)
+        loss = self.method.objective(step, visit.broadcast, visit.states)
         loss.backward()
         if self.method.edits_gradients:
-            self._edit_gradients(moved, step, broadcast, states)
+            grads = {path: _gradient_of(self.params[path]) for path in moved}
+            with torch.no_grad():
+                grads = self.method.grads(grads, step, visit.broadcast, visit.states)
+            for path in moved:
+                self.params[path].grad = grads[path]
         return loss
 
     def step_flops(self, state: State) -> int:
@@ -163,44 +191,25 @@ class LocalTrainer:
         x = torch.zeros(self.protocol.batch_size, *data.shape, dtype=self.protocol.dtype, device=device)
         y = torch.zeros(len(x), dtype=torch.long, device=device)
         counts = torch.ones(data.classes, dtype=self.protocol.dtype, device=device)
-        broadcast, states = self.method.broadcast(state.server), state.first_row.states
-        [(_, moving), *_] = self.method.phases(self.protocol.local_epochs)
-        moved = [path for path in self.params if path in self.paths.trainable and moving(path)]
-        for path, leaf in self.params.items():
-            leaf.requires_grad_(path in moved)
+        _, _, moved = next(self.phases())
+        visit = Visit(
+            state.params, state.buffers, counts, 0, self.protocol.lr_at(0), self.method.broadcast(state.server),
+            state.first_row.states,
+        )  # fmt: skip
         self.net.train()
         with self.meter.step("probe", "step"):
-            step = self._step(x, y, state.params, state.buffers, counts, 0, broadcast, states)
-            self._differentiate(moved, step, broadcast, states)
+            self._differentiate(moved, self._seen(x, y, visit), visit)
         return self.meter.flops["probe"]
 
-    def _edit_gradients(self, moved: list[str], step: Step, broadcast: States, states: States) -> None:
-        grads = {path: _gradient_of(self.params[path]) for path in moved}
-        with torch.no_grad():
-            grads = self.method.grads(grads, step, broadcast, states)
-        for path in moved:
-            self.params[path].grad = grads[path]
-
     @torch.no_grad()
-    def _shift(self, moved: list[str], step: Step, broadcast: States, states: States) -> None:
-        for shift in self.method.shifts(step, broadcast, states):
+    def _shift(self, moved: list[str], step: Step, visit: Visit) -> None:
+        for shift in self.method.shifts(step, visit.broadcast, visit.states):
             for path in moved:
                 if path in shift:
                     self.params[path] += shift[path]
 
     @torch.no_grad()
-    def finish(
-        self,
-        state: State,
-        client: int,
-        start: Tree,
-        counts: Tensor,
-        broadcast: States,
-        states: States,
-        steps: int,
-        images: int,
-        total: float,
-    ) -> Finished:
+    def finish(self, state: State, client: int, visit: Visit, steps: int, images: int, total: float) -> Finished:
         """Return what a client whose trained weights are in the net hands back; `total` is its loss over images.
 
         Raises `Diverged` if that or a weight is not finite.
@@ -211,16 +220,17 @@ class LocalTrainer:
         if not finite(self.params):  # the last step can do it without a loss that tells
             raise Diverged(f"round {state.round + 1}, client {client}: the trained weights are not finite")
         n = self.data.size(client)
-        delta = {path: self.params[path].detach() - start[path] for path in self.paths.shared}
-        uploads: dict[str, Upload] = {name: {} for name in states}
-        rows = states
+        delta = {path: self.params[path].detach() - visit.start[path] for path in self.paths.shared}
+        uploads: dict[str, Upload] = {name: {} for name in visit.states}
+        rows = visit.states
         if self.method.using("client_end"):
             params, buffers = clone(self.params), clone(self.buffers)
 
             def local(name: str) -> Local:
                 return Local(
-                    start, params, buffers, steps, n, counts, self.protocol, state.round, broadcast[name], states[name]
-                )
+                    visit.start, params, buffers, steps, n, visit.counts, self.protocol, state.round,
+                    visit.broadcast[name], visit.states[name],
+                )  # fmt: skip
 
             delta, uploads, rows = self.method.client_end(delta, local)
         live = self.params | self.buffers

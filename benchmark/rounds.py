@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -474,6 +475,8 @@ def settle(how: How) -> None:
     """Put this process into the state in which every cell computes."""
     torch.set_num_threads(how.threads)
     torch.set_flush_denormal(True)
+    torch.backends.cudnn.deterministic = True
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it products on several streams may differ
     keep_freed_memory()
 
 

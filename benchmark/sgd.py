@@ -14,7 +14,7 @@ class SGD:
     A parameter whose gradient is None stays where it is. Call `step` only; gradients are dropped there.
     """
 
-    def __init__(self, params: Sequence[Tensor], lr: float, momentum: float, weight_decay: float) -> None:
+    def __init__(self, params: Sequence[Tensor], lr: float | Tensor, momentum: float, weight_decay: float) -> None:
         self.params = list(params)
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
         self.buffers = [torch.zeros_like(leaf) for leaf in self.params] if momentum else []
@@ -32,7 +32,12 @@ class SGD:
 
 
 def update(
-    leaves: list[Tensor], grads: list[Tensor], buffers: list[Tensor], lr: float, momentum: float, weight_decay: float
+    leaves: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor],
+    lr: float | Tensor,
+    momentum: float,
+    weight_decay: float,
 ) -> None:
     """Move `leaves` by one step of SGD, in place; `buffers` hold the momentum, zeros before the first step."""
     torch._fused_sgd_(

@@ -209,7 +209,7 @@ class Scaffold(Component):
         return dict(server)
 
     def shift(self, step):
-        return scale(sub(step.client, step.server), step.protocol.lr_at(step.round))
+        return scale(sub(step.client, step.server), step.lr)
 
     def client_end(self, delta, local):
         speed = 1 / (local.steps * local.protocol.lr_at(local.round))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from benchmark.errors import UserError, did_you_mean
+from benchmark.executors.graph import Graph
 from benchmark.executors.loop import Loop
 from benchmark.executors.sums import RoundSums
 from benchmark.executors.vmap import Vmap
 from benchmark.local import LocalTrainer
 
-EXECUTORS = {Loop.name: Loop, Vmap.name: Vmap}
+EXECUTORS = {executor.name: executor for executor in (Loop, Graph, Vmap)}
 
 __all__ = ["EXECUTORS", "Loop", "RoundSums", "make_executor"]
 

@@ -58,6 +58,8 @@ class Stack:
     counts: Tensor
     own_start: Tree
     states: States
+    moved: list[str]
+    broadcast: States
 
     def of(self, lanes: Sequence[Lane]) -> Stack:
         """Return the stack of some lanes only: a copy."""
@@ -66,10 +68,10 @@ class Stack:
         def take(tree: Tree) -> Tree:
             return {path: leaf.detach().index_select(0, index) for path, leaf in tree.items()}
 
-        states = {name: take(tree) for name, tree in self.states.items()}
         return Stack(
-            take(self.params), take(self.buffers), take(self.momentum), self.counts[index], take(self.own_start), states
-        )
+            take(self.params), take(self.buffers), take(self.momentum), self.counts[index], take(self.own_start),
+            {name: take(tree) for name, tree in self.states.items()}, self.moved, self.broadcast,
+        )  # fmt: skip
 
     def put(self, part: Stack, lanes: Sequence[Lane]) -> None:
         """Write back what a step of some lanes changed."""
@@ -137,19 +139,18 @@ class Vmap(Loop):
             return {path: own.get(path, leaf.expand(len(lanes), *leaf.shape)).clone() for path, leaf in tree.items()}
 
         params = of_all(state.params)
+        [(_, _, moved)] = self.trainer.phases()
         stack = Stack(
             params=params,
             buffers=of_all(state.buffers),
-            momentum={path: torch.zeros_like(params[path]) for path in self._moved() if protocol.momentum},
+            momentum={path: torch.zeros_like(params[path]) for path in moved if protocol.momentum},
             counts=torch.stack([data.counts(client) for client in clients]),
             own_start={path: leaf for path, leaf in own.items() if path in params},
             states={name: stacked([row.states[name] for row in rows]) for name in rows[0].states},
+            moved=moved,
+            broadcast=self.trainer.method.broadcast(state.server),
         )
         return lanes, stack
-
-    def _moved(self) -> list[str]:
-        [(_, moving)] = self.trainer.method.phases(self.trainer.protocol.local_epochs)
-        return [path for path in self.trainer.params if path in self.trainer.paths.trainable and moving(path)]
 
     def _batches(self, state: State, client: int) -> Iterator[Batch]:
         for epoch in range(self.trainer.protocol.local_epochs):
@@ -167,12 +168,11 @@ class Vmap(Loop):
     def _step(self, state: State, stack: Stack, lanes: list[Lane]) -> None:
         """Take one step of `lanes`, whose leaves are `stack`, in place."""
         trainer, method, protocol = self.trainer, self.trainer.method, self.trainer.protocol
-        broadcast = method.broadcast(state.server)
         batches = [lane.batch for lane in lanes if lane.batch is not None]
         x, y = (torch.stack(part) for part in zip(*batches, strict=True))
-        moved = self._moved()
-        for path, leaf in stack.params.items():
-            leaf.requires_grad_(path in moved)
+        for path in stack.moved:
+            stack.params[path].requires_grad_()
+        lr = protocol.lr_at(state.round)
 
         def seen(params: Tree, buffers: Tree, x: Tensor, y: Tensor, counts: Tensor, own: Tree) -> Step:
             features, logits = trainer.outputs(self.net, {**params, **buffers}, x)
@@ -182,11 +182,11 @@ class Vmap(Loop):
 
             start = {**state.params, **own}
             return Step(
-                params, start, x, y, features, logits, counts, protocol, state.round, {}, {}, forward, _no_gradient
+                params, start, x, y, features, logits, counts, protocol, state.round, lr, {}, {}, forward, _no_gradient
             )
 
         def objective(states: States, *arguments: Any) -> Tensor:
-            return method.objective(seen(*arguments), broadcast, states)
+            return method.objective(seen(*arguments), stack.broadcast, states)
 
         size = len(y[0])
         self.net.train()
@@ -195,13 +195,13 @@ class Vmap(Loop):
                 stack.states, stack.params, stack.buffers, x, y, stack.counts, stack.own_start
             )  # fmt: skip
             losses.sum().backward()
-        leaves = [(path, stack.params[path]) for path in moved if stack.params[path].grad is not None]
+        leaves = [(path, stack.params[path]) for path in stack.moved if stack.params[path].grad is not None]
         with torch.no_grad():
             update(
                 [leaf for _, leaf in leaves],
                 [leaf.grad for _, leaf in leaves],  # type: ignore[misc]
                 [stack.momentum[path] for path, _ in leaves if protocol.momentum],
-                protocol.lr_at(state.round), protocol.momentum, protocol.weight_decay,
+                lr, protocol.momentum, protocol.weight_decay,
             )  # fmt: skip
             for _, leaf in leaves:
                 leaf.grad = None
@@ -212,13 +212,9 @@ class Vmap(Loop):
 
     def _end(self, state: State, lane: Lane, leaves: Tree) -> Finished:
         """Return what the client of a lane, at the end of its batches, hands back."""
-        trainer = self.trainer
-        start, _ = trainer.load(state, lane.row)
-        trainer.put(leaves)
-        return trainer.finish(
-            state, lane.client, start, trainer.data.counts(lane.client), trainer.method.broadcast(state.server),
-            lane.row.states, lane.steps, lane.images, float(lane.loss),
-        )  # fmt: skip
+        visit = self.trainer.visit(state, lane.client)
+        self.trainer.put(leaves)
+        return self.trainer.finish(state, lane.client, visit, lane.steps, lane.images, float(lane.loss))
 
 
 def _no_gradient(params: Mapping[str, Tensor]) -> Tree:

@@ -40,7 +40,7 @@ class Scaffold(Component):
         return dict(server)
 
     def shift(self, step: Step) -> Tree:
-        return scale(sub(step.client, step.server), step.protocol.lr_at(step.round))
+        return scale(sub(step.client, step.server), step.lr)
 
     def client_end(self, delta: Tree, local: Local) -> tuple[Tree, Tree, Tree]:
         way = local.steps * local.protocol.lr_at(local.round)

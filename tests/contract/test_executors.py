@@ -7,10 +7,18 @@ from torch import nn
 from benchmark.component import Component, Step
 from benchmark.errors import UserError
 from benchmark.executors import EXECUTORS
+from benchmark.executors.graph import Graph
 from benchmark.executors.patches import PatchConv2d
 from methods.algorithms.fedavg import FedAvg
+from tests.contract.tape import Tapes
 from tests.contract.test_components import cell_of, every_net, every_stack
 from tests.helpers import counted, start, toy, toy_cell, trained
+
+
+@pytest.fixture(autouse=True)
+def graphs_on_cpu(monkeypatch):
+    monkeypatch.setattr(Graph, "machine", Tapes)
+
 
 others = pytest.mark.parametrize("executor", [name for name in EXECUTORS if name != "loop"])
 

@@ -77,11 +77,12 @@ def test_a_file_with_another_checksum_is_refused(files, refused):
         (0, gzip.compress(idx(content()[0]))[:-9], "cannot read"),
         (0, gzip.compress(idx(content()[0])[:-1]), "cannot read"),
         (0, gzip.compress(b""), "cannot read"),
+        (0, gzip.compress(idx(content()[0]).replace(b"\x08", b"\x09", 1)), "cannot read"),
         (0, np.zeros((30, 8, 8), np.uint8), "images of 8x8, mnist has 28x28"),
         (1, np.zeros(29, np.uint8), "30 images but train-labels-idx1-ubyte.gz 29 labels"),
         (3, np.full(20, 10, np.uint8), "holds the label 10, outside 0..9"),
     ],
-    ids=["no gzip", "cut gzip", "cut content", "empty", "other size", "other count", "label outside"],
+    ids=["no gzip", "cut gzip", "cut content", "empty", "other type", "other size", "other count", "label outside"],
 )
 def test_a_file_of_another_content_is_refused(files, refused, place, wrong, reason):
     arrays = content()

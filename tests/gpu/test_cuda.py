@@ -1,0 +1,71 @@
+"""What holds on a CUDA device: executors give loop's numbers, repeated runs the same bits, memory ends gently."""
+
+import pytest
+import torch
+
+from benchmark.executors import EXECUTORS, graph
+from tests.contract.test_components import cell_of, every_net, every_stack
+from tests.helpers import NormNet, counted, start, toy_cell, trained
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+LONG = {"rounds": 5, "local_epochs": 3}
+others = pytest.mark.parametrize("executor", [name for name in EXECUTORS if name != "loop"])
+
+
+@others
+@every_net
+@every_stack
+def test_an_executor_gives_the_numbers_of_loop(stack, model, executor):
+    cell = cell_of(stack, model=model)
+    reference, other = (trained(cell, executor=name, device="cuda") for name in ("loop", executor))
+    assert counted(reference) == counted(other)
+    theirs = reference.state.pack()
+    for name, leaf in other.state.pack().items():
+        assert torch.allclose(leaf, theirs[name], rtol=1e-3, atol=1e-5), name
+
+
+def test_the_device_gives_the_numbers_of_the_processor():
+    there, here = (trained(toy_cell(model=NormNet()), device=device).state.params for device in ("cuda", "cpu"))
+    for path, leaf in here.items():
+        assert torch.allclose(leaf, there[path].cpu(), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_repeated_runs_are_equal_bit_for_bit(executor, precision):
+    cell = toy_cell(model=NormNet(), protocol={**LONG, "precision": precision})
+    first, second = (trained(cell, executor=executor, device="cuda").state.pack() for _ in range(2))
+    assert all(torch.equal(leaf, second[name]) for name, leaf in first.items())
+
+
+def test_recorded_steps_are_replayed_in_lanes():
+    run = start(toy_cell(model=NormNet(), protocol=LONG), executor="graph", device="cuda")
+    run.executor.width.now, run.executor.width.settled = 3, True
+    while not run.finished:
+        run.advance()
+    replays = [recording.replay for lane in run.executor.lanes for recording in lane.recordings.values()]
+    assert len(run.executor.lanes) == 3
+    assert sum(replay is not None for replay in replays) >= 3
+
+
+def test_a_full_device_takes_fewer_lanes_and_goes_on(monkeypatch):
+    class Small(graph.Cuda):
+        def record(self, work, queue):
+            if len(queues := seen) > 2 and queue is queues[-1]:
+                raise torch.OutOfMemoryError("no room")
+            return super().record(work, queue)
+
+        def queue(self):
+            seen.append(super().queue())
+            return seen[-1]
+
+    seen = []
+    monkeypatch.setattr(graph.Graph, "machine", Small)
+    run = start(toy_cell(protocol=LONG), executor="graph", device="cuda")
+    run.executor.width.now, run.executor.width.settled = 4, True
+    while not run.finished:
+        run.advance()
+    assert run.executor.width.now == 2
