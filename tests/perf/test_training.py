@@ -216,12 +216,12 @@ torch_done = time.perf_counter()
 import benchmark.cli
 ours = time.perf_counter() - torch_done
 from benchmark.local import LocalTrainer
-step = LocalTrainer._step
+step = LocalTrainer._seen
 def first(self, *arguments):
     step(self, *arguments)
     print("measured", time.perf_counter() - begin, ours, file=sys.stderr, flush=True)
     raise SystemExit(3)
-LocalTrainer._step = first
+LocalTrainer._seen = first
 sys.argv = ["fedspan", "run", "tracking=false", "protocol.rounds=1", "paths.results=" + sys.argv[1]]
 benchmark.cli.main()
 """
