@@ -14,6 +14,8 @@ from benchmark.errors import CorruptFile
 from benchmark.files import replacing
 from benchmark.tree import Tree, digest
 
+MAPPED_BYTES = 2**29  # of a checkpoint that are looked at before they are let go
+
 
 def save(path: Path, key: str, tensors: Tree, meta: dict[str, Any]) -> None:
     """Write a checkpoint of the cell `key` atomically, from where the tensors lie: they may fill half the memory."""
@@ -38,15 +40,30 @@ def _digest(tensors: Tree, meta: str) -> str:
     return hashlib.sha256(f"{digest(tensors)}{meta}".encode()).hexdigest()
 
 
+def _read(path: Path) -> tuple[dict[str, str], Tree]:
+    """Return header and tensors; the file is mapped anew now and then, so that it does not fill memory beside them."""
+    header: dict[str, str] | None = None
+    names: list[str] = []
+    tensors: Tree = {}
+    while header is None or names:
+        with safetensors.safe_open(path, "pt") as file:
+            if header is None:
+                header, names = file.metadata() or {}, list(file.keys())
+            held = 0
+            while names and held < MAPPED_BYTES:
+                name = names.pop()
+                # A copy lies where torch allocates: kernels round differently at the file's odd addresses.
+                tensors[name] = file.get_tensor(name).clone()
+                held += tensors[name].nbytes
+    return header, tensors
+
+
 def load(path: Path, key: str) -> tuple[Tree, dict[str, Any]] | None:
     """Return (tensors, meta) or None if there is no checkpoint; raise `CorruptFile` if it is not what was written."""
     if not path.exists():
         return None
     try:
-        with safetensors.safe_open(path, "pt") as file:
-            header = file.metadata() or {}
-            # A copy lies where torch allocates: kernels round differently at the file's odd addresses.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - no mapping
+        header, tensors = _read(path)
         if header["key"] != key or header["digest"] != _digest(tensors, header["meta"]):
             raise CorruptFile("its digest or key does not match")
         meta = json.loads(header["meta"])

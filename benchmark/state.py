@@ -12,6 +12,8 @@ from benchmark.errors import CorruptFile, Incompatible
 from benchmark.net import Net, buffers_of, owners, parameters_of
 from benchmark.tree import Tree, clone, to_device
 
+DEPTH = {"params": 1, "buffers": 1, "server": 2, "own": 2, "client": 3}  # words before a path in a flat name
+
 
 @dataclass(frozen=True)
 class Paths:
@@ -122,20 +124,27 @@ class State:
     def unpack(self, flat: Tree, round: int) -> None:
         """Take over what `pack` returned, at the same cell; raise `CorruptFile` if names or shapes differ.
 
-        Components make their trees in `init`; names and shapes stay the same from then on.
+        Components make their trees in `init`; names and shapes stay the same from then on. `flat` is emptied on the
+        way: it may fill half the memory.
         """
         device = next(iter(self.params.values())).device
+        trees: dict[tuple[str, ...], Tree] = {}
+        for name in list(flat):
+            *where, path = name.split("/", DEPTH.get(name.split("/")[0], 0))
+            trees.setdefault(tuple(where), {})[path] = flat.pop(name)
+        if () in trees:
+            raise CorruptFile(f"it holds '{next(iter(trees[()]))}', which nothing knows")
 
-        def section(prefix: str) -> Tree:
-            return {k.removeprefix(prefix): v for k, v in flat.items() if k.startswith(prefix)}
+        def section(*where: str) -> Tree:
+            return trees.pop(where, {})
 
-        params, buffers = to_device(section("params/"), device), to_device(section("buffers/"), device)
-        server = {name: to_device(section(f"server/{name}/"), device) for name in self.server}
-        clients = {int(name.split("/")[1]) for name in flat if name.startswith(("own/", "client/"))}
+        params, buffers = to_device(section("params"), device), to_device(section("buffers"), device)
+        server = {name: to_device(section("server", name), device) for name in self.server}
+        clients = {int(where[1]) for where in trees if where[0] in ("own", "client")}
         rows = {
             client: Row(
-                section(f"own/{client}/"),
-                {name: section(f"client/{client}/{name}/") for name in self.first_row.states},
+                section("own", str(client)),
+                {name: section("client", str(client), name) for name in self.first_row.states},
             )
             for client in sorted(clients)
         }

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,48 @@ def plain_round(overrides, folder, kind=PlainLoop):
     cell = make_cell(resolve(overrides))
     loop, clients = plain_loop(Run(cell, How(results=folder, data=folder)), kind)
     return lambda: loop.federated(clients, 1, cell.protocol.local_epochs, test=False)
+
+
+def arithmetic(make, folder, rounds=None):
+    """Prepare what no engine can save: forward, loss and backward of every step, on batches that lie ready."""
+    run = run_of(make(), folder)
+    net, data, protocol = run.trainer.net, run.trainer.data, run.cell.protocol
+    sizes = Counter(size for client in range(run.cell.clients) for size in data.batch_sizes(data.size(client)))
+    x, y = next(iter(data.in_order(data.train, protocol.batch_size)))
+    times = protocol.local_epochs * (rounds or protocol.rounds)
+
+    def steps():
+        for size, count in sizes.items():
+            for _ in range(count * times):
+                F.cross_entropy(net(x[:size])[1], y[:size]).backward()
+                net.zero_grad()
+
+    net.train()
+    return steps
+
+
+def w1():
+    return make_cell(resolve(W1))
+
+
+def digits():
+    return make_cell(resolve(DIGITS))
+
+
+@photographs
+def test_w1_above_its_arithmetic(compare, aside, tmp_path):
+    ours, floor = aside(our_round, W1, tmp_path), aside(arithmetic, w1, tmp_path, 1)
+    compare(ours, floor, against="forward and backward alone", target="the floor is 1", repeats=1)
+
+
+def test_w2_above_its_arithmetic(compare, aside, tmp_path):
+    ours, floor = aside(our_w2, tmp_path, "loop"), aside(arithmetic, w2, tmp_path, 1)
+    compare(ours, floor, against="forward and backward alone", target="the floor is 1")
+
+
+def test_a_digits_cell_above_its_arithmetic(compare, aside, tmp_path):
+    ours, floor = aside(our_digits, tmp_path, "loop"), aside(arithmetic, digits, tmp_path)
+    compare(ours, floor, against="forward and backward alone", target="the floor is 1")
 
 
 @photographs
