@@ -453,10 +453,13 @@ def device_of(name: str) -> torch.device:
     """Return the device; raise `UserError` if there is none of that name here."""
     try:
         device = torch.device(name)
+        known = device.type in ("cpu", "cuda")
     except RuntimeError:
-        raise UserError(f"device={name} is no device; use cpu, cuda or cuda:0") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device={name}, but torch sees no CUDA device; use device=cpu")
+        known = False
+    if not known:
+        raise UserError(f"device={name} is no device to train on; use cpu, cuda or cuda:0")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"device={name}, but torch sees {torch.cuda.device_count()} CUDA devices; use device=cpu")
     return device
 
 

@@ -298,7 +298,7 @@ def test_what_the_user_must_change_is_no_record(tmp_path, parts, message):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"device": "cud"}, "device=cud is no device; use cpu, cuda or cuda:0"),
+        ({"device": "cud"}, "device=cud is no device to train on; use cpu, cuda or cuda:0"),
         ({"executor": "lop"}, "unknown executor 'lop'; did you mean 'loop'"),
     ],
 )
@@ -309,7 +309,7 @@ def test_an_impossible_machine_is_one_line(tmp_path, more, message):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
 def test_an_absent_device_is_one_line(tmp_path):
-    with pytest.raises(UserError, match="torch sees no CUDA device; use device=cpu"):
+    with pytest.raises(UserError, match="torch sees 0 CUDA devices; use device=cpu"):
         run_cell(toy_cell(), how(tmp_path, device="cuda"))
 
 
