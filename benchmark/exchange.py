@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import shlex
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.errors import CorruptFile, UserError
-from benchmark.record import LIMIT_BYTES, SIDECARS, Record, Results, parse
+from benchmark.record import LIMIT_BYTES, SIDECARS, Record, Results, is_number, parse
 from benchmark.tracking import EXPERIMENT, QUIET, Unreachable, flatten, record_digest
 
 CLOCK = ("seconds", "seconds_at_round", "peak_memory_bytes")
@@ -47,7 +46,7 @@ def check(record: Record) -> None:
         for item in value if isinstance(value, list) else [value]:
             if item is None:
                 continue
-            if isinstance(item, bool) or not isinstance(item, (int, float)) or not math.isfinite(item):
+            if not is_number(item):
                 raise CorruptFile(f"its {where} holds {item!r}, which is no finite number")
             if where.startswith("compute.") and item < 0:
                 raise CorruptFile(f"its {where} holds {item!r}, below 0")

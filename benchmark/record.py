@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import logging
-import math
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,6 +28,11 @@ LIMIT_BYTES = 64 * 1024
 SIDECARS = {name: f".{name}.json" for name in ("spectra", "diagnostics", "curve", "compute")}
 ABANDONED_SECONDS = 24 * 3600.0  # after which a file that nobody has finished belongs to nobody
 TRAINED_BYTES = 2 * 2**30  # of trained models that are kept for cells with the same training
+
+
+def is_number(value: object) -> bool:
+    """Tell whether a value of a file is a finite number; JSON may hold integers that are larger than any float."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def validate(record: Any, key: str | None = None) -> Record:
@@ -52,7 +57,7 @@ def validate(record: Any, key: str | None = None) -> Record:
         for metric, value in metrics.items():
             if value is None:
                 continue
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+            if not is_number(value):
                 raise CorruptFile(f"its scores.{stage}.{metric} is {value!r}")
             if metric.split(".")[0].endswith("accuracy") and not 0 <= value <= 100:
                 raise CorruptFile(f"its scores.{stage}.{metric} is {value!r}, outside 0..100")

@@ -160,7 +160,9 @@ class State:
             if {k: v.shape for k, v in mine.items()} != {k: v.shape for k, v in other.items()}:
                 raise CorruptFile("it belongs to another model or method")
             # Sums over a tensor round by its layout in memory, which the file does not keep.
+            # The same memory takes the new layout: rows of many clients would leave holes between them.
             for k, leaf in mine.items():
-                if leaf.stride() != other[k].stride():
-                    other[k] = torch.empty_like(leaf, device=other[k].device).copy_(other[k])
+                strides = torch.empty_like(leaf, device="meta").stride()
+                if strides != other[k].stride():
+                    other[k] = other[k].as_strided(leaf.shape, strides).copy_(other[k].clone())
         self.round, self.params, self.buffers, self.server, self.rows = round, params, buffers, server, rows

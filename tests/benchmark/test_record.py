@@ -154,6 +154,7 @@ WRONG = {
     "an impossible accuracy": ({"scores__trained__accuracy": 101.0}, "outside 0..100"),
     "an accuracy as text": ({"scores__trained__accuracy": "99"}, r"scores\.trained\.accuracy is '99'"),
     "an infinite loss": ({"scores__trained__loss": float("inf")}, r"scores\.trained\.loss is inf"),
+    "a loss beyond all floats": ({"scores__trained__loss": 10**400}, r"scores\.trained\.loss is 1000"),
     "done without a score": ({"scores": {}}, r"it is done but has no scores\.trained"),
 }
 

@@ -103,6 +103,7 @@ BAD = {
     "score": (lambda record: record["scores"]["trained"].update(accuracy=101.0), "outside 0..100"),
     "curve": (everywhere(-1.0), "its curve.accuracy holds -1.0, outside 0..100"),
     "text": (everywhere("99"), "its curve.accuracy holds '99', which is no finite number"),
+    "beyond all floats": (everywhere(10**400), "its curve.accuracy holds 1000"),
     "truth": (everywhere(True), "its curve.accuracy holds True, which is no finite number"),
     "length": (lambda record: record["curve"]["loss"].pop(), "curve.loss does not have one value for each"),
     "order": (lambda record: record["curve"]["round"].reverse(), "its curve.round does not rise within 1..3"),
