@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -36,3 +37,8 @@ def require(condition: bool, where: str, rule: str, got: Any) -> None:
     """Raise a `UserError` that names the setting, its rule and the value received, unless `condition`."""
     if not condition:
         raise UserError(f"{where} {rule}, got {got!r}")
+
+
+def is_number(value: object) -> bool:
+    """Tell whether a value of a file is a finite number; text may hold integers that are larger than any float."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmark.errors import CorruptFile, UserError
-from benchmark.record import LIMIT_BYTES, SIDECARS, Record, Results, is_number, parse
+from benchmark.errors import CorruptFile, UserError, is_number
+from benchmark.record import LIMIT_BYTES, SIDECARS, Record, Results, parse
 from benchmark.tracking import EXPERIMENT, QUIET, Unreachable, flatten, record_digest
 
 CLOCK = ("seconds", "seconds_at_round", "peak_memory_bytes")

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.cell import SCHEMA, key_of
-from benchmark.errors import CorruptFile, UserError
+from benchmark.errors import CorruptFile, UserError, is_number
 from benchmark.files import set_aside, unwritable, write_json
 
 log = logging.getLogger("fedspan")
@@ -28,11 +27,6 @@ LIMIT_BYTES = 64 * 1024
 SIDECARS = {name: f".{name}.json" for name in ("spectra", "diagnostics", "curve", "compute")}
 ABANDONED_SECONDS = 24 * 3600.0  # after which a file that nobody has finished belongs to nobody
 TRAINED_BYTES = 2 * 2**30  # of trained models that are kept for cells with the same training
-
-
-def is_number(value: object) -> bool:
-    """Tell whether a value of a file is a finite number; JSON may hold integers that are larger than any float."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def validate(record: Any, key: str | None = None) -> Record:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.metadata
-import math
 import pkgutil
 import re
 import traceback
@@ -14,7 +13,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin
 
-from benchmark.errors import UserError, did_you_mean
+from benchmark.errors import UserError, did_you_mean, is_number
 
 KINDS = {
     "dataset": "datasets",
@@ -211,7 +210,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if hint is int and whole and not isinstance(value, bool):
         return int(value)
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not math.isfinite(value):
+        if not is_number(value):
             raise UserError(f"{where} must be a finite number, got {value!r}")
         return float(value)
     if hint is str and isinstance(value, (str, int, float)) and not isinstance(value, bool):

@@ -176,6 +176,7 @@ def test_plain_values_become_typed_ones(given, kept):
         ("count", None, "must be a whole number, got None"),
         ("rate", "fast", "must be a number, got 'fast'"),
         ("rate", float("nan"), "must be a finite number, got nan"),
+        ("rate", 10**400, "must be a finite number, got 1000"),
         ("rate", float("-inf"), "must be a finite number, got -inf"),
         ("rate", False, "must be a number, got False"),
         ("text", True, "must be a text, got True"),
