@@ -212,7 +212,6 @@ def follow(results: Path, ended: threading.Event) -> str:
 
 def main() -> None:
     """Follow a results folder until standard input is closed; what the user must know goes to standard output."""
-    os.nice(10)
     logging.getLogger("fedspan").addHandler(logging.StreamHandler(sys.stdout))
     ended = threading.Event()
 

@@ -218,7 +218,6 @@ def test_the_process_beside_a_grid_ends_with_its_input_and_says_what_it_did(resu
     results.write(record(seed=1))
     damaged = min(results.records.glob("*.json"))
     damaged.write_text("{")
-    monkeypatch.setattr(os, "nice", lambda by: 0)
     monkeypatch.setattr(sys, "argv", ["benchmark.tracking", str(results.root)])
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     monkeypatch.setattr(logging.getLogger("fedspan"), "handlers", [])

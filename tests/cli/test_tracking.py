@@ -1,11 +1,16 @@
 """MLflow seen from the command line: never in the way, never lost."""
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from benchmark import grid
 from benchmark.record import Results
+from benchmark.rounds import How
 from benchmark.tracking import Mirror
 from tests.cli.conftest import ONE, QUICK, failures, records
 
@@ -80,3 +85,18 @@ def test_what_needs_attention_is_marked(fedspan, here, monkeypatch):
     assert set(marked) == {"results", "tracking"}
     assert "cannot write taken" in marked["results"]
     assert NOWHERE in marked["tracking"]
+
+
+@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="the system knows no priorities")
+def test_the_mirror_gets_what_training_leaves(here, monkeypatch):
+    started = []
+
+    class Noted(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            started.append(self.pid)
+
+    monkeypatch.setattr(subprocess, "Popen", Noted)
+    with grid._mirror(How(results=here / "results", data=here), Console()):
+        [pid] = started
+        assert os.getpriority(os.PRIO_PROCESS, pid) == 19
