@@ -162,7 +162,9 @@ def run(words: Sequence[str]) -> int:
             raise UserError(f"unknown option '{flag}'; settings are written name=value")
     if set(flags) - {"-m", "--multirun"}:  # help and the like are Hydra's
         return _hydra(_with_tuned(words), task)
-    axes = axes_of(word for word in overrides if not word.startswith("hydra"))
+    for_hydra = [word for word in overrides if word.startswith("hydra")]
+    settings = [word for word in overrides if word not in for_hydra]
+    axes = axes_of(settings)
     multirun = bool(flags) or "board" in axes
     if any(len(values) > 1 for values in axes.values()) and not multirun:
         raise UserError("several values need -m: fedspan run -m " + shlex.join(overrides))
@@ -172,8 +174,7 @@ def run(words: Sequence[str]) -> int:
         raise UserError(f"unknown executor '{how.executor}'{did_you_mean(how.executor, EXECUTORS)}")
     if not multirun:
         return _run_one(planned[0], how, _with_tuned(overrides))
-    for_hydra = [word for word in overrides if word.startswith("hydra")]
-    with sweeping([word for word in overrides if word not in for_hydra]):
+    with sweeping(settings):
         return _hydra(["--multirun", *launcher_words(planned[0].config, how), *for_hydra], task)
 
 

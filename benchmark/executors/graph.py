@@ -247,6 +247,7 @@ class Graph(Loop):
     def _narrow(self) -> None:
         """Give up the lanes beyond the width."""
         if len(self.lanes) > self.width.now:
+            self.device.wait()  # what they were asked for still reads their memory
             del self.lanes[self.width.now :]
             self.device.release()
 

@@ -101,7 +101,9 @@ def test_a_step_that_reads_a_value_runs_unrecorded_and_says_so(caplog):
 
 
 class Small(Tapes):
-    """A device on which the recordings of two lanes fit, and not of more."""
+    """A device on which the recordings of two lanes fit, and not of more; it is full once a client is done."""
+
+    done = False
 
     def __init__(self, device):
         super().__init__(device)
@@ -112,7 +114,7 @@ class Small(Tapes):
         return self.queues
 
     def record(self, work, queue):
-        if queue > 2:
+        if queue > 2 and self.done:
             raise torch.OutOfMemoryError("no room")
         return super().record(work, queue)
 
@@ -125,8 +127,13 @@ def test_a_full_device_takes_fewer_lanes_and_goes_on(monkeypatch, caplog):
     cell = toy_cell(Scaffold(), protocol=LONG)
     run, ticks = start(cell, executor="graph"), []
     run.executor.width.now, run.executor.width.settled = 4, True
+
+    def tick():
+        ticks.append(1)
+        run.executor.device.done = True
+
     while not run.finished:
-        run.advance(lambda: ticks.append(1))
+        run.advance(tick)
     assert len(run.executor.lanes) == run.executor.width.now == 2
     assert run.executor.device.released == 1
     assert weights(run) == weights(advanced(cell, 1))

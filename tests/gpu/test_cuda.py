@@ -54,7 +54,7 @@ def test_recorded_steps_are_replayed_in_lanes():
 def test_a_full_device_takes_fewer_lanes_and_goes_on(monkeypatch):
     class Small(graph.Cuda):
         def record(self, work, queue):
-            if len(queues := seen) > 2 and queue is queues[-1]:
+            if len(seen) > 2 and queue is seen[-1]:
                 raise torch.OutOfMemoryError("no room")
             return super().record(work, queue)
 
