@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from benchmark.component import Local, Method, States, Step, Upload
 from benchmark.data import DeviceData
 from benchmark.errors import Diverged
 from benchmark.meter import Meter
-from benchmark.net import Net, buffers_of, parameters_of
+from benchmark.net import Net, Twin, buffers_of, parameters_of
 from benchmark.sgd import SGD
 from benchmark.state import Paths, Row, State
 from benchmark.tree import Tree, clone, finite, to_device
@@ -141,21 +142,23 @@ class LocalTrainer:
             features, logits = features.to(self.protocol.dtype), logits.to(self.protocol.dtype)
         return features, logits
 
-    def evaluated(self, net: Net, leaves: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (features, logits) of `net` under other `leaves`, in evaluation mode and without gradient."""
-        net.eval()
-        try:
-            with torch.no_grad():
-                return self.outputs(net, leaves, x)
-        finally:
-            net.train()
+    @cached_property
+    def twin(self) -> Twin:
+        """Return the net for forward passes under other weights."""
+        return Twin(self.net)
+
+    def evaluated(self, twin: Twin, leaves: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (features, logits) under other `leaves`, in evaluation mode and without gradient."""
+        with torch.no_grad():
+            return self.outputs(twin.under(leaves), None, x)
 
     def _seen(self, x: Tensor, y: Tensor, visit: Visit) -> Step:
         """Run the forward pass and return what the hooks see of it."""
         features, logits = self.outputs(self.net, None, x)
 
         def forward(params: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-            return self.evaluated(self.net, {**params, **(visit.start_buffers if buffers is None else buffers)}, x)
+            others = {**params, **(visit.start_buffers if buffers is None else buffers)}
+            return self.evaluated(self.twin, {**self.params, **self.buffers, **others}, x)
 
         def gradient(params: Mapping[str, Tensor]) -> Tree:
             leaves = {path: leaf.detach().clone() for path, leaf in params.items()}

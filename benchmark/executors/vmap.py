@@ -17,6 +17,7 @@ from benchmark.executors.loop import Loop
 from benchmark.executors.patches import stackable
 from benchmark.executors.sums import RoundSums
 from benchmark.local import Finished, LocalTrainer
+from benchmark.net import Twin
 from benchmark.sgd import update
 from benchmark.state import Row, State
 from benchmark.tree import Tree, clone
@@ -95,7 +96,8 @@ class Vmap(Loop):
 
     def __init__(self, trainer: LocalTrainer) -> None:
         super().__init__(trainer)
-        self.net = stackable(trainer.net, trainer.data.device)
+        self.net = stackable(trainer.net, trainer.data.device).train()
+        self.twin = Twin(self.net)
 
     def run(
         self, state: State, clients: Sequence[int], keep: Collection[int] = (), tick: Callable[[], None] = lambda: None
@@ -178,7 +180,8 @@ class Vmap(Loop):
             features, logits = trainer.outputs(self.net, {**params, **buffers}, x)
 
             def forward(weights: Mapping[str, Tensor], stats: Mapping[str, Tensor] | None) -> tuple[Tensor, Tensor]:
-                return trainer.evaluated(self.net, {**weights, **(state.buffers if stats is None else stats)}, x)
+                others = {**weights, **(state.buffers if stats is None else stats)}
+                return trainer.evaluated(self.twin, {**params, **buffers, **others}, x)
 
             start = {**state.params, **own}
             return Step(
@@ -189,7 +192,6 @@ class Vmap(Loop):
             return method.objective(seen(*arguments), stack.broadcast, states)
 
         size = len(y[0])
-        self.net.train()
         with trainer.meter.step("train", f"{size} phase 0", len(lanes)):
             losses = vmap(objective)(
                 stack.states, stack.params, stack.buffers, x, y, stack.counts, stack.own_start

@@ -186,6 +186,25 @@ def test_apply_evaluates_other_weights_without_touching_anything():
     assert not torch.allclose(features, elsewhere)
 
 
+def test_weights_that_apply_is_not_given_are_the_current_ones():
+    pairs = []
+
+    @toy("addon", "toy_looking")
+    class Looking(Component):
+        def penalty(self, step):
+            head = {path: leaf for path, leaf in step.start.items() if path.startswith("head.")}
+            expected = F.linear(step.apply(dict(step.params))[0], head["head.weight"], head["head.bias"])
+            step.apply({path: torch.zeros_like(leaf) for path, leaf in step.params.items()})
+            pairs.append((step.apply(head)[1], expected))
+            return 0 * step.features.sum()
+
+    run = start(toy_cell(FedAvg(), Looking(), model=NormNet()))
+    run.trainer.train(run.state, 5)
+    assert len(pairs) > 1
+    for logits, expected in pairs:
+        torch.testing.assert_close(logits, expected)
+
+
 def test_grad_at_the_current_weights_is_the_gradient_itself():
     compared = []
 
