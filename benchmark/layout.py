@@ -1,10 +1,11 @@
-"""How a net lies in memory: channels last, with the two layers whose kernels there are wrong or slow on CPU mended."""
+"""How a net lies in memory: channels last, the layers whose kernels on CPU are inaccurate or slow mended."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.net import Net
@@ -19,12 +20,20 @@ def lay_out(net: Net, device: torch.device) -> Net:
     """
     net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if device.type == "cpu":
+        emulated = not has_bfloat16()
         for module in net.modules():
             if type(module) is nn.BatchNorm2d:
                 module.__class__ = BatchNorm2d
-            elif type(module) is nn.Conv2d and module.groups > 1 and module.stride != (1, 1):
-                module.__class__ = StridedGroupedConv2d
+            elif type(module) is nn.Conv2d and (emulated or (module.groups > 1 and module.stride != (1, 1))):
+                module.__class__ = RoundedConv2d
+            elif type(module) is nn.Linear and emulated:
+                module.__class__ = RoundedLinear
     return net
+
+
+def has_bfloat16() -> bool:
+    """Tell whether this processor has bfloat16 arithmetic."""
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 class BatchNorm2d(nn.BatchNorm2d):
@@ -87,23 +96,41 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     return mean, variances.mean(0) + (means - mean).square_().mean(0)
 
 
-class StridedGroupedConv2d(nn.Conv2d):
-    """A strided grouped convolution that runs in float32 under bfloat16 autocast.
+class RoundedConv2d(nn.Conv2d):
+    """A convolution that under bfloat16 autocast rounds what it reads and returns, and computes in float32.
 
-    The bfloat16 kernel of its input gradient takes thirty times as long, and hands on a layout in which the layers
-    before it are slow too.
+    So does bfloat16 arithmetic, to the order of its float32 sums. A processor without it emulates each product, which
+    takes twelve times as long as float32; one with it lacks a kernel for the input gradient of a strided grouped
+    convolution, which takes thirty times as long and hands on a layout in which the layers before it are slow too.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dtype != torch.bfloat16:
+        if not torch.is_autocast_enabled("cpu"):
             return super().forward(x)
         with torch.autocast("cpu", enabled=False):
-            return super().forward(x.float()).to(x.dtype)
+            bias = None if self.bias is None else rounded(self.bias)
+            return self._conv_forward(rounded(x), rounded(self.weight), bias).to(torch.bfloat16)
+
+
+class RoundedLinear(nn.Linear):
+    """The same for a linear layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.is_autocast_enabled("cpu"):
+            return super().forward(x)
+        with torch.autocast("cpu", enabled=False):
+            bias = None if self.bias is None else rounded(self.bias)
+            return F.linear(rounded(x), rounded(self.weight), bias).to(torch.bfloat16)
+
+
+def rounded(x: Tensor) -> Tensor:
+    """Return x rounded to bfloat16 in float32; gradients are rounded alike on their way back."""
+    return x.to(torch.bfloat16).float()
 
 
 def built_in(net: Net) -> Net:
     """Return `net` with torch's own layers in place of `lay_out`'s, for `torch.func`, which cannot trace those."""
-    originals = {BatchNorm2d: nn.BatchNorm2d, StridedGroupedConv2d: nn.Conv2d}
+    originals = {BatchNorm2d: nn.BatchNorm2d, RoundedConv2d: nn.Conv2d, RoundedLinear: nn.Linear}
     for module in net.modules():
         module.__class__ = originals.get(type(module), type(module))
     return net

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmark.config import make_cell, resolve
-from benchmark.layout import BatchNorm2d, StridedGroupedConv2d, lay_out, moments
+from benchmark.layout import BatchNorm2d, RoundedConv2d, RoundedLinear, lay_out, moments
 from benchmark.net import Net
 from benchmark.rounds import How, Run
 from tasks.models.mobilenet_v2 import MobileNetV2
@@ -72,18 +72,62 @@ def test_one_pixel_cannot_be_normalised():
         norm(images(1, 3, 1, 1).contiguous(memory_format=LAST))
 
 
-def test_a_strided_grouped_convolution_computes_in_float32_under_bfloat16():
-    conv = nn.Conv2d(8, 8, 3, 2, 1, groups=8)
-    ours = lay_out(Net(copy.deepcopy(conv), nn.Linear(1, 1)), CPU).body
-    assert type(ours) is StridedGroupedConv2d
-    x = images(4, 8, 8, 8).contiguous(memory_format=LAST).bfloat16()
-    grown = x.detach().requires_grad_()
+def both_passes(layer, x):
+    """Return output and gradients of `layer` on a copy of x: [y, dx, dweight, dbias]."""
+    x = x.detach().clone().requires_grad_()
+    y = layer(x)
+    (y.to(layer.weight.dtype) * torch.linspace(-1, 1, y.numel()).view_as(y)).sum().backward()
+    return [y, x.grad, layer.weight.grad, layer.bias.grad]
+
+
+LAYERS = {
+    "conv": (nn.Conv2d(8, 6, 3, padding=1), (4, 8, 6, 6)),
+    "strided-grouped-conv": (nn.Conv2d(8, 8, 3, 2, 1, groups=8), (4, 8, 8, 8)),
+    "linear": (nn.Linear(40, 7), (5, 40)),
+}
+
+
+@pytest.mark.parametrize("has", [True, False], ids=["with-bfloat16-arithmetic", "without"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_rounds_to_bfloat16_what_it_reads_and_returns_and_nothing_else(monkeypatch, name, has):
+    layer, shape = LAYERS[name]
+    monkeypatch.setattr("benchmark.layout.has_bfloat16", lambda: has)
+    ours = lay_out(Net(copy.deepcopy(layer), nn.Linear(1, 1)), CPU).body
+    assert (type(ours) in (RoundedConv2d, RoundedLinear)) == (name.startswith("strided") or not has)
+    if type(ours) is type(layer):
+        return  # torch's own, whose accuracy is the processor's
+    x, exact = images(*shape).bfloat16(), copy.deepcopy(layer).double()
+    with torch.no_grad():
+        exact.weight.copy_(layer.weight.bfloat16())
+        exact.bias.copy_(layer.bias.bfloat16())
     with torch.autocast("cpu", torch.bfloat16):
-        y = ours(grown)
-        assert not torch.equal(conv(x), y)
-    assert torch.equal(y, conv(x.float()).bfloat16())
+        mine = both_passes(ours, x)
+    assert [part.dtype for part in mine] == [torch.bfloat16, torch.bfloat16, torch.float32, torch.float32]
+    for part, reference in zip(mine, both_passes(exact, x.double()), strict=True):
+        assert torch.equal(part.float(), part.bfloat16().float())
+        assert (part.double() - reference).abs().max() <= 2**-8 * reference.abs().max()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_without_autocast_a_layer_computes_in_float32(monkeypatch, name):
+    layer, shape = LAYERS[name]
+    monkeypatch.setattr("benchmark.layout.has_bfloat16", lambda: False)
+    x = images(*shape)
+    y = lay_out(Net(copy.deepcopy(layer), nn.Linear(1, 1)), CPU).body(x)
+    torch.testing.assert_close(y, layer(x))
+    assert not torch.equal(y, y.bfloat16().float())
+
+
+def test_a_net_under_bfloat16_hands_on_channels_last(monkeypatch):
+    monkeypatch.setattr("benchmark.layout.has_bfloat16", lambda: False)
+    body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, 2, 1, groups=8))
+    ours = lay_out(Net(body, nn.Linear(1, 1)), CPU).body
+    x = images(4, 3, 8, 8).contiguous(memory_format=LAST).bfloat16().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = ours(x)
     y.float().sum().backward()
-    assert grown.grad.is_contiguous(memory_format=LAST)
+    assert y.is_contiguous(memory_format=LAST)
+    assert x.grad.is_contiguous(memory_format=LAST)
 
 
 def order(leaf):
