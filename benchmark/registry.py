@@ -51,14 +51,16 @@ class Plugin:
         return {"name": self.name, "version": self.version, **values}
 
     def label(self) -> str:
-        """Return a short text: the name and the fields that differ from their defaults."""
+        """Return a short text: the name and the fields that differ from their defaults; of a digest its beginning."""
         changed = [
-            f"{k}={v}"
+            f"{k}={DIGEST.sub('…', str(v))}"
             for k, v in self.what().items()
             if k in defaults_of(type(self)) and v != defaults_of(type(self))[k]
         ]
         return f"{self.name}({', '.join(changed)})" if changed else self.name
 
+
+DIGEST = re.compile(r"(?<=\b[0-9a-f]{8})[0-9a-f]{56}\b")  # all but the beginning
 
 P = TypeVar("P", bound=Plugin)
 

@@ -1,4 +1,5 @@
 import dataclasses
+import hashlib
 import importlib
 from typing import Literal
 
@@ -41,6 +42,18 @@ def test_settings_that_say_where_or_how_do_not_identify_a_plugin():
 
     assert Rooted(root="somewhere", size=4).what() == {"name": "rooted", "version": 1, "limit": 0, "size": 4}
     assert Rooted(root="somewhere").label() == "rooted"
+
+
+def test_a_label_gives_the_beginning_of_a_digest_alone():
+    @registry.decorator("dataset")("digested")
+    class Digested(Dataset):
+        """Nobody 2020."""
+
+        content: str = ""
+
+    digest = hashlib.sha256(b"images").hexdigest()
+    assert Digested(content=digest).label() == f"digested(content={digest[:8]}…)"
+    assert Digested(content=digest[:40]).label() == f"digested(content={digest[:40]})"
 
 
 def make(called, doc="Nobody 2020.", /, **body):
