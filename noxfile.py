@@ -92,7 +92,7 @@ def perf(session: nox.Session) -> None:
     install(session, "test")
     session.run(
         "pytest", "-m", "perf", "tests/perf", "--benchmark-only", "--benchmark-storage=file://results/perf",
-        "--benchmark-autosave", "-s", *session.posargs,
+        "--benchmark-autosave", "--benchmark-compare", "-s", *session.posargs,
     )  # fmt: skip
 
 

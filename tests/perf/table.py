@@ -17,14 +17,14 @@ HEAD = ["| what | ours | reference | ours / reference | target | measured |", "|
 
 
 def write(measured: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Put the rows of `measured` into the page, beside those measured before, and return them."""
+    """Put the rows of `measured` into the page, beside those measured before; return them, each with its last ratio."""
     before, rest = PAGE.read_text().split(BEGIN)
     old, after = rest.split(END)
     rows = {line.split("`")[1]: line for line in old.splitlines() if line.startswith("| `")}
     new = {name: _row(name, info) for name, info in measured.items()}
     table = [*HEAD, *(rows | new).values()]
     PAGE.write_text("\n".join([before.rstrip(), "", BEGIN, "", *table, "", END]) + after)
-    return list(new.values())
+    return [line + (f" before: {rows[name].split(' | ')[3]} |" if name in rows else "") for name, line in new.items()]
 
 
 def _row(name: str, info: Mapping[str, Any]) -> str:

@@ -107,20 +107,20 @@ def test_a_digits_cell_above_its_arithmetic(compare, aside, tmp_path):
 @photographs
 def test_w1_float32(compare, aside, tmp_path):
     ours, plain = aside(our_round, W1, tmp_path), aside(plain_round, W1, tmp_path)
-    compare(ours, plain, against="plain loop in the default format", target="at most 0.667", repeats=2)
+    compare(ours, plain, against="plain loop in the default format", target="at most 0.667", repeats=1)
 
 
 @photographs
 def test_w1_bfloat16(compare, aside, tmp_path):
     ours = aside(our_round, W1 | {"protocol.precision": "bf16"}, tmp_path)
     plain = aside(plain_round, W1, tmp_path)
-    compare(ours, plain, against="plain loop in float32", target="at most 0.5", repeats=2)
+    compare(ours, plain, against="plain loop in float32", target="at most 0.5", repeats=1)
 
 
 @photographs
 def test_w1_against_a_loader(compare, aside, tmp_path):
     ours, usual = aside(our_round, W1, tmp_path), aside(plain_round, W1, tmp_path, LoaderLoop)
-    compare(ours, usual, against="DataLoader of 2 workers with transforms per image", target="at most 0.556", repeats=2)
+    compare(ours, usual, against="DataLoader of 2 workers with transforms per image", target="at most 0.556", repeats=1)
 
 
 @photographs
