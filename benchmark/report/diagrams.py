@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import matplotlib
 from matplotlib.axes import Axes as Plot
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, MaxNLocator, NullFormatter
 
 from benchmark.report.analysis import Analysis, pareto
 from benchmark.report.figures import COLOURS, INK, STYLE, embed, save
@@ -170,7 +170,7 @@ def _draw_costs(
         plot.set_xscale("log")
         plot.xaxis.set_minor_formatter(NullFormatter())
     else:
-        plot.xaxis.set_major_locator(MaxNLocator(nbins=4))
+        plot.xaxis.set_major_locator(_readable(min(costs), max(costs), write))
     plot.plot([c for c, *_ in front], [s for _, s, _ in front], color=COLOURS[0], drawstyle="steps-post", linewidth=1.4)
     chosen = {number for *_, number in front}
     for cost, score, number in points:
@@ -180,6 +180,16 @@ def _draw_costs(
     _number(plot, sorted(points, key=lambda point: point[2] not in chosen))
     plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
     plot.yaxis.set_major_locator(MaxNLocator(nbins=5))
+
+
+def _readable(low: float, high: float, write: Callable[[float], str]) -> Locator:
+    """Return the places of an axis from `low` to `high`, so few that no two are written alike: at least the middle."""
+    for bins in (4, 3, 2):
+        locator = MaxNLocator(nbins=bins)
+        written = [write(value) for value in locator.tick_values(low, high)]
+        if len(set(written)) == len(written):
+            return locator
+    return FixedLocator([(low + high) / 2])
 
 
 def _number(plot: Plot, points: list[tuple[float, float, int]]) -> None:

@@ -1,6 +1,7 @@
 """How the rows of a table stand, and how soon they reach a target."""
 
 import math
+import re
 
 import pytest
 
@@ -81,6 +82,18 @@ def test_the_front_holds_what_no_other_point_beats_in_both():
     points = [(1.0, 50.0), (2.0, 40.0), (2.0, 60.0), (3.0, 60.0), (4.0, 90.0)]
     assert pareto(points, +1) == [0, 2, 4]
     assert pareto([(cost, -score) for cost, score in points], -1) == [0, 2, 4]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.18, 0.31), (0.181, 0.182), (5.0, 5.0), (100.0, 300.0)])
+def test_no_two_places_of_a_cost_axis_are_written_alike(made, low, high):
+    cells = cells_of(board())
+    records = seeded(cells)
+    for number, one in enumerate(records):
+        seconds = low + (high - low) * number / (len(records) - 1)
+        one["compute"] = one["compute"] | {"seconds": one["compute"]["seconds"] | {"total": seconds}}
+    inline = score_against_cost(analyse(made(cells, records)[0])).inline
+    written = re.findall(r">([0-9.]+ (?:s|min))<", inline)
+    assert len(set(written)) == len(written) > 0
 
 
 def test_diagrams_say_in_words_what_they_show(made):
