@@ -304,7 +304,7 @@ def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabu
         remarks.append(f"The seconds come from {len(devices)} kinds of machine: {', '.join(devices)}.")
     return Tabulated(
         number,
-        table.title or metric.label,
+        table.title or metric.label[0].upper() + metric.label[1:],
         metric,
         table.rows,
         (*table.columns, *([_part(table.metric)] if metrics[0][1] else [])),
