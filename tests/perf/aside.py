@@ -19,7 +19,7 @@ class Aside:
     def __init__(self, prepare: Callable[..., Work], *arguments: object) -> None:
         context = get_context("spawn")
         self._here, there = context.Pipe()
-        self._process = context.Process(target=_serve, args=(there, prepare, arguments), daemon=True)
+        self._process = context.Process(target=_serve, args=(there, prepare, arguments))  # may start loaders
         self._process.start()
         self._here.recv()
 
