@@ -80,7 +80,7 @@ class LocalTrainer:
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which the net runs."""
-        if self.protocol.precision != "bf16":
+        if self.protocol.precision != "bf16" or self.data.device.type == "meta":  # which has no autocast
             return contextlib.nullcontext()
         return torch.autocast(self.data.device.type, torch.bfloat16)
 

@@ -100,8 +100,12 @@ def test_rounds_that_were_tried_stand_for_all(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "method", [{}, {"algorithm": "moon"}, {"algorithm": "fedsam"}, {"addons": ["feddecorr"]}, {"addons": ["spherefed"]}]
-)
+    "method",
+    [
+        {}, {"algorithm": "moon"}, {"algorithm": "fedsam"}, {"addons": ["feddecorr"]}, {"addons": ["spherefed"]},
+        {"protocol.precision": "bf16"}, {"protocol.precision": "bf16", "algorithm": "fedsam"},
+    ],
+)  # fmt: skip
 def test_flops_are_counted_without_computing(method, tmp_path):
     [planned] = cells(
         {"clients": 1, "model.features": 12, "protocol.batch_size": 30, "protocol.local_epochs": 1} | method
