@@ -76,21 +76,27 @@ def both_passes(layer, x):
     """Return output and gradients of `layer` on a copy of x: [y, dx, dweight, dbias]."""
     x = x.detach().clone().requires_grad_()
     y = layer(x)
-    (y.to(layer.weight.dtype) * torch.linspace(-1, 1, y.numel()).view_as(y)).sum().backward()
+    (y.to(layer.weight.dtype) * (torch.arange(y.numel()).view_as(y) % 7 - 3)).sum().backward()  # exact in bfloat16
     return [y, x.grad, layer.weight.grad, layer.bias.grad]
 
 
 LAYERS = {
-    "conv": (nn.Conv2d(8, 6, 3, padding=1), (4, 8, 6, 6)),
-    "strided-grouped-conv": (nn.Conv2d(8, 8, 3, 2, 1, groups=8), (4, 8, 8, 8)),
-    "linear": (nn.Linear(40, 7), (5, 40)),
+    "conv": (lambda: nn.Conv2d(8, 6, 3, padding=1), (4, 8, 6, 6)),
+    "strided-grouped-conv": (lambda: nn.Conv2d(8, 8, 3, 2, 1, groups=8), (4, 8, 8, 8)),
+    "linear": (lambda: nn.Linear(40, 7), (5, 40)),
 }
+
+
+def layer_and_shape(name):
+    torch.manual_seed(0)
+    make, shape = LAYERS[name]
+    return make(), shape
 
 
 @pytest.mark.parametrize("has", [True, False], ids=["with-bfloat16-arithmetic", "without"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_rounds_to_bfloat16_what_it_reads_and_returns_and_nothing_else(monkeypatch, name, has):
-    layer, shape = LAYERS[name]
+    layer, shape = layer_and_shape(name)
     monkeypatch.setattr("benchmark.layout.has_bfloat16", lambda: has)
     ours = lay_out(Net(copy.deepcopy(layer), nn.Linear(1, 1)), CPU).body
     assert (type(ours) in (RoundedConv2d, RoundedLinear)) == (name.startswith("strided") or not has)
@@ -105,12 +111,12 @@ def test_a_layer_rounds_to_bfloat16_what_it_reads_and_returns_and_nothing_else(m
     assert [part.dtype for part in mine] == [torch.bfloat16, torch.bfloat16, torch.float32, torch.float32]
     for part, reference in zip(mine, both_passes(exact, x.double()), strict=True):
         assert torch.equal(part.float(), part.bfloat16().float())
-        assert (part.double() - reference).abs().max() <= 2**-8 * reference.abs().max()
+        assert (part.double() - reference).abs().max() <= 1.01 * 2**-8 * reference.abs().max()
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_without_autocast_a_layer_computes_in_float32(monkeypatch, name):
-    layer, shape = LAYERS[name]
+    layer, shape = layer_and_shape(name)
     monkeypatch.setattr("benchmark.layout.has_bfloat16", lambda: False)
     x = images(*shape)
     y = lay_out(Net(copy.deepcopy(layer), nn.Linear(1, 1)), CPU).body(x)
