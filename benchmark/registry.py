@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import importlib.metadata
 import pkgutil
@@ -175,13 +176,19 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     `where` is the override prefix that the message names, as ``algorithm`` in ``algorithm.mu``.
     """
     fields = {field.name for field in dataclasses.fields(typing.cast(Any, cls))}
-    hints = typing.get_type_hints(cls)
+    hints = _hints(typing.cast(Any, cls))
     checked = {}
     for name, value in values.items():
         if name not in fields:
             raise UserError(f"unknown field '{where}.{name}'{did_you_mean(name, fields)}")
         checked[name] = _typed(hints[name], value, f"{where}.{name}".lstrip("."))
     return cls(**checked)
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    """Return the types of a class's fields; finding them compiles every annotation anew."""
+    return typing.get_type_hints(cls)
 
 
 def _typed(hint: Any, value: Any, where: str) -> Any:
