@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -96,31 +97,36 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     return mean, variances.mean(0) + (means - mean).square_().mean(0)
 
 
-class RoundedConv2d(nn.Conv2d):
-    """A convolution that under bfloat16 autocast rounds what it reads and returns, and computes in float32.
+class Rounded(nn.Module):
+    """A layer that under bfloat16 autocast rounds what it reads and returns, and computes in float32.
 
     So does bfloat16 arithmetic, to the order of its float32 sums. A processor without it emulates each product, which
     takes twelve times as long as float32; one with it lacks a kernel for the input gradient of a strided grouped
     convolution, which takes thirty times as long and hands on a layout in which the layers before it are slow too.
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        if not torch.is_autocast_enabled("cpu"):
-            return super().forward(x)
-        with torch.autocast("cpu", enabled=False):
-            bias = None if self.bias is None else rounded(self.bias)
-            return self._conv_forward(rounded(x), rounded(self.weight), bias).to(torch.bfloat16)
-
-
-class RoundedLinear(nn.Linear):
-    """The same for a linear layer."""
+    compute: Callable[..., Tensor]
+    weight: Tensor
+    bias: Tensor | None
 
     def forward(self, x: Tensor) -> Tensor:
         if not torch.is_autocast_enabled("cpu"):
-            return super().forward(x)
+            return self.compute(x, self.weight, self.bias)
         with torch.autocast("cpu", enabled=False):
             bias = None if self.bias is None else rounded(self.bias)
-            return F.linear(rounded(x), rounded(self.weight), bias).to(torch.bfloat16)
+            return self.compute(rounded(x), rounded(self.weight), bias).to(torch.bfloat16)
+
+
+class RoundedConv2d(Rounded, nn.Conv2d):
+    """A convolution of that kind."""
+
+    compute = nn.Conv2d._conv_forward
+
+
+class RoundedLinear(Rounded, nn.Linear):  # type: ignore[misc]
+    """A linear layer of that kind."""
+
+    compute = staticmethod(F.linear)
 
 
 def rounded(x: Tensor) -> Tensor:

@@ -16,6 +16,8 @@ from typing import Any, ClassVar, Literal, TypeVar, Union, dataclass_transform, 
 
 from benchmark.errors import UserError, did_you_mean, is_number
 
+DIGEST = re.compile(r"(?<=\b[0-9a-f]{8})[0-9a-f]{56}\b")  # all but the beginning
+
 KINDS = {
     "dataset": "datasets",
     "partition": "partitions",
@@ -60,8 +62,6 @@ class Plugin:
         ]
         return f"{self.name}({', '.join(changed)})" if changed else self.name
 
-
-DIGEST = re.compile(r"(?<=\b[0-9a-f]{8})[0-9a-f]{56}\b")  # all but the beginning
 
 P = TypeVar("P", bound=Plugin)
 

@@ -390,8 +390,7 @@ def _draw_metric(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -
         raise UserError("a figure of kind 'sweep' needs x, the axis that it sweeps over")
     along = figure if bars else replace(figure, columns=(*figure.columns, figure.x))
     values = pd.Series([metric.find(stages)[1] for stages in frame["stages"]], index=frame.index, dtype="float64")
-    label = metric.label[0].upper() + metric.label[1:]
-    kind = replace(KINDS[figure.kind], y=label, lacking=f"no {figure.metric}")
+    kind = replace(KINDS[figure.kind], y=metric.heading, lacking=f"no {figure.metric}")
     parts = _parts(frame.assign(metric=values), axes, along, kind, values)
     outer = [column if bars else column[:-1] for column in parts.columns]
     inner = list(dict.fromkeys(parts.column_title(column) if bars else column[-1] for column in parts.columns))
@@ -413,10 +412,10 @@ def _draw_metric(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -
                 lines.append(Line(i, labels[i], x, np.array(means), np.array(stds), min(map(len, ordered))))
         panels.append(Panel("" if bars else _words(figure.columns, place, ""), tuple(lines)))
     if bars:
-        kind = replace(kind, caption=f"{label}: mean of the seeds, ± one sample standard deviation.")
+        kind = replace(kind, caption=f"{metric.heading}: mean of the seeds, ± one sample standard deviation.")
         if figure.relative:
             panels = [replace(panel, lines=_relative(panel.lines)) for panel in panels]
-            share = f"{label}, as a share of {labels[0]}"
+            share = f"{metric.heading}, as a share of {labels[0]}"
             kind = replace(kind, y="Share", caption=f"{share}: mean of the seeds, ± one sample standard deviation.")
     else:
         kind = replace(kind, x=title(figure.x.split(".")[-1].replace("_", " ")))

@@ -51,6 +51,11 @@ class Metric:
         """What it is, for people."""
         return f"{re.sub('[._]', ' ', self.name)} ({self.stage})" + (f", {self.unit}" if self.unit else "")
 
+    @property
+    def heading(self) -> str:
+        """The same at the beginning of a line."""
+        return self.label[0].upper() + self.label[1:]
+
     def find(self, stages: Mapping[str, Mapping[str, Any]]) -> tuple[bool, float | None]:
         """Return whether a record's stages have the score, and its value, which may be None by definition."""
         scores = stages.get(self.stage, {})
@@ -155,14 +160,14 @@ class Tabulated:
         """One line that says how to read the numbers."""
         seeds = self.asked
         if seeds == {1}:
-            how = f"{self.metric.label}, one seed"
+            how = f"{self.metric.heading}, one seed"
         else:
             count = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
-            how = f"{self.metric.label}: mean ± sample standard deviation over {count} seeds"
+            how = f"{self.metric.heading}: mean ± sample standard deviation over {count} seeds"
         best = {+1: "the highest", -1: "the lowest"}.get(self.metric.better)
         bold = f"; bold is {best} mean of a column" if best and len(self.rows) > 1 else ""
         scale = f" Scale: {', '.join(self.scales)}." if self.scales else ""
-        return f"{how[0].upper()}{how[1:]}{bold}.{scale}{self._printed()} {COST_CAPTION}"
+        return f"{how}{bold}.{scale}{self._printed()} {COST_CAPTION}"
 
     def _printed(self) -> str:
         shown = [entry.printed for row in self.rows for entry in row.entries if entry and entry.printed]
@@ -304,7 +309,7 @@ def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabu
         remarks.append(f"The seconds come from {len(devices)} kinds of machine: {', '.join(devices)}.")
     return Tabulated(
         number,
-        table.title or metric.label[0].upper() + metric.label[1:],
+        table.title or metric.heading,
         metric,
         table.rows,
         (*table.columns, *([_part(table.metric)] if metrics[0][1] else [])),
