@@ -85,7 +85,14 @@ def folders(kind: str) -> list[Path]:
 
 def yaml_files(kind: str) -> dict[str, Path]:
     """Return the YAML files of boards or protocols by name; the working folder hides the installation."""
-    return {path.stem: path for folder in reversed(folders(kind)) for path in sorted(folder.glob("*.yaml"))}
+    places = reversed(folders(kind))
+    return {path.stem: path for folder in places for path in _listing(folder, folder.stat().st_mtime_ns)}
+
+
+@cache
+def _listing(folder: Path, changed: int) -> list[Path]:
+    """Read a folder once per change: a plan of thousands of cells asks for its presets each time."""
+    return sorted(folder.glob("*.yaml"))
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -98,7 +105,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
 @cache
 def _load_yaml(path: Path, changed: int) -> dict[str, Any]:
-    """Read a file once per change: a plan of thousands of cells asks for the same presets each time."""
+    """Read a file once per change, for the same reason."""
     try:
         loaded = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     except yaml.YAMLError as error:

@@ -66,7 +66,7 @@ def board_page(
         problems=problems,
         unfinished=list(unfinished.head(MOST_LISTED).itertuples(index=False)),
         unlisted=max(0, len(unfinished) - MOST_LISTED),
-        provenance=provenance(frame),
+        provenance=provenance(frame.itertuples(index=False)),
     )
 
 
@@ -111,7 +111,7 @@ def runs_page(planned: Planned, runs: Sequence[Any]) -> bytes:
         scale=cell.scale,
         runs=shown,
         metrics=[pair for pair in found if "." not in pair[1]],
-        provenance=provenance(pd.DataFrame(runs)),
+        provenance=provenance(runs),
         spec={name: text(value) for name, value in flat(cell.what).items() if name != "seed"},
     )
 
@@ -139,29 +139,31 @@ def _facts(frame: pd.DataFrame) -> list[tuple[str, str]]:
     return facts
 
 
-def provenance(frame: pd.DataFrame) -> list[tuple[str, list[tuple[str, int]]]]:
-    """Return what the numbers were made with: each value with its number of records, the most frequent first."""
-    recorded = frame[frame["status"] != "missing"]
-    versions = _counted(
-        (f"{name} {version}" for found in recorded["versions"] for name, version in found), by_name=True
-    )
-    components = _counted((f"{n} {d}" for made in recorded["sources"] for n, d in made.items()), by_name=True)
-    digests = recorded[recorded["dataset_digest"].notna()]
+def provenance(runs: Iterable[Any]) -> list[tuple[str, list[tuple[str, int]]]]:
+    """Return what the numbers were made with: each value with its number of records, the most frequent first.
+
+    `runs` are rows of `collect`'s frame.
+    """
+    recorded = [run for run in runs if run.status != "missing"]
+
+    def known(name: str) -> list[str]:
+        return [value for run in recorded if isinstance(value := getattr(run, name), str)]
+
+    datasets = [f"{run.dataset_name} {run.dataset_digest}" for run in recorded if isinstance(run.dataset_digest, str)]
+    versions = [f"{name} {version}" for run in recorded for name, version in run.versions]
+    components = [f"{name} {digest}" for run in recorded for name, digest in run.sources.items()]
     found = [
-        ("Machine", _counted(recorded["device"].dropna())),
-        ("Versions", versions),
-        (
-            "Dataset digest",
-            _counted(f"{n} {d}" for n, d in zip(digests["dataset_name"], digests["dataset_digest"], strict=True)),
-        ),
-        ("Partition digest", _counted(recorded["partition_digest"].dropna())[:MOST_DIGESTS]),
-        ("Components", components),
-        ("Git commit", _counted(recorded["git_commit"].dropna())),
-        ("Record schema", _counted(recorded["schema"])),
+        ("Machine", _counted(known("device"))),
+        ("Versions", _counted(versions, by_name=True)),
+        ("Dataset digest", _counted(datasets)),
+        ("Partition digest", _counted(known("partition_digest"))[:MOST_DIGESTS]),
+        ("Components", _counted(components, by_name=True)),
+        ("Git commit", _counted(known("git_commit"))),
+        ("Record schema", _counted(known("schema"))),
     ]
     return [(name, values) for name, values in found if values]
 
 
-def _counted(values: Iterable[Any], by_name: bool = False) -> list[tuple[str, int]]:
-    counts = Counter(map(str, values))
+def _counted(values: Iterable[str], by_name: bool = False) -> list[tuple[str, int]]:
+    counts = Counter(values)
     return sorted(counts.items(), key=lambda item: item[0] if by_name else (-item[1], item[0]))

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any
 
@@ -150,7 +151,7 @@ class Tabulated:
             or self.metric.label
         )
 
-    @property
+    @cached_property
     def asked(self) -> set[int]:
         """How many seeds the grid asks for, over all cells."""
         return {entry.asked for row in self.rows for entry in row.entries if entry}
