@@ -61,9 +61,9 @@ class Moon(Component):
         return {}, {**params, **buffers}
 
     def penalty(self, step: Step) -> Tensor:
-        others = step.apply(step.start)[0], step.apply(step.client, {})[0]
-        similarity = [F.cosine_similarity(step.features, features) / self.temperature for features in others]
-        return self.mu * F.cross_entropy(torch.stack(similarity, 1), torch.zeros_like(step.y))
+        others = torch.stack([step.apply(step.start)[0], step.apply(step.client, {})[0]], 1)  # [B, 2, d]
+        similarity = F.cosine_similarity(step.features[:, None], others, dim=2) / self.temperature
+        return self.mu * F.cross_entropy(similarity, torch.zeros_like(step.y))
 
     def client_end(self, delta: Tree, local: Local) -> tuple[Tree, Tree, Tree]:
         return delta, {}, {**local.params, **local.buffers}
