@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -132,22 +133,27 @@ def tried(cell: Cell, how: How) -> float:
     """Return the seconds of a whole cell from a few of its rounds."""
     run = Run(_endless(cell), how)
     prepare = run.meter.seconds["prepare"]
-    rounds, local, evaluated = _rounds(run)
-    return prepare + cell.protocol.rounds * local / rounds + _evaluations(cell) * evaluated / rounds
+    local, evaluated = _round(run)
+    return prepare + cell.protocol.rounds * local + _evaluations(cell) * evaluated
 
 
-def _rounds(run: Run) -> tuple[int, float, float]:
-    """Advance a run for a while: return how many rounds, their seconds without evaluation, and those of evaluation.
+def _round(run: Run) -> tuple[float, float]:
+    """Advance a run for a while: return a round's seconds without evaluation, and those of evaluation.
 
-    The first round, which warms up and counts FLOPs, is left out.
+    The first round, which warms up and counts FLOPs, is left out. Medians: no moment in which the machine does
+    something else counts.
     """
     run.advance()
-    before, rounds, start = dict(run.meter.seconds), 0, time.perf_counter()
-    while not rounds or time.perf_counter() - start < SECONDS:
+    rest: list[float] = []
+    evaluated: list[float] = []
+    start = time.perf_counter()
+    while not rest or time.perf_counter() - start < SECONDS:
+        before = dict(run.meter.seconds)
         run.advance()
-        rounds += 1
-    spent = {phase: seconds - before.get(phase, 0.0) for phase, seconds in run.meter.seconds.items()}
-    return rounds, sum(spent.values()) - spent["evaluate"], spent["evaluate"]
+        spent = {phase: seconds - before.get(phase, 0.0) for phase, seconds in run.meter.seconds.items()}
+        evaluated.append(spent.pop("evaluate"))
+        rest.append(sum(spent.values()))
+    return median(rest), median(evaluated)
 
 
 def step_flops(cell: Cell, data: Data) -> int:
@@ -166,8 +172,8 @@ def calibrate(cell: Cell, how: How, flops: int) -> Speed:
     Run(probe, how)  # first imports
     run = Run(probe, how)
     prepare, images = run.meter.seconds["prepare"], len(run.trainer.data.train)
-    rounds, local, evaluated = _rounds(run)
-    return Speed(prepare, local / (rounds * images), evaluated / (rounds * len(run.trainer.data.test)), flops)
+    local, evaluated = _round(run)
+    return Speed(prepare, local / images, evaluated / len(run.trainer.data.test), flops)
 
 
 @dataclass(frozen=True)
