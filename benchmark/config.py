@@ -85,12 +85,15 @@ def folders(kind: str) -> list[Path]:
 
 def yaml_files(kind: str) -> dict[str, Path]:
     """Return the YAML files of boards or protocols by name; the working folder hides the installation."""
-    places = reversed(folders(kind))
-    return {path.stem: path for folder in places for path in _listing(folder, folder.stat().st_mtime_ns)}
+    found = {}
+    for folder in reversed(folders(kind)):
+        now = folder.stat()
+        found |= {path.stem: path for path in _listing(folder, now.st_ino, now.st_mtime_ns)}
+    return found
 
 
 @cache
-def _listing(folder: Path, changed: int) -> list[Path]:
+def _listing(folder: Path, inode: int, changed: int) -> list[Path]:
     """Read a folder once per change: a plan of thousands of cells asks for its presets each time."""
     return sorted(folder.glob("*.yaml"))
 

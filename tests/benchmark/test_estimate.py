@@ -1,4 +1,6 @@
 import io
+import itertools
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -97,6 +99,21 @@ def test_rounds_that_were_tried_stand_for_all(monkeypatch):
     [planned] = cells(PROTOCOL)
     expected = 10 * 2.5 + (2 + 1) * 0.1
     assert tried(planned.cell, make_how(planned.config)) - expected == pytest.approx(0, abs=0.5)  # what preparing took
+
+
+def test_a_round_in_which_the_machine_stalls_says_nothing_of_the_others(monkeypatch):
+    rounds = iter([9.0, 2.0, 90.0, 2.0])  # the first warms up
+
+    def advance(run):
+        seconds = run.meter.seconds
+        seconds |= {"local": seconds.get("local", 0.0) + next(rounds), "evaluate": seconds.get("evaluate", 0.0)}
+
+    monkeypatch.setattr(estimate.Run, "advance", advance)
+    monkeypatch.setattr(estimate, "SECONDS", 3)
+    monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+    [planned] = cells(PROTOCOL)
+    assert tried(planned.cell, make_how(planned.config)) == pytest.approx(10 * 2.0, abs=0.5)  # what preparing took
+    assert not list(rounds)
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,14 @@ def write(folder, name, **values):
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(values))
 
 
+def test_protocols_that_come_and_go_are_seen_at_once(folder):
+    assert "mine" not in config.options("protocol")
+    write(folder, "mine", rounds=3)
+    assert made(protocol="mine").protocol.rounds == 3
+    (folder / "mine.yaml").unlink()
+    assert "mine" not in config.options("protocol")
+
+
 def test_the_last_rule_that_fits_wins(folder):
     rules = [
         {"when": {"algorithm": "fedavg"}, "set": {"protocol.lr": 0.2, "protocol.rounds": 3}},
