@@ -85,7 +85,7 @@ def folders(kind: str) -> list[Path]:
 
 def yaml_files(kind: str) -> dict[str, Path]:
     """Return the YAML files of boards or protocols by name; the working folder hides the installation."""
-    found = {}
+    found: dict[str, Path] = {}
     for folder in reversed(folders(kind)):
         now = folder.stat()
         found |= {path.stem: path for path in _listing(folder, now.st_ino, now.st_mtime_ns)}
