@@ -76,7 +76,7 @@ def both_passes(layer, x):
     """Return output and gradients of `layer` on a copy of x: [y, dx, dweight, dbias]."""
     x = x.detach().clone().requires_grad_()
     y = layer(x)
-    (y.to(layer.weight.dtype) * (torch.arange(y.numel()).view_as(y) % 7 - 3)).sum().backward()  # exact in bfloat16
+    (y.to(layer.weight.dtype) * (torch.arange(y.numel()).view_as(y) % 251 - 3)).sum().backward()  # exact in bfloat16
     return [y, x.grad, layer.weight.grad, layer.bias.grad]
 
 

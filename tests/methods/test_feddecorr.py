@@ -100,6 +100,17 @@ def test_a_constant_dimension_adds_nothing_and_keeps_the_gradient_finite(form, n
 
 
 @pytest.mark.parametrize("form", ["released", "paper"])
+def test_a_dimension_that_hardly_varies_is_damped_as_in_the_released_code(form):
+    n, d = 5, 4
+    z = representations(n, d) * [1, 1e-4, 1, 1]  # 1e-8 stands beside the second's unbiased variance of that size
+    standard = (z - z.mean(0)) / np.sqrt(z.var(0, ddof=1) + 1e-8)
+    squares = (standard.T @ standard) ** 2
+    off_diagonal = (squares.sum() - np.trace(squares)) / (d * (d - 1) * n)
+    expected = {"paper": squares.sum() / ((n - 1) * d) ** 2, "released": off_diagonal}[form]
+    assert value(z, form=form, beta=1.0) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("form", ["released", "paper"])
 def test_it_does_not_see_shift_scale_or_order(form):
     z = representations(20, 6)
     rng = np.random.default_rng(0)

@@ -9,6 +9,7 @@ from benchmark.board import Scale, Table
 from benchmark.errors import UserError
 from benchmark.report.axes import Axes
 from benchmark.report.frame import collect
+from benchmark.report.render_page import provenance
 from benchmark.report.table import Metric, letters, tabulate, write_bytes, write_flops, write_seconds
 from tests.report.made import board, cells_of, record, results_of, seeded, stopped, with_digest
 
@@ -145,6 +146,29 @@ def test_seconds_from_several_machines_are_remarked():
     assert make(cells, records).remarks == ()
     records[0]["provenance"]["processor"] = "another processor"
     assert "2 kinds of machine" in make(cells, records).remarks[0]
+
+
+def test_captions_and_untitled_tables_begin_with_a_capital():
+    cells = cells_of(board(ONE_METHOD))
+    table = make(cells, seeded(cells))
+    assert table.title == "Accuracy (trained), %"
+    assert table.caption.startswith("Accuracy (trained), %: mean")
+
+
+def test_provenance_counts_the_records_that_are_there_and_begins_with_the_most_frequent():
+    cells = cells_of(board(TWO_METHODS))
+    records = seeded(cells)[:5]
+    for one in records[:2]:
+        one["provenance"]["git_commit"] = "0000"
+    for one in records[3:]:
+        one["provenance"] |= {"partition_digest": None, "versions": {"torch": "1.0"}}
+    found = dict(provenance(collect(cells, Memory(records)).itertuples(index=False)))
+    assert found["Git commit"] == [("0123abcd", 3), ("0000", 2)]
+    assert found["Partition digest"] == [("e" * 64, 3)]
+    assert found["Versions"] == [("python 3.11.7", 3), ("torch 1.0", 2), ("torch 2.15.0", 3)]
+    assert found["Components"] == [("algorithm:fedavg 0a1b2c3d", 3), ("algorithm:fedprox 0a1b2c3d", 2)]
+    assert found["Record schema"] == [(str(cells[0].cell.what["schema"]), 5)]
+    assert provenance(collect(cells, Memory([])).itertuples(index=False)) == []
 
 
 # what must not be compared ------------------------------------------------------------------------
