@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -28,17 +28,23 @@ from benchmark.state import State
 from benchmark.task import Data, Partition, Split
 
 BATCHES = 4  # of training images in a round of a calibration
-SECONDS = 0.5  # that a calibration trains at least
+SECONDS = 10.0  # that all calibrations train together,
+LEAST = 0.5  # but each at least so long
 SHORT = 1.0  # seconds of a round that is rather tried than computed
 STEP = ("batch_size", "precision", "augment", "last_batch")  # what of the protocol a step's cost depends on
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds of one core, and what the number rests on."""
+    """Seconds of one core that the cells take, seconds until a process can begin with one, and the numbers' basis."""
 
     seconds: float
+    start: float
     basis: str
+
+    def wall(self, workers: int) -> float:
+        """Return the seconds until all is done: with several workers they start after the driver."""
+        return (self.start if workers == 1 else 2 * self.start) + self.seconds / workers
 
 
 @dataclass(frozen=True)
@@ -68,33 +74,37 @@ def estimate(missing: Sequence[Planned], results: Results, console: Console) -> 
     A cell costs what records of its like did; else, if its rounds are short, what a few of them take now; else its
     FLOPs at the speed at which a few batches of its workload train now.
     """
+    start = time.process_time()  # what this process has spent on imports, as every worker will
     measured: dict[str, list[float]] = {}
     for record in results.all():
         if record["status"] == "done":
             measured.setdefault(family(record["spec"]), []).append(_seconds(record))
-    costs: dict[str, float] = {}
-    speeds: dict[str, Speed] = {}
-    known: set[str] = set()
-    total = 0.0
+    kinds: dict[str, list[Planned]] = {}
     for planned in missing:
-        name = family(planned.cell.what)
-        if name in measured:
-            known.add(name)
-            costs[name] = sum(measured[name]) / len(measured[name])
-        elif name not in costs:
-            costs[name] = _cost(planned, speeds, console)
-        total += costs[name]
+        kinds.setdefault(family(planned.cell.what), []).append(planned)
+    known = kinds.keys() & measured.keys()
+    unknown, total = len(kinds) - len(known), 0.0
+    speeds: dict[str, Speed] = {}
+    for name, cells in kinds.items():
+        if name in known:
+            each = fmean(measured[name])
+        else:
+            each = _cost(cells[0], speeds, max(LEAST, SECONDS / unknown), console)
+        total += each * len(cells)
     basis = [f"{len(known)} kinds of cells from records"] if known else []
-    basis += [f"{len(costs) - len(known)} kinds calibrated now"] if len(costs) > len(known) else []
-    return Estimate(total, ", ".join(basis))
+    basis += [f"{unknown} kinds calibrated now"] if unknown else []
+    return Estimate(total, start, ", ".join(basis))
 
 
 def _seconds(record: Record) -> float:
     return float(record["compute"]["seconds"]["total"])
 
 
-def _cost(planned: Planned, speeds: dict[str, Speed], console: Console) -> float:
-    """Return the expected seconds of a cell, 0 if it cannot run; `speeds` by workload are filled where needed."""
+def _cost(planned: Planned, speeds: dict[str, Speed], seconds: float, console: Console) -> float:
+    """Return the expected seconds of a cell, 0 if it cannot run; `speeds` by workload are filled where needed.
+
+    `seconds` are for training it here.
+    """
     cell, how = planned.cell, make_how(planned.config)
     settle(how)
     data = cell.dataset.prepare(how.data)
@@ -103,9 +113,9 @@ def _cost(planned: Planned, speeds: dict[str, Speed], console: Console) -> float
         name = workload(cell.what)
         if name not in speeds:
             console.print(f"calibrating {planned.cell.label}", markup=False)
-            speeds[name] = calibrate(cell, how, flops)
+            speeds[name] = calibrate(cell, how, flops, seconds)
         whole = cost(cell, data, speeds[name], flops)
-        return tried(cell, how) if whole < SHORT * cell.protocol.rounds else whole
+        return tried(cell, how, seconds) if whole < SHORT * cell.protocol.rounds else whole
     except (Incompatible, UserError):  # running it says why
         return 0.0
 
@@ -129,16 +139,16 @@ def _evaluations(cell: Cell) -> int:
     return -(-cell.protocol.rounds // cell.protocol.eval_every) + 1
 
 
-def tried(cell: Cell, how: How) -> float:
-    """Return the seconds of a whole cell from a few of its rounds."""
+def tried(cell: Cell, how: How, seconds: float) -> float:
+    """Return the seconds of a whole cell from those of its rounds that it trains here in `seconds`."""
     run = Run(_endless(cell), how)
     prepare = run.meter.seconds["prepare"]
-    local, evaluated = _round(run)
+    local, evaluated = _round(run, seconds)
     return prepare + cell.protocol.rounds * local + _evaluations(cell) * evaluated
 
 
-def _round(run: Run) -> tuple[float, float]:
-    """Advance a run for a while: return a round's seconds without evaluation, and those of evaluation.
+def _round(run: Run, seconds: float) -> tuple[float, float]:
+    """Advance a run for `seconds`, at least by a round: return what a round takes without evaluation, and evaluation.
 
     The first round, which warms up and counts FLOPs, is left out. Medians: no moment in which the machine does
     something else counts.
@@ -147,10 +157,10 @@ def _round(run: Run) -> tuple[float, float]:
     rest: list[float] = []
     evaluated: list[float] = []
     start = time.perf_counter()
-    while not rest or time.perf_counter() - start < SECONDS:
+    while not rest or time.perf_counter() - start < seconds:
         before = dict(run.meter.seconds)
         run.advance()
-        spent = {phase: seconds - before.get(phase, 0.0) for phase, seconds in run.meter.seconds.items()}
+        spent = {phase: now - before.get(phase, 0.0) for phase, now in run.meter.seconds.items()}
         evaluated.append(spent.pop("evaluate"))
         rest.append(sum(spent.values()))
     return median(rest), median(evaluated)
@@ -166,13 +176,13 @@ def step_flops(cell: Cell, data: Data) -> int:
     return LocalTrainer(net, method, paths, device_data, Meter()).step_flops(State.initial(net, method, paths))
 
 
-def calibrate(cell: Cell, how: How, flops: int) -> Speed:
+def calibrate(cell: Cell, how: How, flops: int, seconds: float) -> Speed:
     """Return how fast a cell's step of `flops` runs here, from real training and evaluation batches."""
     probe = _probe(cell)
     Run(probe, how)  # first imports
     run = Run(probe, how)
     prepare, images = run.meter.seconds["prepare"], len(run.trainer.data.train)
-    local, evaluated = _round(run)
+    local, evaluated = _round(run, seconds)
     return Speed(prepare, local / images, evaluated / len(run.trainer.data.test), flops)
 
 

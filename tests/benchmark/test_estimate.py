@@ -8,7 +8,7 @@ from rich.console import Console
 from benchmark import estimate
 from benchmark.board import plan
 from benchmark.config import make_how
-from benchmark.estimate import Speed, calibrate, cost, family, step_flops, tried, workload
+from benchmark.estimate import Estimate, Speed, calibrate, cost, family, step_flops, tried, workload
 from benchmark.record import Results
 from benchmark.rounds import How, Outcome, Run, make_record
 
@@ -21,9 +21,9 @@ def cells(*overrides):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Count the kinds of cells that are tried here; each says 100 seconds."""
+    """Return for how long each kind of cells is to be tried here; each says 100 seconds."""
     calls = []
-    monkeypatch.setattr(estimate, "_cost", lambda planned, *_: calls.append(planned.cell.key) or 100.0)
+    monkeypatch.setattr(estimate, "_cost", lambda planned, speeds, seconds, console: calls.append(seconds) or 100.0)
     return calls
 
 
@@ -62,9 +62,19 @@ def test_every_other_kind_is_calibrated_once(tmp_path, asked):
     results = Results(tmp_path)
     keep(results, *cells({"clients": 4}), 10.0)
     cost = expected(cells({"seed": 0}, {"seed": 1}, {"algorithm": "fedprox"}, {"clients": 4, "seed": 1}), results)
-    assert len(asked) == 2
+    assert asked == [5.0, 5.0]
     assert cost.seconds == 310.0
     assert cost.basis == "1 kinds of cells from records, 2 kinds calibrated now"
+
+
+def test_many_kinds_are_each_tried_long_enough(tmp_path, asked):
+    expected(cells(*({"clients": 4 + i} for i in range(40))), Results(tmp_path))
+    assert asked == [0.5] * 40
+
+
+def test_workers_start_after_the_driver():
+    cost = Estimate(seconds=100.0, start=3.0, basis="")
+    assert (cost.wall(1), cost.wall(2)) == (103.0, 56.0)
 
 
 SPEED = Speed(prepare=5.0, trained=0.05, tested=0.01, flops=1000)
@@ -95,10 +105,9 @@ def test_rounds_that_were_tried_stand_for_all(monkeypatch):
             run.meter.seconds[phase] = run.meter.seconds.get(phase, 100.0) + seconds
 
     monkeypatch.setattr(estimate.Run, "advance", advance)
-    monkeypatch.setattr(estimate, "SECONDS", 0.0)
     [planned] = cells(PROTOCOL)
     expected = 10 * 2.5 + (2 + 1) * 0.1
-    assert tried(planned.cell, make_how(planned.config)) - expected == pytest.approx(0, abs=0.5)  # what preparing took
+    assert tried(planned.cell, make_how(planned.config), 0.0) == pytest.approx(expected, abs=0.5)  # what preparing took
 
 
 def test_a_round_in_which_the_machine_stalls_says_nothing_of_the_others(monkeypatch):
@@ -109,10 +118,9 @@ def test_a_round_in_which_the_machine_stalls_says_nothing_of_the_others(monkeypa
         seconds |= {"local": seconds.get("local", 0.0) + next(rounds), "evaluate": seconds.get("evaluate", 0.0)}
 
     monkeypatch.setattr(estimate.Run, "advance", advance)
-    monkeypatch.setattr(estimate, "SECONDS", 3)
     monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
     [planned] = cells(PROTOCOL)
-    assert tried(planned.cell, make_how(planned.config)) == pytest.approx(10 * 2.0, abs=0.5)  # what preparing took
+    assert tried(planned.cell, make_how(planned.config), 3) == pytest.approx(10 * 2.0, abs=0.5)  # what preparing took
     assert not list(rounds)
 
 
@@ -146,7 +154,7 @@ def test_methods_share_a_workload_and_other_images_or_batches_do_not():
 def test_a_calibration_really_trains_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     [planned] = cells({"paths.results": str(tmp_path / "results"), "paths.data": str(tmp_path / "data")})
-    speed = calibrate(planned.cell, make_how(planned.config), 17)
+    speed = calibrate(planned.cell, make_how(planned.config), 17, 0.1)
     assert speed.trained > 0
     assert speed.tested > 0
     assert speed.flops == 17
