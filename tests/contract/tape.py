@@ -34,25 +34,27 @@ class Tapes:
     """Stands for `benchmark.executors.graph.Cuda` on CPU. Recording does the work; the first replay does not."""
 
     def __init__(self, device):
-        self.recorded = 0
+        self.recorded, self.working = 0, False
 
     def queue(self):
         return None
 
     def on(self, queue):
+        self.working = True
         return contextlib.nullcontext()
 
     def begin(self, queue):
         pass
 
     def wait(self):
-        pass
+        self.working = False
 
     def memory(self):
+        assert not self.working, "memory is counted while work goes on"
         return 0, 2**30
 
     def release(self):
-        pass
+        assert not self.working, "memory is given back that work still reads"
 
     def record(self, work, queue):
         self.recorded += 1

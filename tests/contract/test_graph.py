@@ -119,6 +119,7 @@ class Small(Tapes):
         return super().record(work, queue)
 
     def release(self):
+        super().release()
         self.released += 1
 
 
