@@ -13,10 +13,12 @@ from tests.report.made import board, record
 pytestmark = pytest.mark.perf
 
 RENDER = """
-import resource, sys, time
+import sys, time
 from pathlib import Path
+import torch
 from tests.perf.test_report import many
 from benchmark.board import plan
+from benchmark.meter import peak_memory
 from benchmark.record import Results
 from benchmark.report import build, site
 from benchmark.report.report import put
@@ -26,7 +28,7 @@ folder, board = Path(sys.argv[1]), many()
 made = build(board, plan(board.expand()), Results(folder), folder / "pages")
 for path, content in site.write(folder / "pages", [made.summary]).items():
     put(path, content)
-print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(time.process_time() - start, peak_memory(torch.device("cpu")) / 2**20)
 """
 
 
