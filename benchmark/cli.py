@@ -333,8 +333,8 @@ def show_plan(words: Sequence[str]) -> int:
         print(f"{failed} of the missing failed before and will be tried again")
     if missing:
         cost = estimate(missing, results, Console(stderr=True))
-        wall = duration(cost.wall(workers))
-        print(f"estimated: {duration(cost.wall(1))} of one core, {wall} with workers={workers} ({cost.basis})")
+        wall = duration(cost.seconds / workers)
+        print(f"estimated: {duration(cost.seconds)} of one core, {wall} with workers={workers} ({cost.basis})")
     return 0
 
 

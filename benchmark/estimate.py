@@ -36,15 +36,10 @@ STEP = ("batch_size", "precision", "augment", "last_batch")  # what of the proto
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds of one core that the cells take, seconds until a process can begin with one, and the numbers' basis."""
+    """Seconds of one core, and what the number rests on."""
 
     seconds: float
-    start: float
     basis: str
-
-    def wall(self, workers: int) -> float:
-        """Return the seconds until all is done: with several workers they start after the driver."""
-        return (self.start if workers == 1 else 2 * self.start) + self.seconds / workers
 
 
 @dataclass(frozen=True)
@@ -74,7 +69,6 @@ def estimate(missing: Sequence[Planned], results: Results, console: Console) -> 
     A cell costs what records of its like did; else, if its rounds are short, what a few of them take now; else its
     FLOPs at the speed at which a few batches of its workload train now.
     """
-    start = time.process_time()  # what this process has spent on imports, as every worker will
     measured: dict[str, list[float]] = {}
     for record in results.all():
         if record["status"] == "done":
@@ -93,7 +87,7 @@ def estimate(missing: Sequence[Planned], results: Results, console: Console) -> 
         total += each * len(cells)
     basis = [f"{len(known)} kinds of cells from records"] if known else []
     basis += [f"{unknown} kinds calibrated now"] if unknown else []
-    return Estimate(total, start, ", ".join(basis))
+    return Estimate(total, ", ".join(basis))
 
 
 def _seconds(record: Record) -> float:

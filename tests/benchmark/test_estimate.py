@@ -8,7 +8,7 @@ from rich.console import Console
 from benchmark import estimate
 from benchmark.board import plan
 from benchmark.config import make_how
-from benchmark.estimate import Estimate, Speed, calibrate, cost, family, step_flops, tried, workload
+from benchmark.estimate import Speed, calibrate, cost, family, step_flops, tried, workload
 from benchmark.record import Results
 from benchmark.rounds import How, Outcome, Run, make_record
 
@@ -70,11 +70,6 @@ def test_every_other_kind_is_calibrated_once(tmp_path, asked):
 def test_many_kinds_are_each_tried_long_enough(tmp_path, asked):
     expected(cells(*({"clients": 4 + i} for i in range(40))), Results(tmp_path))
     assert asked == [0.5] * 40
-
-
-def test_workers_start_after_the_driver():
-    cost = Estimate(seconds=100.0, start=3.0, basis="")
-    assert (cost.wall(1), cost.wall(2)) == (103.0, 56.0)
 
 
 SPEED = Speed(prepare=5.0, trained=0.05, tested=0.01, flops=1000)
