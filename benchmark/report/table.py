@@ -305,6 +305,8 @@ def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabu
     ]
     rows = _mark_best(rows, metric)
     rows, remarks = _mark_tied(rows)
+    if printed and not any(entry.printed for entry in entries.values()):
+        remarks.append(_without_printed(table.metric, arranged.runs, printed))
     devices = runs[done]["device"].dropna().unique()
     if len(devices) > 1:
         remarks.append(f"The seconds come from {len(devices)} kinds of machine: {', '.join(devices)}.")
@@ -331,11 +333,24 @@ def _metrics(path: str, runs: pd.DataFrame, printed: Sequence[Printed]) -> list[
         return [(Metric.of(path), ())]
     start = path[:-1]
     found = [f"{stage}.{name}" for stages in runs["stages"] for stage, scores in stages.items() for name in scores]
-    rows = [number.metric for number in printed if any(number.belongs_to(what) for what in runs["paper"])]
-    names = [name for name in found if name.startswith(start)] or [name for name in rows if name.startswith(start)]
+    names = [name for name in found if name.startswith(start)] or _printed_metrics(start, runs, printed)
     if not names:
         return [(Metric.of(path.removesuffix(".*")), ("all",))]
     return [(Metric.of(name), (name.removeprefix(start),)) for name in dict.fromkeys(names)]
+
+
+def _printed_metrics(start: str, runs: pd.DataFrame, printed: Sequence[Printed]) -> list[str]:
+    """Return the metrics, of those that begin so, that the papers print for these runs."""
+    mine = (number.metric for number in printed if any(number.belongs_to(what) for what in runs["paper"]))
+    return list(dict.fromkeys(name for name in mine if name.startswith(start)))
+
+
+def _without_printed(path: str, runs: pd.DataFrame, printed: Sequence[Printed]) -> str:
+    """Return why no printed number stands in the table: the grid's settings, or names of a stand-in's own."""
+    start = path.removesuffix("*")
+    names = [name.removeprefix(start) for name in _printed_metrics(start, runs, printed)] if start != path else []
+    whose = f", whose {_part(path)}s are {', '.join(names)}" if names else ""
+    return f"None of these cells has a number in {'; '.join(dict.fromkeys(n.source for n in printed))}{whose}."
 
 
 def _part(path: str) -> str:

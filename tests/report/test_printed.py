@@ -75,12 +75,12 @@ def made(tmp_path, monkeypatch):
     (tmp_path / "results" / "paper").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
 
-    def made(numbers=NUMBERS, sources=("mine/1", "mine/2"), accuracy=49.0, cells=None):
+    def made(numbers=NUMBERS, sources=("mine/1", "mine/2"), accuracy=49.0, cells=None, metric="trained.accuracy", **of):
         (tmp_path / "results" / "paper" / "mine.csv").write_text(numbers)
         cells = cells or cells_of(board(METHODS))
-        records = [record(planned, accuracy + planned.cell.seed - 1) for planned in cells]
+        records = [record(planned, accuracy + planned.cell.seed - 1, **of) for planned in cells]
         frame = collect(cells, results_of(tmp_path, records))
-        return tabulate(frame, Axes(cells), Table(printed=sources), 1)
+        return tabulate(frame, Axes(cells), Table(metric=metric, printed=sources), 1)
 
     return made
 
@@ -119,6 +119,26 @@ def test_at_another_scale_the_number_is_shown_and_not_compared(made):
 def test_changed_settings_have_no_printed_number(made):
     table = made(cells=cells_of(board(METHODS | {"partition": "dirichlet"})))
     assert {entry.printed for row in table.rows for entry in row.entries} == {None}
+    assert "None of these cells has a number in mine, Table 1; mine, Table 2." in table.remarks
+
+
+def test_a_table_with_printed_numbers_does_not_say_that_it_has_none(made):
+    assert not [remark for remark in made().remarks if remark.startswith("None of these cells")]
+
+
+PER_DOMAIN = NUMBERS.replace("trained.accuracy", "trained.domain_accuracy.amazon", 1)
+
+
+@pytest.mark.parametrize(
+    ("domain", "remarks"),
+    [("amazon", []), ("plain", ["None of these cells has a number in mine, Table 1, whose domains are amazon."])],
+)
+def test_a_number_per_domain_stands_beside_its_own_domain_only(made, domain, remarks):
+    scores = {"trained": {f"domain_accuracy.{domain}": 49.0}}
+    table = made(PER_DOMAIN, ["mine/1"], metric="trained.domain_accuracy.*", scores=scores)
+    assert table.columns == (("iid", domain),)
+    assert [row.entries[0].printed is not None for row in table.rows] == [domain == "amazon", False]
+    assert [remark for remark in table.remarks if remark.startswith("None")] == remarks
 
 
 def test_a_mean_without_any_spread_is_compared_without_a_verdict(made):
