@@ -33,8 +33,8 @@ def text(value: Any) -> str:
 
 
 def title(axis: str) -> str:
-    """Return what a heading calls an axis."""
-    return {"addons": "Add-ons"}.get(axis, axis[:1].upper() + axis[1:])
+    """Return what a heading calls an axis: a word begins large, a setting is written as it is typed."""
+    return {"addons": "Add-ons"}.get(axis, axis if "." in axis else axis[:1].upper() + axis[1:])
 
 
 def named(axis: str, label: str) -> str:

@@ -137,7 +137,7 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
         "all columns" if analysis.shared == analysis.columns else f"the {analysis.shared} columns that all rows have"
     )
     caption = (
-        f"{table.metric.label}, mean over {scope}, against a row's mean cost; numbers are those of the rows "
+        f"{table.metric.heading}, mean over {scope}, against a row's mean cost; numbers are those of the rows "
         f"in the ranking. On the line: no other row is better and cheaper."
     )
     writes = {column.title: column.write for column in COST_COLUMNS}

@@ -1,7 +1,7 @@
 import pytest
 
 from benchmark.errors import UserError
-from benchmark.report.axes import Axes, named
+from benchmark.report.axes import Axes, named, title
 from tests.report.made import board, cells_of
 
 
@@ -89,6 +89,10 @@ def test_a_number_is_named_by_its_axis_where_no_heading_does():
     assert named("clients", "10") == "clients=10"
     assert named("partition", "iid") == "iid"
     assert named("addons", "none") == "no add-ons"
+
+
+def test_a_heading_begins_large_but_for_a_setting_which_is_written_as_it_is_typed():
+    assert [title(axis) for axis in ("clients", "addons", "algorithm.mu")] == ["Clients", "Add-ons", "algorithm.mu"]
 
 
 def test_where_takes_labels_bare_names_and_lists(digits):
