@@ -335,6 +335,8 @@ def show_plan(words: Sequence[str]) -> int:
         cost = estimate(missing, results, Console(stderr=True))
         wall = duration(cost.seconds / workers)
         print(f"estimated: {duration(cost.seconds)} of one core, {wall} with workers={workers} ({cost.basis})")
+        for count, why in cost.failing:
+            print(f"not counted: {count} that cannot run here: {why}")
     return 0
 
 

@@ -36,10 +36,11 @@ STEP = ("batch_size", "precision", "augment", "last_batch")  # what of the proto
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds of one core, and what the number rests on."""
+    """Seconds of one core, what the number rests on, and of the cells that cannot run here, how many and why."""
 
     seconds: float
     basis: str
+    failing: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def estimate(missing: Sequence[Planned], results: Results, console: Console) -> 
     """Return the expected cost of all `missing` cells together.
 
     A cell costs what records of its like did; else, if its rounds are short, what a few of them take now; else its
-    FLOPs at the speed at which a few batches of its workload train now.
+    FLOPs at the speed at which a few batches of its workload train now. Raises `UserError` if none of them can run.
     """
     measured: dict[str, list[float]] = {}
     for record in results.all():
@@ -79,15 +80,24 @@ def estimate(missing: Sequence[Planned], results: Results, console: Console) -> 
     known = kinds.keys() & measured.keys()
     unknown, total = len(kinds) - len(known), 0.0
     speeds: dict[str, Speed] = {}
+    calibrated = unknown
+    failing: dict[str, int] = {}
     for name, cells in kinds.items():
-        if name in known:
-            each = fmean(measured[name])
+        try:
+            if name in known:
+                each = fmean(measured[name])
+            else:
+                each = _cost(cells[0], speeds, max(LEAST, SECONDS / unknown), console)
+        except UserError as error:
+            failing[str(error)] = failing.get(str(error), 0) + len(cells)
+            calibrated -= 1
         else:
-            each = _cost(cells[0], speeds, max(LEAST, SECONDS / unknown), console)
-        total += each * len(cells)
+            total += each * len(cells)
+    if sum(failing.values()) == len(missing):
+        raise UserError(next(iter(failing)))
     basis = [f"{len(known)} kinds of cells from records"] if known else []
-    basis += [f"{unknown} kinds calibrated now"] if unknown else []
-    return Estimate(total, ", ".join(basis))
+    basis += [f"{calibrated} kinds calibrated now"] if calibrated else []
+    return Estimate(total, ", ".join(basis), tuple((count, why) for why, count in failing.items()))
 
 
 def _seconds(record: Record) -> float:
@@ -95,9 +105,9 @@ def _seconds(record: Record) -> float:
 
 
 def _cost(planned: Planned, speeds: dict[str, Speed], seconds: float, console: Console) -> float:
-    """Return the expected seconds of a cell, 0 if it cannot run; `speeds` by workload are filled where needed.
+    """Return the expected seconds of a cell, 0 if it will be skipped; `speeds` by workload are filled where needed.
 
-    `seconds` are for training it here.
+    `seconds` are for training it here. Raises `UserError` if it cannot run.
     """
     cell, how = planned.cell, make_how(planned.config)
     settle(how)
@@ -110,7 +120,7 @@ def _cost(planned: Planned, speeds: dict[str, Speed], seconds: float, console: C
             speeds[name] = calibrate(cell, how, flops, seconds)
         whole = cost(cell, data, speeds[name], flops)
         return tried(cell, how, seconds) if whole < SHORT * cell.protocol.rounds else whole
-    except (Incompatible, UserError):  # running it says why
+    except Incompatible:  # its record says why
         return 0.0
 
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from benchmark import estimate
 from benchmark.board import plan
 from benchmark.config import make_how
+from benchmark.errors import UserError
 from benchmark.estimate import Speed, calibrate, cost, family, step_flops, tried, workload
 from benchmark.record import Results
 from benchmark.rounds import How, Outcome, Run, make_record
@@ -158,3 +159,20 @@ def test_a_calibration_really_trains_and_leaves_nothing(tmp_path, monkeypatch):
 
 def test_an_impossible_stack_costs_nothing(tmp_path):
     assert expected(cells({"addons": ["feddecorr", "feddecorr"]}), Results(tmp_path)).seconds == 0.0
+
+
+def test_cells_that_cannot_run_here_are_counted_apart_with_the_reason(tmp_path):
+    results = Results(tmp_path)
+    keep(results, *cells({}), 10.0)
+    absent = {"dataset": "cifar10", "paths.data": str(tmp_path)}
+    cost = expected(cells({"seed": 1}, absent, absent | {"seed": 1}, {"clients": 61}), results)
+    assert (cost.seconds, cost.basis) == (10.0, "1 kinds of cells from records")
+    [(two, images), (one, clients)] = cost.failing
+    assert (two, one) == (2, 1)
+    assert "fedspan data fetch cifar10" in images
+    assert "61" in clients
+
+
+def test_a_plan_of_which_nothing_can_run_is_an_error(tmp_path):
+    with pytest.raises(UserError, match="61"):
+        expected(cells({"clients": 61}), Results(tmp_path))
