@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmark import __version__
 from benchmark.cell import Cell
 
@@ -53,7 +55,11 @@ def git_commit() -> str | None:
 
 @cache
 def processor() -> str:
-    """Return the processor's model name."""
+    """Return the processor's model name and the instructions that torch takes there: sums are rounded after them."""
+    return f"{_processor_name()} ({torch.backends.cpu.get_cpu_capability()})"
+
+
+def _processor_name() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

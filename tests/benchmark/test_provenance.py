@@ -91,3 +91,9 @@ def test_the_engine_is_one_digest_without_the_report(tmp_path, monkeypatch):
     assert digest_of(report__page="4") == first
     assert digest_of(executors__loop="5") != first
     engine_digest.cache_clear()
+
+
+@pytest.mark.parametrize("instructions", ["AVX2", "AVX512"])
+def test_processors_of_one_name_whose_instructions_round_differently_are_told_apart(monkeypatch, instructions):
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: instructions)
+    assert provenance.processor.__wrapped__().endswith(f" ({instructions})")
