@@ -34,20 +34,28 @@ def versions() -> dict[str, str]:
     return found
 
 
+MADE = ("results", "leaderboards/pages")  # what a grid and a report write into a checkout
+
+
 @cache
 def git_commit() -> str | None:
-    """Return the commit of the checkout that this package lies in, with ``+dirty`` if it was changed."""
-    root = Path(__file__).parent.parent
+    """Return the commit of the checkout that this package lies in, with ``+dirty`` if its sources were changed."""
+    return commit_of(Path(__file__).parent.parent)
+
+
+def commit_of(root: Path) -> str | None:
+    """Return the commit of a checkout, with ``+dirty`` if a tracked file but those of `MADE` was changed."""
     if not (root / ".git").exists():
         return None
+
+    def git(*words: str) -> str:
+        command = ["git", *words]
+        return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
     try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=10, check=True
-        ).stdout.strip()
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=root, capture_output=True, text=True, timeout=10, check=True,
-        ).stdout.strip()  # fmt: skip
+        commit = git("rev-parse", "HEAD")
+        others = (f":(exclude){path}" for path in MADE)
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *others)
     except (OSError, subprocess.SubprocessError):
         return None
     return f"{commit}+dirty" if changed else commit
