@@ -309,7 +309,10 @@ def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabu
         remarks.append(_without_printed(table.metric, arranged.runs, printed))
     devices = runs[done]["device"].dropna().unique()
     if len(devices) > 1:
-        remarks.append(f"The seconds come from {len(devices)} kinds of machine: {', '.join(devices)}.")
+        remarks.append(
+            f"The runs come from {len(devices)} kinds of machine: {', '.join(devices)}. "
+            "Their seconds do not compare, and one seed need not end with the same bits on each."
+        )
     return Tabulated(
         number,
         table.title or metric.heading,

@@ -140,12 +140,12 @@ def test_costs_are_means_over_finished_runs_of_the_row():
     assert math.isnan(make(cells, []).rows[0].cost["seconds"])
 
 
-def test_seconds_from_several_machines_are_remarked():
+def test_runs_from_several_machines_are_remarked():
     cells = cells_of(board(ONE_METHOD))
     records = [record(p) for p in cells]
     assert make(cells, records).remarks == ()
     records[0]["provenance"]["processor"] = "another processor"
-    assert "2 kinds of machine" in make(cells, records).remarks[0]
+    assert "from 2 kinds of machine: cpu · another processor, cpu · a processor." in make(cells, records).remarks[0]
 
 
 def test_captions_and_untitled_tables_begin_with_a_capital():
