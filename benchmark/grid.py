@@ -50,6 +50,7 @@ from benchmark.stop import GRACE, Stopped, TimedOut, stopping
 log = logging.getLogger("fedspan")
 
 DEATHS = 2  # times that a cell may take its worker down, the last time alone, before it counts as failed
+NOT_REPEATED = ("workers=", "launcher=", "board=", "paths.", "tracking=")  # of a command line: others' are not here
 LOOK_SECONDS = 0.5  # between two looks at what other processes compute
 
 _asked: list[str] = []
@@ -264,7 +265,7 @@ def run_job(overrides: Sequence[str]) -> Record:
     A record or failure that is there is returned: another grid may have made it a moment ago. Raises `Busy` if
     another process computes the cell, and `UserError` if nothing can be written.
     """
-    command = command_of([text for text in overrides if not text.startswith(("workers=", "launcher=", "board="))])
+    command = command_of([text for text in overrides if not text.startswith(NOT_REPEATED)])
     config = resolve({key: value for key, [value] in axes_of(overrides).items()})
     cell, how = make_cell(config), make_how(config, command)
     results = Results(how.results)

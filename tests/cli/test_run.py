@@ -57,6 +57,14 @@ def test_the_command_in_the_record_runs_the_same_cell_again(fedspan):
     assert records() == before
 
 
+def test_the_command_in_the_record_does_not_tell_where_this_machine_keeps_its_files(fedspan):
+    assert fedspan("run", *QUICK, "paths.results=kept/results", "paths.data=kept/data").status == 0
+    [path] = Path("kept/results/records").glob("*.json")
+    command = json.loads(path.read_text())["provenance"]["command"]
+    assert "kept" not in command
+    assert "tracking" not in command
+
+
 def test_several_values_ask_for_a_grid(fedspan):
     ran = fedspan("run", *QUICK, "seed=0,1")
     assert ran.status == 2
