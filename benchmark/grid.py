@@ -50,7 +50,7 @@ from benchmark.stop import GRACE, Stopped, TimedOut, stopping
 log = logging.getLogger("fedspan")
 
 DEATHS = 2  # times that a cell may take its worker down, the last time alone, before it counts as failed
-NOT_REPEATED = ("workers=", "launcher=", "board=", "paths.", "tracking=")  # of a command line: others' are not here
+NOT_REPEATED = ("workers=", "launcher=", "board=", "paths.", "tracking=")  # how and where this machine ran a cell
 LOOK_SECONDS = 0.5  # between two looks at what other processes compute
 
 _asked: list[str] = []
