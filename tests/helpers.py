@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from benchmark.rounds import How, Run, run_cell
 from benchmark.task import Data, Dataset, Images, Model, Partition, Split, content_digest
 from benchmark.tree import add, digest, prefixed, scale, sub, under, zeros
 from methods.algorithms.fedavg import FedAvg
+
+PATIENCE = 500  # seconds: that a machine is busy fails no test
 
 CLIENTS = 6
 CLASSES = 3
@@ -355,3 +358,11 @@ def toy_stacks() -> dict[str, tuple[Component, ...]]:
         "own head afterwards": (FedAvg(), Personal()),
         "stack": (Scaffold(), Sharpness(), Contrast()),
     }
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    """Wait until `condition()` holds, for at most `PATIENCE` seconds."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)

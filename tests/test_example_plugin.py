@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[1]
 PLUGIN = ROOT / "examples" / "plugin"
 
@@ -43,7 +45,7 @@ def run(site, *words, cwd, module="benchmark.cli"):
         "FEDSPAN_DATA": str(cwd / "data"),
     }  # fmt: skip
     command = [sys.executable, "-m", module, *words]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def test_it_runs_in_a_board_beside_other_methods(site, tmp_path):

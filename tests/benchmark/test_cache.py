@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from benchmark.cache import MANIFEST, cached
 from benchmark.errors import UserError
+from tests.helpers import PATIENCE, wait_for
 
 X = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
 Y = np.array([1, 0])
@@ -200,14 +200,6 @@ def start(here: Path, before: str = "", during: str = "") -> subprocess.Popen:
     )
 
 
-def wait_for(path: Path) -> None:
-    for _ in range(3000):
-        if path.exists():
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"{path} never came")
-
-
 def test_two_processes_that_start_together_make_it_once(tmp_path):
     together = """
 open(here / f"ready{os.getpid()}", "w")
@@ -215,7 +207,7 @@ while len(list(here.glob("ready*"))) < 2:
     time.sleep(0.001)
 """
     started = [start(tmp_path, together, "time.sleep(0.3)") for _ in range(2)]
-    assert [process.communicate(timeout=60)[0].strip() for process in started] == ["(1000, 1000)"] * 2
+    assert [process.communicate(timeout=PATIENCE)[0].strip() for process in started] == ["(1000, 1000)"] * 2
     assert (tmp_path / "builds").read_text() == "x"
 
 
@@ -237,9 +229,9 @@ np.save = save
 )
 def test_a_maker_that_is_killed_leaves_nothing_behind(tmp_path, make, before, during):
     process = start(tmp_path, before, during)
-    wait_for(tmp_path / "now")
+    wait_for((tmp_path / "now").exists)
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE)
     assert contents(tmp_path / "cache") > {"key.lock"}
     found = cached(tmp_path / "cache", "key", make)
     assert np.array_equal(found.arrays["x"], X)
@@ -248,17 +240,17 @@ def test_a_maker_that_is_killed_leaves_nothing_behind(tmp_path, make, before, du
 
 def test_a_waiting_process_takes_over_from_one_that_is_killed(tmp_path):
     first = start(tmp_path, during='open(here / "now", "w"); time.sleep(60)')
-    wait_for(tmp_path / "now")
+    wait_for((tmp_path / "now").exists)
     second = start(tmp_path, before='open(here / "second", "w")')
-    wait_for(tmp_path / "second")
+    wait_for((tmp_path / "second").exists)
     first.send_signal(signal.SIGKILL)
-    first.communicate(timeout=60)
-    assert second.communicate(timeout=60)[0].strip() == "(1000, 1000)"
+    first.communicate(timeout=PATIENCE)
+    assert second.communicate(timeout=PATIENCE)[0].strip() == "(1000, 1000)"
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing_behind(tmp_path):
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))"
-    _, errors = start(tmp_path, before=limit).communicate(timeout=60)
+    _, errors = start(tmp_path, before=limit).communicate(timeout=PATIENCE)
     assert "benchmark.errors.UserError: cannot write decoded arrays to" in errors.splitlines()[-1]
     assert contents(tmp_path / "cache") == {"key.lock"}
 

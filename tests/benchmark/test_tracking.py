@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from benchmark.board import plan
 from benchmark.record import Results
 from benchmark.rounds import How, Outcome, make_record
 from benchmark.tracking import Mirror, Unreachable, flatten, follow, record_digest, sync
+from tests.helpers import wait_for
 
 CURVE = {"round": [1, 2, 4], "accuracy": [10.0, None, 30.0], "loss": [3.0, 2.0, 1.0], "train_loss": [2.0, 1.5, 1.25]}
 
@@ -185,9 +185,7 @@ def test_records_are_mirrored_as_they_come_and_the_last_ones_at_the_end(results,
     results.write(record(seed=0))
     thread = threading.Thread(target=lambda: said.append(follow(results.root, ended)))
     thread.start()
-    deadline = time.monotonic() + 60
-    while len(runs(watcher)) < 1 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for(lambda: len(runs(watcher)) == 1)
     assert thread.is_alive()
     results.write(record(seed=1))
     ended.set()

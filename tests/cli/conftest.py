@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 
 from benchmark import registry
 from benchmark.cli import main
-from tests.helpers import numbers
+from tests.helpers import PATIENCE, numbers
 
 QUICK = (
     "dataset.limit=60", "clients=2", "partition=iid", "model.width=2", "model.features=4",
@@ -122,16 +121,8 @@ def kill_group(process, number):
 
 def finish(process):
     """Wait for a started command."""
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE)
     return Ran(process.returncode, out, err)
-
-
-def wait_for(condition):
-    """Wait until `condition()` holds; give up after two minutes."""
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
 
 
 def records(folder="results"):

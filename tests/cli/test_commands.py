@@ -12,6 +12,7 @@ import pytest
 from benchmark.cli import COMMANDS
 from benchmark.registry import KINDS, plugins
 from tests.cli.conftest import ONE, QUICK, ROOT, records
+from tests.helpers import PATIENCE
 
 # help -----------------------------------------------------------------------------------------------
 
@@ -86,7 +87,7 @@ def test_a_registered_plugin_is_listed_and_chosen_like_any_other(fedspan):
 def test_a_reader_who_leaves_early_harms_nothing(start):
     process = start("list")
     process.stdout.close()
-    process.wait(timeout=120)
+    process.wait(timeout=PATIENCE)
     assert process.stderr.read() == ""
 
 
@@ -152,11 +153,11 @@ def test_a_new_plugin_of_each_kind_is_listed_runs_and_passes_its_own_and_the_con
     environment = os.environ | {"PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": ""}
     tests = ["tests/contract", "tests/methods", "tests/tasks", "-k", "made_", "-m", "", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *tests]
-    ran = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300)
+    ran = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert ran.returncode == 0, ran.stdout
     words = ["dataset=made_dataset", "algorithm=made_algorithm", "addons=[made_addon]", "addon.made_addon.weight=0.1"]
     quick = [word for word in QUICK if not word.startswith("dataset")]
     command = [sys.executable, "-m", "benchmark.cli", "run", *quick, *words]
-    ran = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300)
+    ran = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "made_algorithm + made_addon(weight=0.1) on made_dataset/iid" in ran.stdout

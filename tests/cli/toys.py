@@ -20,6 +20,19 @@ class Slow(Component):
         return delta, {}
 
 
+@algorithm("toy_held")
+class Held(Component):
+    """Toys 2026: FedAvg that stays in the round `at`, counted from 0, as long as the file `until` is absent."""
+
+    at: int = 0
+    until: str = "go"
+
+    def server(self, delta, agg):
+        while agg.round == self.at and not Path(self.until).exists():
+            time.sleep(0.01)
+        return delta, {}
+
+
 @algorithm("toy_raises")
 class Raises(Component):
     """Toys 2026: raises in the second round, as long as the file `until` is absent."""

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.helpers import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 
@@ -59,7 +61,7 @@ def test_command_runs(command, checkout, tmp_path):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | {"PYTHONPATH": str(checkout), "FEDSPAN_DATA": str(tmp_path), "PATH": path}
     shell = ["bash", "-ec", command]
-    ran = subprocess.run(shell, cwd=checkout, env=environment, capture_output=True, text=True, timeout=600)
+    ran = subprocess.run(shell, cwd=checkout, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from benchmark.cli import main
 from benchmark.provenance import git_commit
 from benchmark.record import Results
 from tests.cli.conftest import QUICK, here, start, toys, with_toys  # noqa: F401
-from tests.helpers import without_clock
+from tests.helpers import PATIENCE, without_clock
 
 GRID = ("run", "-m", *QUICK, "workers=1", "checkpoint_seconds=0")
 
@@ -74,7 +73,7 @@ def command(words):
 
 def finish(process):
     """Wait for a command and return its status; show what it said if that is not 0."""
-    process.join(60)
+    process.join(PATIENCE)
     assert process.exitcode is not None, "it does not end"
     if process.exitcode:
         print(Path("output").read_text())
@@ -109,10 +108,3 @@ def leftovers(folder="results"):
     """Return what is there beside records and the models for later use."""
     files = {path for path in Path(folder).rglob("*") if path.is_file()}
     return {str(p) for p in files if p.parent.name not in ("records", "trained") or p.match("records/*.tmp")}
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.005)

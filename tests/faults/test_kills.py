@@ -10,7 +10,8 @@ import pytest
 
 from benchmark import checkpoint
 from benchmark.stop import Stopped
-from tests.faults.conftest import GRID, check_files, finish, leftovers, plain, timeless, wait_for
+from tests.faults.conftest import GRID, check_files, finish, leftovers, plain, timeless
+from tests.helpers import wait_for
 
 CELLS = ("seed=0,1", "algorithm=fedavg,fedavgm")
 
@@ -54,7 +55,6 @@ def test_kills_at_random_instants_change_no_record(fork, computed, undisturbed, 
 
 def test_a_checkpoint_is_always_one_that_can_be_gone_on_from(fork, undisturbed):
     draws, expected, seconds = random.Random(1), *undisturbed
-    seen = 0
     for _ in range(4):
         process = fork(*GRID, *CELLS)
         process.join(draws.uniform(0, seconds))
@@ -62,14 +62,13 @@ def test_a_checkpoint_is_always_one_that_can_be_gone_on_from(fork, undisturbed):
         process.join()
         for path in Path("results/checkpoints").glob("*.safetensors"):
             assert checkpoint.load(path, path.stem) is not None
-            seen += 1
     assert finish(fork(*GRID, *CELLS)) == 0
     assert plain() == expected
 
 
 # asked to end, as clusters do before they kill -----------------------------------------------------
 
-SLOW = (*GRID[:-1], "checkpoint_seconds=1000", "algorithm=toy_slow", "algorithm.seconds=0.5", "seed=0")
+HELD = (*GRID[:-1], "checkpoint_seconds=1000", "algorithm=toy_held", "seed=0")
 
 
 def checkpoints():
@@ -77,24 +76,24 @@ def checkpoints():
 
 
 def test_asked_to_end_a_cell_is_saved_after_its_round_and_goes_on_there(fork, computed, with_toys):
-    process = fork(*SLOW)
+    process = fork(*HELD)
     wait_for(lambda: list(Path("results/status").glob("*.json")))
     os.kill(process.pid, signal.SIGTERM)
+    Path("go").touch()
     assert finish(process) == 143
     assert "fedspan: terminated; the same command goes on where it stopped" in Path("output").read_text()
     [saved] = checkpoints()
-    rounds = checkpoint.load(saved, saved.stem)[1]["round"]
-    assert rounds >= 1
+    assert checkpoint.load(saved, saved.stem)[1]["round"] == 1
     assert (plain(), leftovers()) == ({}, {str(saved), *map(str, Path("results/leases").iterdir())})
-    assert finish(fork(*SLOW)) == 0
-    assert finish(fork(*SLOW, "paths.results=undisturbed")) == 0
+    assert finish(fork(*HELD)) == 0
+    assert finish(fork(*HELD, "paths.results=undisturbed")) == 0
     assert plain() == plain("undisturbed")
     assert leftovers() == set()
 
 
 def test_a_round_that_outlasts_the_grace_is_given_up(fork, with_toys, monkeypatch):
     monkeypatch.setattr("benchmark.stop.GRACE", 0.2)
-    process = fork(*SLOW[:-2], "algorithm.seconds=1000")
+    process = fork(*HELD)
     wait_for(lambda: list(Path("results/status").glob("*.json")))
     os.kill(process.pid, signal.SIGTERM)
     assert finish(process) == 143

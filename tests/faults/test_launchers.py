@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -16,23 +15,14 @@ from benchmark.launch import launcher_words
 from benchmark.rounds import How
 from tests.cli.conftest import QUICK, ROOT, Ran
 from tests.faults.conftest import check_files, leftovers, plain
+from tests.helpers import PATIENCE, wait_for
 
 GRID = ("run", "-m", *QUICK, "checkpoint_seconds=0")
-
-
-PATIENCE = 500  # seconds; each process of a cluster imports everything anew
 
 
 def finish(process):
     out, err = process.communicate(timeout=PATIENCE)
     return Ran(process.returncode, out, err)
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
@@ -17,10 +16,10 @@ from benchmark.record import Results
 from benchmark.tracking import Mirror, sync
 from tests.cli.conftest import ONE, QUICK, fedspan, here, records  # noqa: F401
 from tests.conftest import empty_store  # noqa: F401
+from tests.helpers import wait_for
 
 pytestmark = pytest.mark.slow
 GRID = ("run", "-m", *QUICK, *ONE)
-PATIENCE = 300
 
 
 def free_port():
@@ -106,13 +105,6 @@ def server(postgres, tmp_path_factory):
         process.terminate()
         process.wait(60)
         log.close()
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.1)
 
 
 def test_records_go_to_a_server_over_postgresql_once_and_come_back_the_same(fedspan, here, server, monkeypatch):  # noqa: F811

@@ -10,7 +10,8 @@ from pathlib import Path
 from benchmark import grid
 from benchmark.cli import main
 from benchmark.lease import Leases, Owner
-from tests.faults.conftest import GRID, check_files, finish, leftovers, plain, wait_for
+from tests.faults.conftest import GRID, check_files, finish, leftovers, plain
+from tests.helpers import wait_for
 
 
 def test_four_processes_finish_a_grid_of_40_cells_and_compute_each_once(fork, computed):
@@ -30,12 +31,13 @@ def test_grids_that_overlap_share_their_cells(fork, computed):
 
 
 def test_a_grid_waits_for_a_cell_that_another_computes_and_goes_on_with_it_when_that_dies(fork, computed, with_toys):
-    slow = (*GRID, "algorithm=toy_slow", "algorithm.seconds=2", "seed=0")
-    first = fork(*slow)
+    held = (*GRID, "algorithm=toy_held", "algorithm.at=1", "seed=0")
+    first = fork(*held)
     wait_for(lambda: list(Path("results/checkpoints").glob("*.safetensors")))
-    second = fork(*slow)
+    second = fork(*held)
     wait_for(lambda: "waiting for 1 cell" in Path("output").read_text())
     os.kill(first.pid, signal.SIGKILL)
+    Path("go").touch()
     assert finish(second) == 0
     assert len(computed()) == len(plain()) == 1
     assert leftovers() == set()
@@ -55,11 +57,11 @@ def test_a_cell_of_a_machine_that_is_gone_is_taken_over_when_its_lease_expires(f
 
 
 def test_a_single_run_says_who_computes_its_cell_already(fork, computed, with_toys, capfd):
-    slow = ("algorithm=toy_slow", "algorithm.seconds=0.3")
-    process = fork(*GRID, *slow)
+    process = fork(*GRID, "algorithm=toy_held")
     wait_for(lambda: list(Path("results/leases").glob("*.json")))
-    assert main(["run", *GRID[2:], *slow]) == 2
+    assert main(["run", *GRID[2:], "algorithm=toy_held"]) == 2
     assert f"is computed by process {process.pid} on " in capfd.readouterr().err
+    Path("go").touch()
     assert finish(process) == 0
 
 

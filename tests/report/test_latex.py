@@ -7,6 +7,7 @@ import pytest
 
 from benchmark.board import Table
 from benchmark.report import build
+from tests.helpers import PATIENCE
 from tests.report.made import board, cells_of, results_of, seeded, stopped
 
 DOCUMENT = r"""\documentclass{article}
@@ -33,7 +34,7 @@ def test_tables_compile_with_a_stock_tex_live(tmp_path):
     (tmp_path / "all.tex").write_text(DOCUMENT % inputs, encoding="utf-8")
     ran = subprocess.run(
         ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"],
-        cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120, check=False,
+        cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=PATIENCE, check=False,
     )  # fmt: skip
     log = (tmp_path / "all.log").read_text(errors="replace")
     assert ran.returncode == 0, log[-3000:]

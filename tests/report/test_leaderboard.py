@@ -14,6 +14,7 @@ from benchmark.report import build, site
 from benchmark.report.summary import to_json
 from benchmark.tracking import Mirror
 from benchmark.ui import serve_site
+from tests.helpers import PATIENCE
 from tests.report.made import board, cells_of, results_of, seeded
 
 
@@ -78,11 +79,11 @@ def test_the_site_is_served_on_loopback_without_listings(tmp_path):
     with serve_site(site, 0) as server:
         assert server.server_address[0] == "127.0.0.1"
         address = f"http://127.0.0.1:{server.server_port}"
-        with urllib.request.urlopen(f"{address}/", timeout=20) as answer:
+        with urllib.request.urlopen(f"{address}/", timeout=PATIENCE) as answer:
             assert answer.read() == b"a page"
         for missing in ("folder/", "../secret", "%2e%2e/secret"):
             with pytest.raises(urllib.error.HTTPError, match="404"):
-                urllib.request.urlopen(f"{address}/{missing}", timeout=20)
+                urllib.request.urlopen(f"{address}/{missing}", timeout=PATIENCE)
         with pytest.raises(UserError, match=f"port {server.server_port} cannot be used"):
             serve_site(site, server.server_port)
         server.shutdown()
