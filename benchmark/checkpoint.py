@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +31,14 @@ def save(path: Path, key: str, tensors: Tree, meta: dict[str, Any]) -> None:
     # The format sorts its names, but a sum over a tree rounds by the tree's order: it is kept beside them.
     text = json.dumps({"order": list(plain), **meta})
     header = {"key": key, "meta": text, "digest": _digest(plain, text)}
-    with replacing(path) as new:
+    with replacing(path) as new, tempfile.TemporaryDirectory(".tmp", f"{new.stem}.", new.parent) as folder:
+        # The library writes under a name of its own first, which a kill leaves behind: in a folder that tells whose.
+        whole = Path(folder, path.name)
         try:
-            safetensors.torch.save_file(plain, new, header)
+            safetensors.torch.save_file(plain, whole, header)
         except safetensors.SafetensorError as error:
             raise OSError(str(error)) from error
+        os.replace(whole, new)
 
 
 def _digest(tensors: Tree, meta: str) -> str:

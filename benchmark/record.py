@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmark.cell import SCHEMA, key_of
 from benchmark.errors import CorruptFile, UserError, is_number
-from benchmark.files import set_aside, unwritable, write_json
+from benchmark.files import discard, set_aside, unwritable, write_json
 
 log = logging.getLogger("fedspan")
 
@@ -132,14 +132,14 @@ class Results:
         """Remove unfinished files that an earlier owner of the cell left when it was killed."""
         for folder in (self.records, self.failures, self.checkpoints):
             for path in folder.glob(f".{key}.*.tmp"):
-                path.unlink(missing_ok=True)
+                discard(path)
 
     def sweep(self) -> None:
         """Remove what belongs to finished cells and only a kill can have left: checkpoints, leases and the like."""
         for folder in (self.records, self.failures, self.checkpoints, self.status, self.leases):
             for path in folder.glob("*") if folder != self.records else folder.glob(".*.tmp"):
                 if self.path(path.name.lstrip(".").split(".")[0]).exists():
-                    path.unlink(missing_ok=True)
+                    discard(path)
 
     def prune_trained(self) -> None:
         """Keep at most `TRAINED_BYTES` of trained models: those used last."""
@@ -147,7 +147,7 @@ class Results:
         for path in self.models.glob(".*.tmp"):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
-                    path.unlink()
+                    discard(path)
         for path in self.models.glob("*.safetensors"):
             with contextlib.suppress(OSError):  # another worker removed it
                 found.append((path.stat().st_mtime_ns, path.stat().st_size, path))

@@ -1,4 +1,6 @@
 import logging
+import multiprocessing
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -50,6 +52,35 @@ def test_loaded_tensors_lie_where_torch_would_have_put_them(path):
     checkpoint.save(path, KEY, {f"leaf {i}": torch.randn(i + 1) for i in range(9)}, META)
     loaded, _ = checkpoint.load(path, KEY)
     assert all(leaf.data_ptr() % 64 == 0 for leaf in loaded.values())
+
+
+def killed_while_it_writes(path):
+    def save_file(tensors, file, header):
+        file.with_name(".tmpA1b2C3").write_bytes(b"half")  # the library's own name, which tells nothing
+        os._exit(9)
+
+    safetensors.torch.save_file = save_file
+    checkpoint.save(path, KEY, {"w": torch.ones(2)}, META)
+
+
+@pytest.mark.parametrize("clean", ["clear_temporary", "sweep"])
+def test_a_kill_within_the_library_leaves_nothing_that_is_not_found(tmp_path, clean):
+    results, mine, other = Results(tmp_path), "0123456789abcdef0123", "1123456789abcdef0123"
+    for key in (mine, other):
+        process = multiprocessing.get_context("fork").Process(
+            target=killed_while_it_writes, args=[results.checkpoint(key)]
+        )
+        process.start()
+        process.join()
+        assert process.exitcode == 9
+    if clean == "sweep":
+        results.records.mkdir()
+        results.path(mine).touch()
+        results.sweep()
+    else:
+        results.clear_temporary(mine)
+    assert {path.name.split(".")[1] for path in results.checkpoints.rglob(".*") if path.is_dir()} == {other}
+    assert len(list(results.checkpoints.rglob(".tmpA1b2C3"))) == 1
 
 
 def test_no_file_is_no_checkpoint(path):
