@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ from benchmark.component import Component, Method, compose
 from benchmark.diagnostics import Diagnostics
 from benchmark.errors import require
 from benchmark.protocol import Protocol
+from benchmark.registry import Plugin
 from benchmark.task import Dataset, Model, Partition
 
 SCHEMA = 1  # of records and keys; raise it when their meaning changes
@@ -48,22 +50,30 @@ class Cell:
     @cached_property
     def what(self) -> dict[str, Any]:
         """All that changes the result, as plain JSON values."""
-        what: dict[str, Any] = {
+        return self._described(lambda plugin: plugin.what())
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What `what` is, and also the settings that plugins got later and that have their defaults here."""
+        return self._described(lambda plugin: plugin.settings())
+
+    def _described(self, by: Callable[[Plugin], dict[str, Any]]) -> dict[str, Any]:
+        described: dict[str, Any] = {
             "schema": SCHEMA,
-            "dataset": self.dataset.what(),
-            "partition": self.partition.what(),
+            "dataset": by(self.dataset),
+            "partition": by(self.partition),
             "clients": self.clients,
             "participation": self.participation,
-            "model": self.model.what(),
-            "algorithm": self.algorithm.what(),
-            "addons": [addon.what() for addon in self.addons],
+            "model": by(self.model),
+            "algorithm": by(self.algorithm),
+            "addons": [by(addon) for addon in self.addons],
             "protocol": dataclasses.asdict(self.protocol),
             "seed": self.seed,
             "scale": self.scale,
         }
         if diagnostics := self.diagnostics.what():
-            what["diagnostics"] = diagnostics
-        return json.loads(json.dumps(what))
+            described["diagnostics"] = diagnostics
+        return json.loads(json.dumps(described))
 
     @cached_property
     def key(self) -> str:

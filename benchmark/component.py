@@ -210,6 +210,11 @@ class Component(Plugin):
         return 0
 
     @property
+    def moves_statistics(self) -> bool:
+        """Whether deltas also hold what BatchNorm's running statistics changed by; if not they are averaged."""
+        return False
+
+    @property
     def trains(self) -> bool:
         """Whether it takes part in training; what acts only afterwards shares a cell's trained model."""
         return self.calibrates_every > 0 or any(acts_in(self, hook) for hook in HOOKS if hook not in AFTER_TRAINING)
@@ -341,6 +346,11 @@ class Method:
         for component in self.components:
             delta, servers[component.name] = component.server(delta, agg(component.name))
         return delta, servers
+
+    @property
+    def moves_statistics(self) -> bool:
+        """Whether deltas also hold the changes of the shared running statistics."""
+        return any(component.moves_statistics for component in self.components)
 
     @property
     def calibrator(self) -> Component | None:

@@ -224,21 +224,23 @@ class LocalTrainer:
             raise Diverged(f"round {state.round + 1}, client {client}: the trained weights are not finite")
         n = self.data.size(client)
         delta = {path: self.params[path].detach() - visit.start[path] for path in self.paths.shared}
+        buffers = {path: self.buffers[path].detach().clone() for path in self.paths.shared_buffers}
+        if self.method.moves_statistics:
+            delta |= {path: buffers.pop(path) - visit.start_buffers[path] for path in list(buffers)}
         uploads: dict[str, Upload] = {name: {} for name in visit.states}
         rows = visit.states
         if self.method.using("client_end"):
-            params, buffers = clone(self.params), clone(self.buffers)
+            params, statistics = clone(self.params), clone(self.buffers)
 
             def local(name: str) -> Local:
                 return Local(
-                    visit.start, params, buffers, steps, n, visit.counts, self.protocol, state.round,
+                    visit.start, params, statistics, steps, n, visit.counts, self.protocol, state.round,
                     visit.broadcast[name], visit.states[name],
                 )  # fmt: skip
 
             delta, uploads, rows = self.method.client_end(delta, local)
         live = self.params | self.buffers
         own = {path: live[path].detach().clone() for path in self.paths.own}
-        buffers = {path: self.buffers[path].detach().clone() for path in self.paths.shared_buffers}
         return Finished(client, n, steps, images, delta, buffers, uploads, Row(own, rows), loss)
 
 

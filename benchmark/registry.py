@@ -47,11 +47,17 @@ class Plugin:
     def what(self) -> dict[str, Any]:
         """Return all that identifies this plugin in a record: name, version and every field that changes results."""
         values = {
-            field.name: getattr(self, field.name)
+            field.name: value
             for field in dataclasses.fields(typing.cast(Any, self))
-            if not field.metadata.get("how")
+            for value in [getattr(self, field.name)]
+            if not field.metadata.get("how") and not (field.metadata.get("later") and value == field.default)
         }
         return {"name": self.name, "version": self.version, **values}
+
+    def settings(self) -> dict[str, Any]:
+        """Return what `what` does, and also the fields declared as `later` that have their default."""
+        fields = dataclasses.fields(typing.cast(Any, self))
+        return self.what() | {f.name: getattr(self, f.name) for f in fields if f.metadata.get("later")}
 
     def label(self) -> str:
         """Return a short text: the name and the fields that differ from their defaults; of a digest its beginning."""
@@ -69,6 +75,14 @@ P = TypeVar("P", bound=Plugin)
 def how(default: Any) -> Any:
     """Declare a field that says where or how, not what: it never enters a record's key."""
     return dataclasses.field(default=default, metadata={"how": True})
+
+
+def later(default: Any) -> Any:
+    """Declare a field that a published plugin got afterwards: records made before stay valid and keep their keys.
+
+    The default must mean what the plugin did without the field; while a cell has it, its key does not know the field.
+    """
+    return dataclasses.field(default=default, metadata={"later": True})
 
 
 def decorator(kind: str) -> Callable[[str], Callable[[type[P]], type[P]]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from benchmark import checkpoint, rng, stages
 from benchmark.cell import SCHEMA, Cell
@@ -101,6 +102,9 @@ def build(cell: Cell, data: Data) -> tuple[Method, Net, Paths]:
     method.check(setting)
     with rng.global_rng(cell.seed, "init"):
         net = method.net(cell.model.build(data.shape, len(data.classes)), setting)
+    for component in (method.calibrator, method.personaliser):
+        if component and type(net.head) is not nn.Linear:
+            raise Incompatible(f"'{component.name}' works on a linear head, not on {type(net.head).__name__}")
     paths = Paths.of(net, method)
     paths.check(method, cell.protocol.local_epochs)
     return method, net, paths
@@ -187,9 +191,11 @@ class Run:
             )  # fmt: skip
 
         with torch.no_grad():
-            delta, state.server = self.method.server(sums.mean_delta(state.params), aggregate)
-            state.params = state.params | add(delta, {path: state.params[path] for path in delta})
-            state.buffers = state.buffers | sums.mean_buffers(state.buffers)
+            now = state.params | state.buffers
+            delta, state.server = self.method.server(sums.mean_delta(now), aggregate)
+            now |= add(delta, {path: now[path] for path in delta}) | sums.mean_buffers(state.buffers)
+            state.params = {path: now[path] for path in state.params}
+            state.buffers = {path: now[path] for path in state.buffers}
         if not finite(state.params):
             raise Diverged(f"round {state.round + 1}: the aggregated weights are not finite")
 

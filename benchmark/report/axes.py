@@ -86,7 +86,7 @@ class Axes:
                 ]
                 labels.append(" + ".join(parts) or NONE)
             return labels
-        settings = [flat(planned.cell.what) for planned in self._cells]
+        settings = [flat(planned.cell.settings) for planned in self._cells]
         if not any(axis in known for known in settings):
             known = {name for cell in settings for name in cell} | set(PLUGIN_AXES)
             raise UserError(f"unknown axis '{axis}'{did_you_mean(axis, known)}")
@@ -105,7 +105,7 @@ class Axes:
 
 def _plugins(planned: Planned) -> list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     """Return (axis, spec with its name, default values) of everything in a cell that has a name and fields."""
-    cell, what = planned.cell, planned.cell.what
+    cell, what = planned.cell, planned.cell.settings
     plugins = [(kind, what[kind], defaults_of(type(getattr(cell, kind)))) for kind in KINDS if kind != "addon"]
     plugins += [
         ("addons", spec, defaults_of(type(addon))) for spec, addon in zip(what["addons"], cell.addons, strict=True)

@@ -112,7 +112,7 @@ def runs_page(planned: Planned, runs: Sequence[Any]) -> bytes:
         runs=shown,
         metrics=[pair for pair in found if "." not in pair[1]],
         provenance=provenance(runs),
-        spec={name: text(value) for name, value in flat(cell.what).items() if name != "seed"},
+        spec={name: text(value) for name, value in flat(cell.settings).items() if name != "seed"},
     )
 
 

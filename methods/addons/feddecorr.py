@@ -18,6 +18,7 @@ class FedDecorr(Component):
     With K the d x d sample correlation matrix of N representations, standardised with the unbiased variance:
 
     - ``form=paper`` (Eq. 8): ``beta * ||K||_F^2 / d^2``;
+    - ``form=pseudocode`` (App. G): the same of ``(N - 1) / N * K``, at batch 64 0.97 times the paper's;
     - ``form=released`` (the authors' code, which made the printed tables): the off-diagonal entries of
       ``(N - 1) K``, squared, averaged over d(d - 1) and divided by N, times beta.
 
@@ -26,7 +27,7 @@ class FedDecorr(Component):
     constant dimension.
     """
 
-    form: Literal["released", "paper"] = "released"
+    form: Literal["released", "paper", "pseudocode"] = "released"
     beta: float = 0.1
     neutral = {"beta": 0.0}
 
@@ -44,5 +45,7 @@ class FedDecorr(Component):
         squared = (z @ z.T if n < d else z.T @ z).square().sum()
         if self.form == "paper":
             return self.beta / (n * d) ** 2 * squared
+        if self.form == "pseudocode":
+            return self.beta * ((n - 1) / (n * n * d)) ** 2 * squared
         diagonal = z.square().sum(0).square().sum()
         return self.beta * ((n - 1) / n) ** 2 / (d * (d - 1) * n) * (squared - diagonal)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from benchmark.component import Aggregate, Component, algorithm
 from benchmark.errors import require
+from benchmark.registry import later
 from benchmark.tree import Tree, add, scale, zeros
 
 
@@ -19,11 +20,12 @@ class FedAvgM(Component):
     The code released with FedDecorr 2023 is damped, and so is the default. rho is that paper's, App. F (tuned over
     0.1, 0.5, 0.9; its CIFAR10 scripts use 0.9). Hsu et al. are plain, with rho of 0.7, 0.9, 0.97, 0.99 and
     0.997 and Nesterov's form in the experiments. The released code also gives momentum to BatchNorm's running
-    statistics, which can push a variance out of the clients' range; here they are averaged.
+    statistics (``statistics``), which can push a variance out of the clients' range; by default they are averaged.
     """
 
     rho: float = 0.5
     damped: bool = True
+    statistics: bool = later(False)
     neutral = {"rho": 0.0}
 
     def __post_init__(self) -> None:
@@ -32,9 +34,13 @@ class FedAvgM(Component):
     def init(
         self, params: Mapping[str, Tensor], shared: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
     ) -> tuple[Tree, Tree]:
-        return zeros(shared), {}
+        return zeros({**shared, **buffers} if self.statistics else shared), {}
+
+    @property
+    def moves_statistics(self) -> bool:
+        return self.statistics
 
     def server(self, delta: Tree, agg: Aggregate) -> tuple[Tree, Tree]:
         fresh = scale(delta, 1 - self.rho) if self.damped else delta
         m = add(fresh, scale(agg.server, self.rho))
-        return m, m
+        return m, dict(agg.server) | m

@@ -1,6 +1,7 @@
 """FedNova."""
 
 from benchmark.component import Aggregate, Component, Local, Upload, algorithm
+from benchmark.registry import later
 from benchmark.tree import Tree, scale
 
 
@@ -18,8 +19,15 @@ class FedNova(Component):
     shares of this round's participants. There is nothing to tune.
 
     The code released with FedDecorr 2023 indexes those shares by client number, so it is wrong or stops under
-    partial participation; it also extrapolates BatchNorm's running statistics, which are averaged here.
+    partial participation. It also takes BatchNorm's running statistics for weights (``statistics``), and as the
+    scaled shares sum to more than 1 it goes beyond the clients' mean; by default they are averaged.
     """
+
+    statistics: bool = later(False)
+
+    @property
+    def moves_statistics(self) -> bool:
+        return self.statistics
 
     def client_end(self, delta: Tree, local: Local) -> tuple[Tree, Upload, Tree]:
         a = effective_steps(local.steps, local.protocol.momentum)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,19 @@ from torch import Tensor, nn
 from benchmark.component import Component, Local, Setting, Step, algorithm
 from benchmark.errors import require
 from benchmark.net import Net
+from benchmark.registry import later
 from benchmark.tree import Tree
+
+
+class ProjectingHead(nn.Linear):
+    """A linear classifier [B, width] to [B, classes] that projects what it reads first."""
+
+    def __init__(self, projection: nn.Module, width: int, classes: int) -> None:
+        super().__init__(width, classes)
+        self.projection = projection
+
+    def forward(self, features: Tensor) -> Tensor:
+        return super().forward(self.projection(features))
 
 
 @algorithm("moon")
@@ -28,6 +41,8 @@ class Moon(Component):
     - temperature is 0.5 in the paper; the code released with FedDecorr parses it but computes with 1.
     - projection: 2 layers to 256 dimensions. The hidden one is as wide as the features in the paper; [640, 256] is
       FedDecorr's for CIFAR with MobileNetV2, which uses none on TinyImageNet.
+    - representation, what add-ons and diagnostics see: FedDecorr's paper penalises the body's, its released code what
+      the projection makes of it. Calibrations of a linear classifier need ``projected``.
     - A client that never trained has the initial global model as its previous one, so the very first round is
       FedAvg's; in both released codes it is a random model of its own. Later it is where its last round ended.
     - Released code builds gradients for the other two models and drops them; that costs time only.
@@ -36,6 +51,7 @@ class Moon(Component):
     mu: float = 1.0
     temperature: float = 0.5
     projection: tuple[int, ...] = (640, 256)
+    representation: Literal["projected", "body"] = later("projected")
     neutral = {"mu": 0.0, "projection": ()}
 
     def __post_init__(self) -> None:
@@ -53,6 +69,8 @@ class Moon(Component):
             return net
         widths = [net.head.in_features, *self.projection]
         layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())][:-1]
+        if self.representation == "body":
+            return Net(net.body, ProjectingHead(nn.Sequential(*layers), widths[-1], setting.classes))
         return Net(nn.Sequential(net.body, *layers), nn.Linear(widths[-1], setting.classes))
 
     def init(
@@ -61,9 +79,30 @@ class Moon(Component):
         return {}, {**params, **buffers}
 
     def penalty(self, step: Step) -> Tensor:
-        others = torch.stack([step.apply(step.start)[0], step.apply(step.client, {})[0]], 1)  # [B, 2, d]
-        similarity = F.cosine_similarity(step.features[:, None], others, dim=2) / self.temperature
+        mine = self._compared(step.features, step.params)
+        others = [
+            self._compared(features, weights)
+            for features, weights in (
+                (step.apply(step.start)[0], step.start),
+                (step.apply(step.client, {})[0], step.client),
+            )
+        ]
+        similarity = F.cosine_similarity(mine[:, None], torch.stack(others, 1), dim=2) / self.temperature  # [B, 2]
         return self.mu * F.cross_entropy(similarity, torch.zeros_like(step.y))
+
+    def _compared(self, features: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+        """Return what is compared of a batch's representations: [B, d], projected if they are not already."""
+        if self.representation == "body":
+            for number in range(len(self.projection)):
+                layer = f"head.projection.{2 * number}"
+                features = F.linear(
+                    features.relu() if number else features, weights[f"{layer}.weight"], weights[f"{layer}.bias"]
+                )
+        return features
+
+    @property
+    def excludes(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("spherefed", "babu") if self.representation == "body" else ()
 
     def client_end(self, delta: Tree, local: Local) -> tuple[Tree, Tree, Tree]:
         return delta, {}, {**local.params, **local.buffers}

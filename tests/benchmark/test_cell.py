@@ -7,6 +7,7 @@ from benchmark.cell import key_of
 from benchmark.errors import UserError
 from methods.addons.feddecorr import FedDecorr
 from methods.algorithms.fedavg import FedAvg
+from methods.algorithms.fednova import FedNova
 from methods.algorithms.fedprox import FedProx
 from tests.helpers import toy_cell
 
@@ -23,6 +24,16 @@ def test_what_survives_json_unchanged():
     cell = toy_cell(FedProx(mu=0.1), FedDecorr())
     assert json.loads(json.dumps(cell.what)) == cell.what
     assert key_of(cell.what) == cell.key
+
+
+def test_a_setting_that_came_later_is_in_the_key_only_where_it_is_not_the_default():
+    before, default, other = (
+        toy_cell(algorithm) for algorithm in (FedNova(), FedNova(statistics=False), FedNova(True))
+    )
+    assert before.key == default.key == key_of({**before.what, "algorithm": {"name": "fednova", "version": 1}})
+    assert default.settings == {**default.what, "algorithm": {"name": "fednova", "version": 1, "statistics": False}}
+    assert other.key == key_of({**before.what, "algorithm": {"name": "fednova", "version": 1, "statistics": True}})
+    assert other.settings == other.what
 
 
 def test_the_label_names_what_differs_from_the_defaults():

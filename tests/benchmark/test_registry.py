@@ -8,7 +8,7 @@ import pytest
 from benchmark import registry
 from benchmark.component import Component, algorithm
 from benchmark.errors import UserError
-from benchmark.registry import all_plugins, build, defaults_of, find, how, plugins
+from benchmark.registry import all_plugins, build, defaults_of, find, how, later, plugins
 from benchmark.task import Dataset
 
 
@@ -42,6 +42,21 @@ def test_settings_that_say_where_or_how_do_not_identify_a_plugin():
 
     assert Rooted(root="somewhere", size=4).what() == {"name": "rooted", "version": 1, "limit": 0, "size": 4}
     assert Rooted(root="somewhere").label() == "rooted"
+
+
+def test_a_setting_that_came_later_leaves_what_was_there_before_as_it_was():
+    @algorithm("grown")
+    class Grown(Component):
+        """Nobody 2020."""
+
+        mu: float = 0.5
+        nesterov: bool = later(False)
+
+    assert Grown().what() == {"name": "grown", "version": 1, "mu": 0.5}
+    assert Grown().settings() == {"name": "grown", "version": 1, "mu": 0.5, "nesterov": False}
+    assert Grown(nesterov=True).what() == Grown(nesterov=True).settings() == {**Grown().settings(), "nesterov": True}
+    assert (Grown().label(), Grown(nesterov=True).label()) == ("grown", "grown(nesterov=True)")
+    assert build(Grown, {"nesterov": True}, "algorithm=grown") == Grown(nesterov=True)
 
 
 def test_a_label_gives_the_beginning_of_a_digest_alone():

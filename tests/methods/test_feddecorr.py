@@ -46,6 +46,15 @@ def test_the_papers_form_is_the_mean_square_of_the_correlation_matrix(n, d):
 
 
 @sizes
+def test_the_pseudocode_divides_once_by_n_and_once_by_n_minus_1(n, d):
+    z = representations(n, d)
+    standard = (z - z.mean(0)) / z.std(0, ddof=1)
+    expected = 0.3 * np.sum((standard.T @ standard / n) ** 2) / d**2
+    assert value(z, form="pseudocode", beta=0.3) == pytest.approx(expected, rel=1e-6)
+    assert value(z, form="pseudocode") == pytest.approx(((n - 1) / n) ** 2 * value(z, form="paper"), rel=1e-9)
+
+
+@sizes
 def test_the_released_form_is_the_scaled_off_diagonal(n, d):
     z = representations(n, d)
     k = (n - 1) * correlation(z)

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
+from benchmark.net import buffers_of
 from methods.algorithms.fednova import FedNova, effective_steps
 from tasks.partitions.iid import IID
-from tests.helpers import Blobs
+from tests.helpers import Blobs, NormNet
 from tests.methods.by_hand import agree, finished, fresh, mean, minus, numbers, plus, sizes, trained_by_hand
 
 
@@ -38,6 +39,22 @@ def test_all_rounds_average_normalised_updates(momentum, participation):
         w = plus(w, mean(normalised, share), share @ lengths)
         run.advance()
         agree(run.state.params, w)
+
+
+@pytest.mark.parametrize("statistics", [False, True])
+def test_running_statistics_are_averaged_or_as_released_normalised_like_weights(statistics):
+    run = fresh(FedNova(statistics=statistics), model=NormNet(), protocol={"rounds": 2})
+    net = run.trainer.net
+    while not run.finished:
+        before, chosen, moves, lengths = numbers(run.state.buffers), run.participants(), [], []
+        for client in chosen:
+            steps = run.trainer.train(run.state, client).steps
+            lengths.append(accumulation(steps, run.cell.protocol.momentum).sum() if statistics else 1.0)
+            moved = minus(numbers(buffers_of(net)), before)
+            moves.append({path: leaf / lengths[-1] for path, leaf in moved.items()})
+        share = np.array(sizes(run, chosen)) / sum(sizes(run, chosen))
+        run.advance()
+        agree(run.state.buffers, plus(before, mean(moves, share), share @ lengths))
 
 
 @pytest.mark.parametrize("participation", [0.5, 1.0])

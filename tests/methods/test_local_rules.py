@@ -4,6 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from benchmark.errors import Incompatible
+from methods.addons.babu import BABU
+from methods.addons.ccvr import CCVR
+from methods.addons.feddecorr import FedDecorr
+from methods.addons.ffc import FFC
+from methods.addons.spherefed import SphereFed
 from methods.algorithms.fedlc import FedLC
 from methods.algorithms.fedrs import FedRS
 from methods.algorithms.fedsam import FedSAM
@@ -185,6 +191,49 @@ def test_the_previous_model_keeps_its_own_batchnorm_statistics_and_gets_no_gradi
         torch.testing.assert_close(features, previous(x)[0].detach())
         assert not features.requires_grad
     assert seen
+
+
+def under_its_names_in_the_body(path):
+    """Return what a weight is called where the projection ends the body, from its name where it begins the head."""
+    first, _, rest = path.partition(".")
+    if rest.startswith("projection."):
+        number, _, rest = rest.removeprefix("projection.").partition(".")
+        return f"body.{int(number) + 1}.{rest}"
+    return f"body.0.{rest}" if first == "body" else path
+
+
+@pytest.mark.parametrize("model", [None, NormNet()], ids=["plain", "batchnorm"])
+def test_what_counts_as_representation_changes_nothing_of_moon_itself(model):
+    parts = {"protocol": {"rounds": 4}} | ({"model": model} if model else {})
+    body, projected = (
+        finished(fresh(Moon(projection=(7, 4), representation=what), **parts)) for what in ("body", "projected")
+    )
+    agree(
+        {under_its_names_in_the_body(path): leaf for path, leaf in body.state.params.items()},
+        numbers(projected.state.params),
+    )
+
+
+@pytest.mark.parametrize(("representation", "dimensions"), [("projected", 4), ("body", 5)])
+def test_a_penalty_sees_the_representation_before_or_after_the_projection(representation, dimensions):
+    seen = set()
+
+    class Watched(FedDecorr):
+        name = "feddecorr"
+
+        def penalty(self, step):
+            seen.add(step.features.shape[1])
+            return super().penalty(step)
+
+    moon = Moon(projection=(7, 4), representation=representation)
+    finished(fresh(moon, protocol={"rounds": 1}, addons=(Watched(),)))
+    assert seen == {dimensions}
+
+
+@pytest.mark.parametrize("addon", [CCVR(), FFC(), SphereFed(), SphereFed(ffc=False), BABU()], ids=lambda a: a.label())
+def test_a_head_that_projects_is_no_linear_classifier_to_calibrate_or_to_fix(addon):
+    with pytest.raises(Incompatible, match=addon.name):
+        start(toy_cell(Moon(representation="body"), addon))
 
 
 def test_the_projection_is_a_network_of_its_own_that_the_classifier_reads():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmark.net import buffers_of, parameters_of
 from methods.algorithms.fedadagrad import FedAdagrad
 from methods.algorithms.fedadam import FedAdam
 from methods.algorithms.fedavgm import FedAvgM
@@ -11,7 +12,7 @@ from methods.algorithms.fedexp import FedExp
 from methods.algorithms.fedopt import FedOpt
 from methods.algorithms.fedyogi import FedYogi
 from tests.helpers import NormNet, start, toy_cell, trained, weights
-from tests.methods.by_hand import ByClass, agree, fresh, mean, norm, numbers, plus, sizes
+from tests.methods.by_hand import ByClass, agree, finished, fresh, mean, norm, numbers, plus, sizes
 
 ROUNDS = 4
 
@@ -52,6 +53,34 @@ def test_the_first_damped_step_is_that_share_of_fedavgs():
         run.advance()
     step = each(lambda after, before: 0.1 * (after - before), numbers(plain.state.params), first)
     agree(damped.state.params, plus(first, step))
+
+
+def moving(run):
+    """Return all that the server moves under `statistics`: weights and running statistics."""
+    return numbers(run.state.params | run.state.buffers)
+
+
+@pytest.mark.parametrize("damped", [True, False])
+def test_fedavgm_gives_momentum_to_running_statistics_as_released_if_asked(damped):
+    run = fresh(FedAvgM(rho=0.9, damped=damped, statistics=True), model=NormNet(), protocol={"rounds": ROUNDS})
+    net, momentum = run.trainer.net, None
+    while not run.finished:
+        before, chosen, ends = moving(run), run.participants(), []
+        for client in chosen:
+            run.trainer.train(run.state, client)
+            ends.append(numbers(parameters_of(net) | buffers_of(net)))
+        update = each(lambda end, start: end - start, mean(ends, sizes(run, chosen)), before)
+        fed = each(lambda d: (0.1 if damped else 1) * d, update)
+        momentum = each(lambda m, d: 0.9 * m + d, momentum, fed) if momentum else fed
+        run.advance()
+        agree(run.state.params | run.state.buffers, plus(before, momentum))
+
+
+@pytest.mark.parametrize("statistics", [False, True])
+def test_without_momentum_running_statistics_are_averaged_either_way(statistics):
+    mine, plain = (finished(fresh(a, model=NormNet())) for a in (FedAvgM(rho=0.0, statistics=statistics), None))
+    agree(mine.state.params | mine.state.buffers, moving(plain))
+    assert mine.meter.bytes_up == plain.meter.bytes_up
 
 
 @pytest.mark.parametrize(("lr", "momentum"), [(1.0, 0.3), (0.5, 0.9), (2.0, 0.0)])

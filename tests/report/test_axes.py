@@ -47,6 +47,13 @@ def test_a_method_is_its_algorithm_and_addons_and_both_forms_show_when_both_are_
     ]
 
 
+def test_a_setting_that_came_later_is_an_axis_like_any_other():
+    both = {"algorithm": "fedavgm", "addons": [[]], "algorithm.statistics": [False, True]}
+    assert labels("method", both) == ["fedavgm(statistics=false)", "fedavgm(statistics=true)"]
+    assert labels("algorithm.statistics", both) == ["false", "true"]
+    assert labels("method", both | {"algorithm.statistics": False}) == ["fedavgm"]
+
+
 def test_a_field_shows_only_where_it_varies_or_is_not_the_default():
     assert labels("method", {"addons": [["feddecorr"]]}) == ["fedavg + feddecorr"]
     assert labels("method", {"addons": [["feddecorr"]], "addon.feddecorr.form": "paper"}) == [
