@@ -86,6 +86,10 @@ class Scale:
     rules: tuple[Tuning, ...] = ()
     keep: tuple[str, ...] = ()
 
+    def __or__(self, later: Scale) -> Scale:
+        """Return both: settings of `later` replace ours, its rules come after ours."""
+        return Scale(self.settings | later.settings, (*self.rules, *later.rules), (*self.keep, *later.keep))
+
     def of(self, point: Overrides) -> list[Overrides]:
         """Return what becomes of a cell of the paper's scale.
 
@@ -194,12 +198,13 @@ PIECE_FIELDS = {"base", "scales", "axes", "extends"}
 def read_board(path: Path) -> Board:
     """Return the board of a YAML file; raise `UserError` naming the file and what is wrong.
 
-    ``extends: NAME`` begins with the base, the scales and the named axes of ``leaderboards/pieces/NAME.yaml``;
-    ``$name`` as the value of an axis is the axis of that name. ``boards: [...]`` makes it the union of other boards.
+    ``extends: NAME`` begins with the base, the scales and the named axes of ``leaderboards/pieces/NAME.yaml``,
+    ``extends: [A, B]`` with those of A and then of B, which wins where both say something. ``$name`` as the value of an
+    axis is the axis of that name. ``boards: [...]`` makes it the union of other boards.
     """
     raw = _mapping(path, FIELDS)
-    shared = _pieces(raw.pop("extends", None), path)
-    base, grid = shared.base | _section(raw, "base", dict, path), _section(raw, "grid", list, path)
+    shared = _pieces(raw.pop("extends", None), path) | _piece(raw, path)
+    grid = _section(raw, "grid", list, path)
     for number, sub_grid in enumerate(grid):
         if not isinstance(sub_grid, dict):
             raise UserError(f"{path}: grid[{number}] must be a mapping, got {sub_grid!r}")
@@ -210,9 +215,9 @@ def read_board(path: Path) -> Board:
         name=path.stem,
         title=str(raw.get("title") or path.stem),
         description=str(raw.get("description") or "").strip(),
-        base=_with_axes(base, shared.axes, path),
+        base=_with_axes(shared.base, shared.axes, path),
         grid=tuple(_with_axes(sub_grid, shared.axes, path) for sub_grid in grid or [{}]),
-        scales=_scales(raw, shared.scales, path),
+        scales=shared.scales,
         tables=() if boards else _parts(Table, raw.get("tables"), f"{path}: tables") or (Table(),),
         figures=_parts(Figure, raw.get("figures"), f"{path}: figures"),
         boards=tuple(map(str, boards)),
@@ -227,23 +232,26 @@ class Pieces:
     scales: dict[str, Scale] = field(default_factory=dict)
     axes: dict[str, Any] = field(default_factory=dict)
 
+    def __or__(self, later: Pieces) -> Pieces:
+        scales = {name: self.scales.get(name, Scale()) | scale for name, scale in later.scales.items()}
+        return Pieces(self.base | later.base, self.scales | scales, self.axes | later.axes)
 
-def _pieces(name: Any, asked_by: Path) -> Pieces:
-    if name is None:
-        return Pieces()
-    known = yaml_files("pieces")
-    if name not in known:
-        raise UserError(f"{asked_by}: unknown piece '{name}'{did_you_mean(str(name), known)}")
-    path = known[name]
-    raw = _mapping(path, PIECE_FIELDS)
-    if raw.get("extends") == name:
-        raise UserError(f"{path}: it extends itself")
-    shared = _pieces(raw.pop("extends", None), path)
-    return Pieces(
-        shared.base | _section(raw, "base", dict, path),
-        _scales(raw, shared.scales, path),
-        shared.axes | _section(raw, "axes", dict, path),
-    )
+
+def _pieces(names: Any, asked_by: Path, above: tuple[str, ...] = ()) -> Pieces:
+    """Return what the named pieces make together; `names` is one, a list of them, or None."""
+    known, shared = yaml_files("pieces"), Pieces()
+    for name in map(str, names if isinstance(names, list) else [names] if names is not None else []):
+        if name not in known:
+            raise UserError(f"{asked_by}: unknown piece '{name}'{did_you_mean(name, known)}")
+        if name in above:
+            raise UserError(f"{asked_by}: it extends itself")
+        raw = _mapping(known[name], PIECE_FIELDS)
+        shared |= _pieces(raw.pop("extends", None), known[name], (*above, name)) | _piece(raw, known[name])
+    return shared
+
+
+def _piece(raw: Mapping[str, Any], path: Path) -> Pieces:
+    return Pieces(_section(raw, "base", dict, path), _scales(raw, path), _section(raw, "axes", dict, path))
 
 
 def _mapping(path: Path, fields: set[str]) -> dict[str, Any]:
@@ -261,21 +269,20 @@ def _section(raw: Mapping[str, Any], name: str, kind: type[Any], path: Path) -> 
     return value
 
 
-def _scales(raw: Mapping[str, Any], shared: Mapping[str, Scale], path: Path) -> dict[str, Scale]:
-    """Return the scales of a file: their settings replace the shared ones, their rules come after the shared ones."""
-    scales = dict(shared)
+def _scales(raw: Mapping[str, Any], path: Path) -> dict[str, Scale]:
+    """Return the scales of a file."""
+    scales = {}
     for name, value in _section(raw, "scales", dict, path).items():
         if name not in SCALES:
             raise UserError(f"{path}: unknown scale '{name}'{did_you_mean(str(name), SCALES)}")
         if not isinstance(value, dict):
             raise UserError(f"{path}: scales.{name} must be a mapping, got {value!r}")
-        former = scales.get(name, Scale())
         settings = {key: setting for key, setting in value.items() if key not in ("tuned", "keep")}
         rules = tunings(value.get("tuned", []), f"{path}: scales.{name}")
         keep = value.get("keep", [])
         if not isinstance(keep, list):
             raise UserError(f"{path}: scales.{name}.keep must be a list of settings")
-        scales[name] = Scale(former.settings | settings, (*former.rules, *rules), (*former.keep, *map(str, keep)))
+        scales[name] = Scale(settings, tuple(rules), tuple(map(str, keep)))
     return scales
 
 

@@ -131,7 +131,10 @@ class Component(Plugin):
     def init(
         self, params: Mapping[str, Tensor], shared: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
     ) -> tuple[Tree, Tree]:
-        """Return the initial (server tree, client tree) from the first weights, those that travel, and the buffers."""
+        """Return the initial (server tree, client tree) from the first weights, those that travel, and the buffers.
+
+        As in `net`, torch's global generator is seeded.
+        """
         return {}, {}
 
     def trainable(self, path: str) -> bool:

@@ -12,7 +12,11 @@ from benchmark.component import Component, Local, Setting, Step, algorithm
 from benchmark.errors import require
 from benchmark.net import Net
 from benchmark.registry import later
-from benchmark.tree import Tree
+from benchmark.tree import Tree, tree_map
+
+
+def _shuffled(leaf: Tensor) -> Tensor:
+    return leaf.flatten()[torch.randperm(leaf.numel()).to(leaf.device)].view_as(leaf)
 
 
 class ProjectingHead(nn.Linear):
@@ -43,8 +47,9 @@ class Moon(Component):
       FedDecorr's for CIFAR with MobileNetV2, which uses none on TinyImageNet.
     - representation, what add-ons and diagnostics see: FedDecorr's paper penalises the body's, its released code what
       the projection makes of it. Calibrations of a linear classifier need ``projected``.
-    - A client that never trained has the initial global model as its previous one, so the very first round is
-      FedAvg's; in both released codes it is a random model of its own. Later it is where its last round ended.
+    - previous, of a client that never trained: the initial global model, so that the very first round is FedAvg's. In
+      both released codes it is a random model of the client's own; ``random`` is one that all clients share, whose
+      weights are the initial ones, each tensor shuffled. Later it is where the client's last round ended.
     - Released code builds gradients for the other two models and drops them; that costs time only.
     """
 
@@ -52,6 +57,7 @@ class Moon(Component):
     temperature: float = 0.5
     projection: tuple[int, ...] = (640, 256)
     representation: Literal["projected", "body"] = later("projected")
+    previous: Literal["global", "random"] = later("global")
     neutral = {"mu": 0.0, "projection": ()}
 
     def __post_init__(self) -> None:
@@ -76,6 +82,8 @@ class Moon(Component):
     def init(
         self, params: Mapping[str, Tensor], shared: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
     ) -> tuple[Tree, Tree]:
+        if self.previous == "random":
+            params = tree_map(_shuffled, params)
         return {}, {**params, **buffers}
 
     def penalty(self, step: Step) -> Tensor:

@@ -127,6 +127,28 @@ def test_a_board_begins_with_what_it_extends(folder):
     assert set(mine.scales) == {"smoke", "small"}
 
 
+def test_of_several_pieces_the_later_one_wins_and_their_scales_add_up(folder):
+    rule = "tuned: [{when: {}, set: {clients: %s}}]"
+    folder("pieces/a", "base: {clients: 3, seed: 5}\naxes: {skews: [{partition: iid}]}\n"
+                       f"scales: {{smoke: {{protocol.rounds: 1, protocol.lr: 0.5, {rule % 2}}}}}")  # fmt: skip
+    folder("pieces/b", "base: {seed: 6}\naxes: {seeds: [7, 8]}\nscales: {smoke: {protocol.rounds: 2, %s}}" % (rule % 4))
+    folder("boards/mine", "extends: [a, b]\ngrid: [{skew: $skews, seed: $seeds}]")
+    assert load_board("mine").expand() == [{"clients": 3, "seed": seed, "partition": "iid"} for seed in (7, 8)]
+    smoke = load_board("mine").expand({"scale": ["smoke"]})
+    assert [(p["clients"], p["protocol.rounds"], p["protocol.lr"]) for p in smoke] == [(4, 2, 0.5)] * 2
+    folder("boards/other", "extends: [b, a]")
+    assert [(p["clients"], p["seed"]) for p in load_board("other").expand()] == [(3, 5)]
+
+
+@pytest.mark.parametrize("names", ["a", "[b]"])
+def test_a_piece_that_extends_itself_is_one_line(folder, names):
+    folder("pieces/a", f"extends: {names}")
+    folder("pieces/b", "extends: a")
+    folder("boards/mine", "extends: a")
+    with pytest.raises(UserError, match=r"pieces/[ab]\.yaml: it extends itself"):
+        load_board("mine")
+
+
 def test_a_board_of_boards_is_their_union(folder):
     folder("boards/one", "grid: [{seed: [0, 1]}]")
     folder("boards/two", "grid: [{seed: [1, 2]}]")

@@ -28,6 +28,7 @@ from tests.methods.by_hand import (
     federated,
     finished,
     fresh,
+    minus,
     norm,
     numbers,
     plain_gradient,
@@ -131,10 +132,15 @@ PROJECTED = Net(("body.0.1", TANH), ("body.1", RELU), ("body.3", LINEAR))
 
 
 @pytest.mark.parametrize(("projection", "net"), [((), PLAIN), ((7, 4), PROJECTED)], ids=["none", "projection"])
-@pytest.mark.parametrize(("mu", "temperature"), [(1.0, 0.5), (5.0, 1.0)])
-def test_moon_pulls_to_the_global_and_away_from_the_previous_model(projection, net, mu, temperature):
-    run = fresh(Moon(mu=mu, temperature=temperature, projection=projection), protocol={"rounds": 4})
-    previous = dict.fromkeys(range(6), numbers(run.state.params))
+@pytest.mark.parametrize(
+    ("mu", "temperature", "first"), [(1.0, 0.5, "global"), (5.0, 1.0, "global"), (5.0, 0.5, "random")]
+)
+def test_moon_pulls_to_the_global_and_away_from_the_previous_model(projection, net, mu, temperature, first):
+    run = fresh(Moon(mu=mu, temperature=temperature, projection=projection, previous=first), protocol={"rounds": 4})
+    previous = dict.fromkeys(range(6), numbers(run.state.first_row.states["moon"]))
+    initial = numbers(run.state.params)
+    assert (norm(minus(previous[0], initial)) == 0) == (first == "global")
+    assert all(sorted(previous[0][path].flat) == sorted(leaf.flat) for path, leaf in initial.items())
 
     def local(w_global, client, round):
         def gradient(w, x, y):
