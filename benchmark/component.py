@@ -1,8 +1,8 @@
 """The one abstraction a method author meets: a `Component` is frozen hyper-parameters plus pure hooks.
 
 A method is one base algorithm and an ordered list of add-ons. Both are components with the same hooks;
-every hook defaults to "change nothing". Hooks draw no random numbers, change none of their inputs in
-place, and branch on shapes and settings only, never on the values of tensors.
+every hook defaults to "change nothing". Hooks draw no random numbers (but `net` and `init`), change none of their
+inputs in place, and branch on shapes and settings only, never on the values of tensors.
 """
 
 from __future__ import annotations
