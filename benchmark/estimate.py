@@ -95,9 +95,9 @@ def estimate(missing: Sequence[Planned], results: Results, console: Console) -> 
             total += each * len(cells)
     if sum(failing.values()) == len(missing):
         raise UserError(next(iter(failing)))
-    basis = [f"{len(known)} kinds of cells from records"] if known else []
-    basis += [f"{calibrated} kinds calibrated now"] if calibrated else []
-    return Estimate(total, ", ".join(basis), tuple((count, why) for why, count in failing.items()))
+    basis = [f"{len(known)} from records"] if known else []
+    basis += [f"{calibrated} calibrated now"] if calibrated else []
+    return Estimate(total, f"kinds of cells: {', '.join(basis)}", tuple((count, why) for why, count in failing.items()))
 
 
 def _seconds(record: Record) -> float:

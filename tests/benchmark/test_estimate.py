@@ -56,7 +56,7 @@ def test_records_of_like_cells_give_their_mean(tmp_path, asked):
     for planned, seconds in zip(done, (10.0, 20.0), strict=True):
         keep(results, planned, seconds)
     cost = expected(cells({"seed": 2}, {"seed": 3}), results)
-    assert (cost.seconds, cost.basis, asked) == (30.0, "1 kinds of cells from records", [])
+    assert (cost.seconds, cost.basis, asked) == (30.0, "kinds of cells: 1 from records", [])
 
 
 def test_every_other_kind_is_calibrated_once(tmp_path, asked):
@@ -65,7 +65,7 @@ def test_every_other_kind_is_calibrated_once(tmp_path, asked):
     cost = expected(cells({"seed": 0}, {"seed": 1}, {"algorithm": "fedprox"}, {"clients": 4, "seed": 1}), results)
     assert asked == [5.0, 5.0]
     assert cost.seconds == 310.0
-    assert cost.basis == "1 kinds of cells from records, 2 kinds calibrated now"
+    assert cost.basis == "kinds of cells: 1 from records, 2 calibrated now"
 
 
 def test_many_kinds_are_each_tried_long_enough(tmp_path, asked):
@@ -166,7 +166,7 @@ def test_cells_that_cannot_run_here_are_counted_apart_with_the_reason(tmp_path):
     keep(results, *cells({}), 10.0)
     absent = {"dataset": "cifar10", "paths.data": str(tmp_path)}
     cost = expected(cells({"seed": 1}, absent, absent | {"seed": 1}, {"clients": 61}), results)
-    assert (cost.seconds, cost.basis) == (10.0, "1 kinds of cells from records")
+    assert (cost.seconds, cost.basis) == (10.0, "kinds of cells: 1 from records")
     [(two, images), (one, clients)] = cost.failing
     assert (two, one) == (2, 1)
     assert "fedspan data fetch cifar10" in images

@@ -113,7 +113,7 @@ def test_a_plan_counts_what_is_done_missing_and_failed_and_runs_nothing(fedspan,
 def test_the_cost_of_like_cells_comes_from_their_records(fedspan):
     fedspan("run", *QUICK)
     ran = fedspan("plan", *QUICK, "seed=0,1,2")
-    assert "(1 kinds of cells from records)" in ran.out
+    assert "(kinds of cells: 1 from records)" in ran.out
     assert ran.err == ""
 
 

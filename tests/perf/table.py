@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import datetime
 import os
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
+from benchmark.provenance import processor
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -29,13 +28,8 @@ def write(measured: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _row(name: str, info: Mapping[str, Any]) -> str:
     unit = info["unit"]
-    where = f"{datetime.date.today()}, {_processor()}, torch {info['torch']}"
+    where = f"{datetime.date.today()}, {processor()}, {os.cpu_count()} cores, torch {info['torch']}"
     return (
         f"| `{name}` | {info['ours']:.3g} {unit} | {info['reference']:.3g} {unit}, {info['against']} "
         f"| {info['ratio']:.3f} | {info['target']} | {where} |"
     )
-
-
-def _processor() -> str:
-    capability = torch.backends.cpu.get_cpu_capability()
-    return f"{platform.machine()} {capability}, {os.cpu_count()} cores"
