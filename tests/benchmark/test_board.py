@@ -128,14 +128,16 @@ def test_a_board_begins_with_what_it_extends(folder):
 
 
 def test_of_several_pieces_the_later_one_wins_and_their_scales_add_up(folder):
-    rule = "tuned: [{when: {}, set: {clients: %s}}]"
-    folder("pieces/a", "base: {clients: 3, seed: 5}\naxes: {skews: [{partition: iid}]}\n"
-                       f"scales: {{smoke: {{protocol.rounds: 1, protocol.lr: 0.5, {rule % 2}}}}}")  # fmt: skip
-    folder("pieces/b", "base: {seed: 6}\naxes: {seeds: [7, 8]}\nscales: {smoke: {protocol.rounds: 2, %s}}" % (rule % 4))
+    rule = "tuned: [{when: {}, set: {clients: %s, %s: 0.5}}]"
+    first = f"{{smoke: {{protocol.rounds: 1, protocol.lr: 0.5, {rule % (2, 'participation')}}}}}"
+    second = f"{{smoke: {{protocol.rounds: 2, {rule % (4, 'protocol.momentum')}}}}}"
+    folder("pieces/a", f"base: {{clients: 3, seed: 5}}\naxes: {{skews: [{{partition: iid}}]}}\nscales: {first}")
+    folder("pieces/b", f"base: {{seed: 6}}\naxes: {{seeds: [7, 8]}}\nscales: {second}")
     folder("boards/mine", "extends: [a, b]\ngrid: [{skew: $skews, seed: $seeds}]")
     assert load_board("mine").expand() == [{"clients": 3, "seed": seed, "partition": "iid"} for seed in (7, 8)]
-    smoke = load_board("mine").expand({"scale": ["smoke"]})
-    assert [(p["clients"], p["protocol.rounds"], p["protocol.lr"]) for p in smoke] == [(4, 2, 0.5)] * 2
+    scaled = {"protocol.rounds": 2, "protocol.lr": 0.5, "clients": 4, "participation": 0.5, "protocol.momentum": 0.5}
+    for point in load_board("mine").expand({"scale": ["smoke"]}):
+        assert scaled.items() <= point.items()
     folder("boards/other", "extends: [b, a]")
     assert [(p["clients"], p["seed"]) for p in load_board("other").expand()] == [(3, 5)]
 
