@@ -5,10 +5,12 @@ import pytest
 import torch
 
 from benchmark.net import buffers_of, parameters_of
+from benchmark.tree import digest
 from methods.algorithms.fedadagrad import FedAdagrad
 from methods.algorithms.fedadam import FedAdam
 from methods.algorithms.fedavgm import FedAvgM
 from methods.algorithms.fedexp import FedExp
+from methods.algorithms.fednova import FedNova
 from methods.algorithms.fedopt import FedOpt
 from methods.algorithms.fedyogi import FedYogi
 from tests.helpers import NormNet, start, toy_cell, trained, weights
@@ -74,6 +76,13 @@ def test_fedavgm_gives_momentum_to_running_statistics_as_released_if_asked(dampe
         momentum = each(lambda m, d: 0.9 * m + d, momentum, fed) if momentum else fed
         run.advance()
         agree(run.state.params | run.state.buffers, plus(before, momentum))
+
+
+@pytest.mark.parametrize("algorithm", [FedAvgM, FedNova])
+def test_what_becomes_of_running_statistics_changes_no_weight(algorithm):
+    moved, averaged = (finished(fresh(algorithm(statistics=s), model=NormNet())) for s in (True, False))
+    assert digest(moved.state.params) == digest(averaged.state.params)
+    assert digest(moved.state.buffers) != digest(averaged.state.buffers)
 
 
 @pytest.mark.parametrize("statistics", [False, True])
