@@ -58,8 +58,8 @@ def breakable(label: str) -> Markup:
 
 
 def coded(docstring: str) -> Markup:
-    """Return a docstring, escaped, whose ``names`` are set as code."""
-    parts = re.split(r"``(.+?)``", docstring)
+    """Return a docstring, escaped, whose ``values`` and `names` are set as code."""
+    parts = re.split(r"(?:``|`)([^`]+)(?:``|`)", docstring)
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if i % 2 else escape(part) for i, part in enumerate(parts)
     )

@@ -64,7 +64,7 @@ def merged(summaries: Iterable[Summary]) -> list[Result]:
     for summary in summaries:
         for result in summary.results:
             known = best.get((result.method, result.task))
-            if known is None or len(result.seeds) > len(known.seeds):
+            if known is None or len(result.seeds) + result.diverged > len(known.seeds) + known.diverged:
                 best[result.method, result.task] = result
     return list(best.values())
 
@@ -93,7 +93,8 @@ class Place:
 def ranking(results: Sequence[Result]) -> list[Place]:
     """Return the methods by the share of others on the same task that their mean beats, averaged over their tasks.
 
-    An equal mean is half a win. The script of the pages does the same for the tasks that a reader chooses.
+    An equal mean is half a win; where a run diverged, every method without such a run is ahead. The script of the
+    pages does the same for the tasks that a reader chooses.
     """
     groups: dict[Task, list[Result]] = {}
     for result in results:
@@ -106,7 +107,7 @@ def ranking(results: Sequence[Result]) -> list[Place]:
             medians.append(median(known) if known else math.nan)
         for mine in group:
             others = [result for result in group if result is not mine]
-            beaten = sum(1.0 if other.mean < mine.mean else 0.5 if other.mean == mine.mean else 0.0 for other in others)
+            beaten = len(others) - sum(_ahead(other, mine) for other in others)
             costs = tuple(
                 cost_of(mine, column) / middle if middle else math.nan
                 for column, middle in zip(RELATIVE_COSTS, medians, strict=True)
@@ -121,7 +122,7 @@ def ranking(results: Sequence[Result]) -> list[Place]:
             _mean(field for _, _, field, _ in mine),
             len(mine),
             sum(len(result.seeds) for result, *_ in mine),
-            _mean(result.mean for result, *_ in mine),
+            _mean(result.mean for result, *_ in mine if result.seeds),
             tuple(
                 _mean(value for *_, costs in mine if math.isfinite(value := costs[i]))
                 for i in range(len(RELATIVE_COSTS))
@@ -130,6 +131,11 @@ def ranking(results: Sequence[Result]) -> list[Place]:
         for method, mine in lines.items()
     ]
     return sorted(places, key=lambda place: (-place.score if math.isfinite(place.score) else 1.0, -place.tasks))
+
+
+def _ahead(one: Result, other: Result) -> float:
+    """Return 1 if `one` is better than `other`, 0.5 if none is."""
+    return 1.0 if one.worth > other.worth else 0.5 if one.worth == other.worth else 0.0
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -262,8 +268,7 @@ class _Site:
 
     def _line(self, result: Result) -> Line:
         others = [other for other in self.by_task[result.task] if other is not result]
-        above = sum(1.0 if other.mean > result.mean else 0.5 if other.mean == result.mean else 0.0 for other in others)
-        return Line(result, 1 + above, len(others) + 1)
+        return Line(result, 1 + sum(_ahead(other, result) for other in others), len(others) + 1)
 
     def _against(self, family: str) -> Iterator[str]:
         """Yield what each setting of a method with add-ons gains over the algorithm alone, scale by scale."""
@@ -272,30 +277,23 @@ class _Site:
             return
         for method in dict.fromkeys(result.method for result in self.results if result.family == family):
             for scale in self.scales:
-                gap = statistics.difference(self._scores(method, scale), self._scores(base, scale))
+                gap = _gap(self._on(method, scale), self._on(base, scale))
                 if isinstance(gap, Difference):
                     yield (
                         f"{method} minus {base}, scale {scale}: {gap.mean:+.2f} points over {gap.tasks} tasks, 95% "
                         f"interval {gap.low:+.2f} to {gap.high:+.2f}. {gap.assumes}"
                     )
-                elif self._common(method, base, scale):
+                elif gap is not None:
                     yield f"{method} minus {base}, scale {scale}: withheld, {gap.reason}."
 
-    def _scores(self, method: str, scale: str) -> dict[Task, dict[int, float]]:
-        return {
-            result.task: result.by_seed
-            for result in self.results
-            if result.method == method and result.task.scale == scale
-        }
-
-    def _common(self, one: str, other: str, scale: str) -> bool:
-        return bool(self._scores(one, scale).keys() & self._scores(other, scale).keys())
+    def _on(self, method: str, scale: str) -> dict[Task, Result]:
+        return {r.task: r for r in self.results if r.method == method and r.task.scale == scale}
 
     def dataset(self, name: str, pictures: Path) -> bytes:
         """Return the page of a dataset; `pictures` is the folder where those of its partitions lie."""
         tasks = sorted((task for task in self.tasks if bare(task.dataset) == name), key=_order)
         rows = [
-            TaskLine(task, len(self.by_task[task]), max(self.by_task[task], key=lambda result: result.mean))
+            TaskLine(task, len(self.by_task[task]), max(self.by_task[task], key=lambda result: result.worth))
             for task in tasks
         ]
         return render(
@@ -320,13 +318,14 @@ class _Site:
                 [
                     methods[result.method],
                     tasks[result.task],
-                    result.mean,
+                    result.mean if result.seeds else None,
                     result.std,
                     len(result.seeds),
                     result.asked,
                     *(cost if math.isfinite(cost := cost_of(result, column)) else None for column in RELATIVE_COSTS),
                     result.stage,
                     result.point,
+                    result.diverged,
                 ]
                 for result in self.results
             ],
@@ -337,22 +336,30 @@ class _Site:
         assumes = [statistics.SAMPLED_TASKS, statistics.FIXED_TASKS]
         pairs: dict[str, dict[str, Any]] = {}
         for scale in self.scales:
-            scores: dict[str, dict[Task, dict[int, float]]] = {method: {} for method in self.methods}
+            known: dict[str, dict[Task, Result]] = {method: {} for method in self.methods}
             for result in self.results:
                 if result.task.scale == scale:
-                    scores[result.method][result.task] = result.by_seed
+                    known[result.method][result.task] = result
             mine = pairs.setdefault(scale, {})
             for i, one in enumerate(self.methods):
                 for j, other in enumerate(self.methods[i + 1 :], i + 1):
-                    if not scores[one].keys() & scores[other].keys():
-                        continue
-                    gap = statistics.difference(scores[one], scores[other])
+                    gap = _gap(known[one], known[other])
                     if isinstance(gap, Withheld):
                         mine[f"{i}-{j}"] = gap.reason
-                    else:
+                    elif gap is not None:
                         values = [round(value, 4) for value in (gap.mean, gap.low, gap.high)]
                         mine[f"{i}-{j}"] = [*values, gap.tasks, gap.pairs, assumes.index(gap.assumes)]
         return pairs, assumes
+
+
+def _gap(one: dict[Task, Result], other: dict[Task, Result]) -> Difference | Withheld | None:
+    """Return the difference of two methods, None without a task in common; runs that diverged cannot be left out."""
+    common = one.keys() & other.keys()
+    if not common:
+        return None
+    if lost := sum(results[task].diverged for task in common for results in (one, other)):
+        return Withheld(f"{lost} {'run' if lost == 1 else 'runs'} diverged on the tasks that both have")
+    return statistics.difference(*({task: result.by_seed for task, result in each.items()} for each in (one, other)))
 
 
 def bare(label: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -58,7 +59,7 @@ class Task:
 class Result:
     """All seeds of one method on one task: accuracies in percent of `stage`, mean cost (None where unknown).
 
-    `point` names the page of its runs; `family` is the method without its settings.
+    `point` names the page of its runs; `family` is the method without its settings; `diverged` runs have no accuracy.
     """
 
     point: str
@@ -69,11 +70,17 @@ class Result:
     seeds: dict[str, float]
     asked: int
     cost: dict[str, float | None]
+    diverged: int = 0
 
     @property
     def mean(self) -> float:
-        """The mean over the seeds."""
-        return math.fsum(self.seeds.values()) / len(self.seeds)
+        """The mean over the seeds, NaN if all of them diverged."""
+        return math.fsum(self.seeds.values()) / len(self.seeds) if self.seeds else math.nan
+
+    @property
+    def worth(self) -> float:
+        """What a ranking compares: the mean, or less than any where a run diverged, which a mean would leave out."""
+        return -math.inf if self.diverged else self.mean
 
     @property
     def std(self) -> float | None:
@@ -133,7 +140,7 @@ def summarise(
     """Return what the page of a board adds to the site; `frame` is that of `collect` for `cells`."""
     groups: dict[str, list[Any]] = {}
     for planned, row in zip(cells, frame.itertuples(index=False), strict=True):
-        if row.status in ("done", "missing"):
+        if row.status in ("done", "diverged", "missing"):
             groups.setdefault(str(row.point), []).append((planned, row))
     results = [found for point, runs in groups.items() for found in _results(point, runs)]
     return Summary(
@@ -179,8 +186,12 @@ def _entries(table: Tabulated) -> Iterator[Entry]:
 def _results(point: str, runs: Sequence[tuple[Planned, Any]]) -> Iterator[Result]:
     """Yield the result of a method on a task, one for each digest of the dataset that its runs have seen."""
     planned = runs[0][0]
-    done = [(str(row.dataset_digest or "")[:12], stage, row) for _, row in runs if (stage := _stage(row.scores))]
-    for digest, stage in dict.fromkeys((digest, stage) for digest, stage, _ in done):
+    rows = [(str(row.dataset_digest or "")[:12], _stage(row.scores), row) for _, row in runs]
+    done = [(digest, stage, row) for digest, stage, row in rows if stage]
+    lost = Counter(digest for digest, _, row in rows if row.status == "diverged")
+    kinds = dict.fromkeys((digest, stage) for digest, stage, _ in done)
+    kinds |= {(digest, ""): None for digest in lost if not any(known == digest for known, _ in kinds)}
+    for digest, stage in kinds:
         mine = [row for *kind, row in done if kind == [digest, stage]]
         known = {name: [v for row in mine if math.isfinite(v := getattr(row, name))] for name in COSTS}
         yield Result(
@@ -192,6 +203,7 @@ def _results(point: str, runs: Sequence[tuple[Planned, Any]]) -> Iterator[Result
             {str(row.seed): float(row.scores[stage]["accuracy"]) for row in mine},
             len(runs),
             {name: math.fsum(values) / len(values) if values else None for name, values in known.items()},
+            lost[digest],
         )
 
 

@@ -359,7 +359,7 @@ def test_a_board_without_results_is_named(overview):
 
 
 def test_two_methods_are_compared_task_by_task(compare):
-    choose(compare, "a", "fedprox + feddecorr(form=paper)")
+    choose(compare, "a", "fedprox + feddecorr")
     choose(compare, "b", "fedprox")
     tasks = texts(compare, "#compare tbody th")
     assert len(tasks) == 2
@@ -380,6 +380,18 @@ def test_two_methods_are_compared_task_by_task(compare):
     assert there != back or "No interval" in there
     choose(compare, "partition", "iid")
     assert len(all_of(compare, "#compare tbody th")) == 1
+
+
+def test_a_method_whose_run_diverged_is_behind_and_no_difference_is_made_of_the_rest(compare):
+    choose(compare, "a", "fedprox + feddecorr(form=paper)")
+    choose(compare, "b", "fedprox")
+    rows = {one(row, "th").text: texts(row, "td") for row in all_of(compare, "#compare tbody tr")}
+    [iid] = [cells for task, cells in rows.items() if "iid" in task]
+    assert "1 diverged" in iid[0]
+    assert iid[2] == "—"
+    assert sum(cells[2] == "—" for cells in rows.values()) == 1
+    assert "2 common tasks: 1 higher, 1 lower" in one(compare, "#filters output").text
+    assert one(compare, ".verdict").text == "No interval is given: 1 run diverged on the tasks that both have."
 
 
 def test_the_verdict_is_the_one_of_the_statistics(compare, site_folder):

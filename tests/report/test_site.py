@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from benchmark.report import build, site
-from benchmark.report.pages import slug
+from benchmark.report.pages import coded, slug
 from benchmark.report.summary import read, to_json
-from tests.report.made import board, cells_of, results_of, seeded, with_digest
+from tests.report.made import board, cells_of, results_of, seeded, stopped, with_digest
 from tests.report.test_files import NASTY, Page
 
 
@@ -35,6 +35,38 @@ def test_scores_share_out_what_there_is_and_ranks_agree(summary):
     for place in places:
         assert place.rank == pytest.approx(1 + (place.field - 1) * (1 - place.score / 100))
         assert place.costs == pytest.approx((1, 1, 1)), "all runs cost the same"
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_runs_that_diverged_put_a_method_behind_all_that_have_none(tmp_path, lost):
+    """The accuracies of the seeds that are left would be too good: here they are the best of all."""
+    example = board({"partition": "iid", "algorithm": ["fedavg", "fedprox", "fednova"], "seed": [0, 1, 2]})
+    cells = cells_of(example)
+    records = seeded(cells)
+    for number, (planned, made) in enumerate(zip(cells, records, strict=True)):
+        if planned.cell.algorithm.name == "fednova":
+            made["scores"]["trained"]["accuracy"] = 99.0
+            if planned.cell.seed < lost:
+                records[number] = stopped(planned, "diverged", "round 2: the test loss is nan")
+    built = build(example, cells, results_of(tmp_path / "results", records), tmp_path / "pages").summary
+    [result] = [one for one in built.results if one.method == "fednova"]
+    assert (len(result.seeds), result.diverged, result.asked) == (3 - lost, lost, 3)
+    places = site.ranking(built.results)
+    assert [place.field for place in places] == [3, 3, 3]
+    assert (places[-1].method, places[-1].score, places[-1].rank, places[-1].tasks) == ("fednova", 0, 3, 1)
+    assert sum(place.score for place in places) == pytest.approx(150)
+    files = {path.name: content.decode() for path, content in site.write(tmp_path / "site", [built]).items()}
+    assert f"{lost} diverged" in files["fednova.html"]
+    assert "3 of 3" in files["fednova.html"]
+    assert "fednova" not in files["digits.html"].partition("Tasks on it")[2]
+    assert f"{lost} run{'s' * (lost > 1)} diverged on the tasks that both have" in files["compare.html"]
+    assert "NaN" not in "".join(files.values())
+
+
+def test_of_two_methods_that_diverged_none_is_ahead(summary):
+    first, second = (replace(one, task=summary.results[0].task, diverged=1) for one in summary.results[:2])
+    second = replace(second, method="other")
+    assert [place.score for place in site.ranking([first, second])] == [50, 50]
 
 
 def test_a_method_on_other_images_is_compared_with_nobody(tmp_path):
@@ -70,6 +102,10 @@ def test_names_are_inert_on_every_page(summary, tmp_path):
         assert len(re.findall("</script", text)) == len(re.findall("<script", text))
         assert re.fullmatch(r"[a-z0-9_-]+\.html", path.name)
         assert path.parent in (tmp_path, tmp_path / "methods", tmp_path / "datasets")
+
+
+def test_names_and_values_in_a_docstring_are_set_as_code():
+    assert coded("is `name`; ``x=<1>`` it's") == "is <code>name</code>; <code>x=&lt;1&gt;</code> it&#39;s"
 
 
 def test_different_names_have_different_files():

@@ -110,8 +110,9 @@ function loaded(text) {
   const tasks = raw.tasks.map(([dataset, partition, alpha, clients, model, scale, label], order) =>
     ({ dataset, partition, alpha, clients, model, scale, label, order }));
   const methods = raw.methods.map(([name, slug], order) => ({ name, slug, order }));
-  const results = raw.results.map(([method, task, mean, std, n, asked, seconds, flops, traffic, stage, point]) => ({
-    method: methods[method], task: tasks[task], mean, std, n, asked, costs: [seconds, flops, traffic], stage, point,
+  const results = raw.results.map(([method, task, mean, std, n, asked, seconds, flops, traffic, stage, point, diverged]) => ({
+    method: methods[method], task: tasks[task], mean, std, n, asked, costs: [seconds, flops, traffic], stage, point, diverged,
+    worth: diverged ? -Infinity : mean,
   }));
   return { tasks, methods, results, scales: raw.scales, pairs: raw.pairs, assumes: raw.assumes };
 }
@@ -132,7 +133,7 @@ function ranked(results) {
     for (const result of group) {
       let beaten = 0;
       for (const other of group) {
-        if (other !== result) beaten += other.mean < result.mean ? 1 : other.mean === result.mean ? 0.5 : 0;
+        if (other !== result) beaten += other.worth < result.worth ? 1 : other.worth === result.worth ? 0.5 : 0;
       }
       const row = found.get(result.method) ??
         { method: result.method, shares: [], ranks: [], fields: [], means: [], runs: 0, costs: [[], [], []] };
@@ -140,7 +141,7 @@ function ranked(results) {
       if (group.length > 1) row.shares.push(100 * beaten / (group.length - 1));
       row.ranks.push(group.length - beaten);
       row.fields.push(group.length);
-      row.means.push(result.mean);
+      if (result.mean !== null) row.means.push(result.mean);
       row.runs += result.n;
       result.costs.forEach((value, cost) => {
         if (value !== null && medians[cost]) row.costs[cost].push(value / medians[cost]);
@@ -150,7 +151,7 @@ function ranked(results) {
   const mean = (values) => values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
   return [...found.values()].map((row) => ({
     method: row.method, score: mean(row.shares), rank: mean(row.ranks), field: mean(row.fields),
-    tasks: row.means.length, runs: row.runs, accuracy: mean(row.means), costs: row.costs.map(mean),
+    tasks: row.ranks.length, runs: row.runs, accuracy: mean(row.means), costs: row.costs.map(mean),
   })).sort((a, b) => (b.score ?? -1) - (a.score ?? -1) || b.tasks - a.tasks || a.method.order - b.method.order);
 }
 
@@ -163,14 +164,16 @@ function numeric(value, text, kind = "score value") {
 }
 
 function link(result) {
-  const made = element("a", { className: "entry", href: `runs/${result.point}.html` }, result.mean.toFixed(2));
+  const text = result.mean === null ? "diverged" : result.mean.toFixed(2);
+  const made = element("a", { className: "entry", href: `runs/${result.point}.html` }, text);
   if (result.std !== null) made.append(element("span", { className: "std" }, ` ± ${result.std.toFixed(2)}`));
   return made;
 }
 
 function seeds(result) {
   const n = result.n === result.asked ? `n=${result.n}` : `n=${result.n}/${result.asked}`;
-  return element("span", { className: "n" }, `${result.stage}, ${n}`);
+  const lost = result.diverged ? `${result.diverged} diverged` : "";
+  return element("span", { className: "n" }, [result.stage, n, lost].filter((part) => part).join(", "));
 }
 
 function headRow(heads) {
@@ -299,15 +302,19 @@ function comparison(site) {
     return a !== null && b ? a / b : null;
   }
 
+  function gapOf(one, other) {
+    return one.diverged || other.diverged ? null : one.mean - other.mean;
+  }
+
   function row(one, other, most) {
-    const gap = one.mean - other.mean;
+    const gap = gapOf(one, other);
     const cells = [one, other].map((result) => {
       const cell = numeric(result.mean, "");
       cell.append(link(result), seeds(result));
       return cell;
     });
-    const difference = numeric(gap, signed(gap));
-    difference.append(bar(gap, most));
+    const difference = numeric(gap, gap === null ? "—" : signed(gap));
+    if (gap !== null) difference.append(bar(gap, most));
     return element("tr", {}, element("th", { scope: "row", className: "label task" }, one.task.label), ...cells, difference,
       ...[0, 1, 2].map((cost) => {
         const value = ratio(one, other, cost);
@@ -339,15 +346,15 @@ function comparison(site) {
     const common = [...mine.keys()].filter((task) => theirs.has(task) && matches(task));
     const shown = common.filter((task) => words.every((word) => task.label.toLowerCase().includes(word)));
     const filtered = [...mine.keys()].some((task) => theirs.has(task) && task.scale === scale && !shown.includes(task));
-    const most = Math.max(0, ...shown.map((task) => Math.abs(mine.get(task).mean - theirs.get(task).mean)));
+    const most = Math.max(0, ...shown.map((task) => Math.abs(gapOf(mine.get(task), theirs.get(task)))));
     const table = element("table", {},
       headRow([["Task", "label"], [a.name, "score", "descending"], [b.name, "score", "descending"],
         ["Difference", "score", "descending"], ["Time", "cost"], ["Compute", "cost"], ["Traffic", "cost"]]),
       element("tbody", {}, ...shown.map((task) => row(mine.get(task), theirs.get(task), most))));
     section.querySelector("table").replaceWith(table);
     sortable(table);
-    const won = shown.filter((task) => mine.get(task).mean > theirs.get(task).mean).length;
-    const lost = shown.filter((task) => mine.get(task).mean < theirs.get(task).mean).length;
+    const won = shown.filter((task) => mine.get(task).worth > theirs.get(task).worth).length;
+    const lost = shown.filter((task) => mine.get(task).worth < theirs.get(task).worth).length;
     output.textContent = `${shown.length} common tasks: ${won} higher, ${lost} lower`;
     [verdict.textContent, assumes.textContent] = verdictOf(a, b, scale, filtered);
     assumes.textContent += " Costs are those of the first method over those of the second.";
