@@ -89,6 +89,7 @@ def _send(store: Mirror, experiment: str, entry: Entry, several: bool, start: in
         "mean": entry.mean,
         "std": entry.std,
         "seeds": entry.n,
+        "diverged": entry.diverged or None,
         "rank": entry.rank,
         "printed": entry.printed,
         "difference": entry.difference,
@@ -126,7 +127,9 @@ def _sum(one: float | None, other: float | None) -> float | None:
 def _links(store: Mirror, entry: Entry) -> str:
     """Return a run's description: what the number is, and a link to each of its cells."""
     spread = "" if entry.std is None else f" ± {entry.std:.4g}"
-    lines = [f"{entry.metric}: {entry.mean:.4g}{spread} over {entry.n} of {entry.asked} seeds.", ""]
+    number = f"{entry.mean:.4g}{spread}" if entry.mean is not None else "none"
+    lost = f"; {entry.diverged} diverged" if entry.diverged else ""
+    lines = [f"{entry.metric}: {number} over {entry.n} of {entry.asked} seeds{lost}.", ""]
     for key in entry.keys:
         runs = list(store.runs.get(key, {}))
         lines.append(f"- [{key}](#/experiments/{store.experiment}/runs/{runs[0]})" if runs else f"- {key}")

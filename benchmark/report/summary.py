@@ -22,6 +22,7 @@ from benchmark.config import option, tuned
 from benchmark.registry import defaults_of
 from benchmark.report.axes import text
 from benchmark.report.frame import COSTS
+from benchmark.report.table import Entry as Shown
 from benchmark.report.table import Tabulated
 
 FILE = "results.json"
@@ -99,6 +100,7 @@ class Result:
 class Entry:
     """One number of one table: `row` and `column` map an axis to its label; `rank` is that in its column.
 
+    Where runs `diverged` the rank is behind all that have none which did, and `mean` is None if no other is left.
     `difference` is ours minus `printed` where both are of the papers' scale. `cost` is the mean over its runs, None
     where unknown; `keys` are those of its runs with a record.
     """
@@ -108,7 +110,7 @@ class Entry:
     metric: str
     row: dict[str, str]
     column: dict[str, str]
-    mean: float
+    mean: float | None
     std: float | None
     n: int
     asked: int
@@ -118,6 +120,7 @@ class Entry:
     cost: dict[str, float | None]
     point: str
     keys: tuple[str, ...]
+    diverged: int = 0
 
 
 @dataclass(frozen=True)
@@ -157,13 +160,14 @@ def summarise(
 
 def _entries(table: Tabulated) -> Iterator[Entry]:
     for i, column in enumerate(table.columns):
-        means = [entry.mean for row in table.rows if (entry := row.entries[i]) and entry.mean is not None]
-        for row in table.rows:
-            entry = row.entries[i]
-            if entry is None or entry.mean is None:
-                continue
-            gains = [table.metric.better * (mean - entry.mean) for mean in means]
-            ahead = sum(gain > 0 for gain in gains) + (sum(gain == 0 for gain in gains) - 1) / 2
+        known = [
+            (row, entry, lost)
+            for row in table.rows
+            if (entry := row.entries[i]) and ((lost := _diverged(entry)) or entry.mean is not None)
+        ]
+        worth = [-math.inf if lost else table.metric.better * (entry.mean or 0.0) for _, entry, lost in known]
+        for (row, entry, lost), mine in zip(known, worth, strict=True):
+            ahead = sum(other > mine for other in worth) + (worth.count(mine) - 1) / 2
             yield Entry(
                 table.number,
                 table.title,
@@ -180,7 +184,12 @@ def _entries(table: Tabulated) -> Iterator[Entry]:
                 {name: value if math.isfinite(value) else None for name, value in entry.cost.items()},
                 entry.point,
                 tuple(run.key for run in entry.runs if run.status != "missing"),
+                lost,
             )
+
+
+def _diverged(entry: Shown) -> int:
+    return sum(run.status == "diverged" for run in entry.runs)
 
 
 def _results(point: str, runs: Sequence[tuple[Planned, Any]]) -> Iterator[Result]:

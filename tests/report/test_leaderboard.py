@@ -15,17 +15,26 @@ from benchmark.report.summary import to_json
 from benchmark.tracking import Mirror
 from benchmark.ui import serve_site
 from tests.helpers import PATIENCE
-from tests.report.made import board, cells_of, results_of, seeded
+from tests.report.made import board, cells_of, results_of, seeded, stopped
 
 
 @pytest.fixture
-def mirrored(tmp_path, empty_store):
+def lost():
+    """How many runs of the better method diverged."""
+    return 0
+
+
+@pytest.fixture
+def mirrored(tmp_path, empty_store, lost):
     """A board of two methods on one partition with three seeds each, and the store that holds it."""
     empty_store(tmp_path)
     grid = {"partition": "iid", "algorithm": ["fedavg", "fedprox"], "seed": [0, 1, 2]}
     example = board(grid, tables=[Table()])
     cells = cells_of(example)
-    results = results_of(tmp_path, seeded(cells))
+    records = seeded(cells)
+    for number in range(len(cells) - lost, len(cells)):
+        records[number] = stopped(cells[number], "diverged", "round 2: the test loss is nan")
+    results = results_of(tmp_path, records)
     build(example, cells, results, tmp_path / "pages")
     store = Mirror(results)
     store.sync()
@@ -56,6 +65,18 @@ def test_each_run_is_one_number_with_rank_cost_and_links_and_the_first_is_the_be
     assert view["orderByKey"] == "metrics.`rank`"
     assert "metrics.`mean`" in view["selectedColumns"]
     assert leaderboard.address_of(experiment.experiment_id)[1:] in experiment.tags["mlflow.note.content"]
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_row_with_runs_that_diverged_is_there_and_behind_the_others(mirrored, lost):
+    _, runs = runs_of(mirrored[0])
+    assert [run.data.tags["row"] for run in runs] == ["fedavg", "fedprox"]
+    assert [run.data.metrics["rank"] for run in runs] == [1, 2]
+    first, last = (run.data for run in runs)
+    assert "diverged" not in first.metrics
+    assert (last.metrics["diverged"], last.metrics["seeds"]) == (lost, 3 - lost)
+    assert ("mean" in last.metrics) == (lost < 3)
+    assert f"over {3 - lost} of 3 seeds; {lost} diverged." in last.tags["mlflow.note.content"]
 
 
 def test_a_board_is_written_again_only_when_a_number_changed(mirrored):
