@@ -102,9 +102,10 @@ def build(cell: Cell, data: Data) -> tuple[Method, Net, Paths]:
     method.check(setting)
     with rng.global_rng(cell.seed, "init"):
         net = method.net(cell.model.build(data.shape, len(data.classes)), setting)
-    for component in (method.calibrator, method.personaliser):
-        if component and type(net.head) is not nn.Linear:
-            raise Incompatible(f"'{component.name}' works on a linear head, not on {type(net.head).__name__}")
+    linear = [component.name for component in (method.calibrator, method.personaliser) if component]
+    linear += ["diagnostics.spaces"] if cell.diagnostics.spaces else []
+    if linear and type(net.head) is not nn.Linear:
+        raise Incompatible(f"'{linear[0]}' works on a linear head, not on {type(net.head).__name__}")
     paths = Paths.of(net, method)
     paths.check(method, cell.protocol.local_epochs)
     return method, net, paths
@@ -332,7 +333,8 @@ class Run:
         head = {path: leaf for path, leaf in self.state.params.items() if in_head(path)}
         rounds = self.meter.visits / self.cell.clients
         sent = 2 * rounds * nbytes({path: head[path] for path in head if path in self.paths.shared})
-        trained = 3 * head[WEIGHT].numel() * self.meter.images if WEIGHT in self.paths.trainable else 0
+        moved = sum(leaf.numel() for path, leaf in head.items() if leaf.ndim == 2 and path in self.paths.trainable)
+        trained = 3 * moved * self.meter.images
         return {
             "bytes_of_one_client": sent + self.meter.calibration_up / self.cell.clients,
             "flops": trained + self.meter.flops.get("calibrate", 0),

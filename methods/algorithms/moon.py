@@ -20,11 +20,11 @@ def _shuffled(leaf: Tensor) -> Tensor:
 
 
 class ProjectingHead(nn.Linear):
-    """A linear classifier [B, width] to [B, classes] that projects what it reads first."""
+    """A linear classifier that first projects the `features` [B, d] that it reads to [B, width]."""
 
-    def __init__(self, projection: nn.Module, width: int, classes: int) -> None:
+    def __init__(self, projection: nn.Module, features: int, width: int, classes: int) -> None:
         super().__init__(width, classes)
-        self.projection = projection
+        self.in_features, self.projection = features, projection
 
     def forward(self, features: Tensor) -> Tensor:
         return super().forward(self.projection(features))
@@ -76,7 +76,7 @@ class Moon(Component):
         widths = [net.head.in_features, *self.projection]
         layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())][:-1]
         if self.representation == "body":
-            return Net(net.body, ProjectingHead(nn.Sequential(*layers), widths[-1], setting.classes))
+            return Net(net.body, ProjectingHead(nn.Sequential(*layers), widths[0], widths[-1], setting.classes))
         return Net(nn.Sequential(net.body, *layers), nn.Linear(widths[-1], setting.classes))
 
     def init(
@@ -88,14 +88,10 @@ class Moon(Component):
 
     def penalty(self, step: Step) -> Tensor:
         mine = self._compared(step.features, step.params)
-        others = [
-            self._compared(features, weights)
-            for features, weights in (
-                (step.apply(step.start)[0], step.start),
-                (step.apply(step.client, {})[0], step.client),
-            )
-        ]
-        similarity = F.cosine_similarity(mine[:, None], torch.stack(others, 1), dim=2) / self.temperature  # [B, 2]
+        near = self._compared(step.apply(step.start)[0], step.start)
+        far = self._compared(step.apply(step.client, {})[0], step.client)
+        others = torch.stack([near, far], 1)  # [B, 2, d]
+        similarity = F.cosine_similarity(mine[:, None], others, dim=2) / self.temperature
         return self.mu * F.cross_entropy(similarity, torch.zeros_like(step.y))
 
     def _compared(self, features: Tensor, weights: Mapping[str, Tensor]) -> Tensor:

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import torch
 
+from benchmark.diagnostics import Diagnostics
 from benchmark.errors import Incompatible
 from methods.addons.babu import BABU
 from methods.addons.ccvr import CCVR
 from methods.addons.feddecorr import FedDecorr
 from methods.addons.ffc import FFC
 from methods.addons.spherefed import SphereFed
+from methods.addons.structured_decov import StructuredDeCov
 from methods.algorithms.fedlc import FedLC
 from methods.algorithms.fedrs import FedRS
 from methods.algorithms.fedsam import FedSAM
@@ -240,6 +242,20 @@ def test_a_penalty_sees_the_representation_before_or_after_the_projection(repres
 def test_a_head_that_projects_is_no_linear_classifier_to_calibrate_or_to_fix(addon):
     with pytest.raises(Incompatible, match=addon.name):
         start(toy_cell(Moon(representation="body"), addon))
+
+
+def test_a_head_that_projects_has_no_singular_space_to_line_up():
+    with pytest.raises(Incompatible, match=r"'diagnostics\.spaces' works on a linear head, not on ProjectingHead"):
+        start(toy_cell(Moon(representation="body"), diagnostics=Diagnostics(spaces=True)))
+
+
+def test_what_a_head_reads_and_costs_is_told_of_all_of_it():
+    """Five features of the body, projected to seven and four dimensions, three classes."""
+    body, projected = (Moon(projection=(7, 4), representation=what) for what in ("body", "projected"))
+    run = trained(toy_cell(body, StructuredDeCov(groups=5)))
+    assert run.classifier_cost()["flops"] == 3 * (5 * 7 + 7 * 4 + 4 * 3) * run.meter.images
+    with pytest.raises(Incompatible, match="cannot make 5 groups of 4 features"):
+        start(toy_cell(projected, StructuredDeCov(groups=5)))
 
 
 def test_the_projection_is_a_network_of_its_own_that_the_classifier_reads():
