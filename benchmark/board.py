@@ -192,13 +192,13 @@ def load_board(name: str) -> Board:
 
 
 FIELDS = {"title", "description", "base", "grid", "scales", "tables", "figures", "extends", "boards"}
-PIECE_FIELDS = {"base", "scales", "axes", "extends"}
+PIECE_FIELDS = {"base", "scales", "axes", "tables", "extends"}
 
 
 def read_board(path: Path) -> Board:
     """Return the board of a YAML file; raise `UserError` naming the file and what is wrong.
 
-    ``extends: NAME`` begins with the base, the scales and the named axes of ``leaderboards/pieces/NAME.yaml``,
+    ``extends: NAME`` begins with base, scales, tables and named axes of ``leaderboards/pieces/NAME.yaml``,
     ``extends: [A, B]`` with those of A and then of B, which wins where both say something. ``$name`` as the value of an
     axis is the axis of that name. ``boards: [...]`` makes it the union of other boards.
     """
@@ -218,7 +218,7 @@ def read_board(path: Path) -> Board:
         base=_with_axes(shared.base, shared.axes, path),
         grid=tuple(_with_axes(sub_grid, shared.axes, path) for sub_grid in grid or [{}]),
         scales=shared.scales,
-        tables=() if boards else _parts(Table, raw.get("tables"), f"{path}: tables") or (Table(),),
+        tables=() if boards else shared.tables or (Table(),),
         figures=_parts(Figure, raw.get("figures"), f"{path}: figures"),
         boards=tuple(map(str, boards)),
     )
@@ -231,10 +231,13 @@ class Pieces:
     base: Overrides = field(default_factory=dict)
     scales: dict[str, Scale] = field(default_factory=dict)
     axes: dict[str, Any] = field(default_factory=dict)
+    tables: tuple[Table, ...] = ()
 
     def __or__(self, later: Pieces) -> Pieces:
         scales = {name: self.scales.get(name, Scale()) | scale for name, scale in later.scales.items()}
-        return Pieces(self.base | later.base, self.scales | scales, self.axes | later.axes)
+        return Pieces(
+            self.base | later.base, self.scales | scales, self.axes | later.axes, (*self.tables, *later.tables)
+        )
 
 
 def _pieces(names: Any, asked_by: Path, above: tuple[str, ...] = ()) -> Pieces:
@@ -251,7 +254,8 @@ def _pieces(names: Any, asked_by: Path, above: tuple[str, ...] = ()) -> Pieces:
 
 
 def _piece(raw: Mapping[str, Any], path: Path) -> Pieces:
-    return Pieces(_section(raw, "base", dict, path), _scales(raw, path), _section(raw, "axes", dict, path))
+    tables = _parts(Table, raw.get("tables"), f"{path}: tables")
+    return Pieces(_section(raw, "base", dict, path), _scales(raw, path), _section(raw, "axes", dict, path), tables)
 
 
 def _mapping(path: Path, fields: set[str]) -> dict[str, Any]:

@@ -142,6 +142,15 @@ def test_of_several_pieces_the_later_one_wins_and_their_scales_add_up(folder):
     assert [(p["clients"], p["seed"]) for p in load_board("other").expand()] == [(3, 5)]
 
 
+def test_the_tables_of_pieces_come_before_those_of_a_board(folder):
+    folder("pieces/a", "tables: [{title: first}]")
+    folder("pieces/b", "tables: [{title: second}]")
+    folder("boards/mine", "extends: [a, b]\ntables: [{title: third}]")
+    folder("boards/none", "title: its own")
+    assert [table.title for table in load_board("mine").tables] == ["first", "second", "third"]
+    assert load_board("none").tables == (Table(),)
+
+
 @pytest.mark.parametrize("names", ["a", "[b]"])
 def test_a_piece_that_extends_itself_is_one_line(folder, names):
     folder("pieces/a", f"extends: {names}")
