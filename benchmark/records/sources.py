@@ -30,6 +30,8 @@ NUMBERLESS = frozenset(
 )  # fmt: skip
 FORM = "syntax:"  # of today's digests; those without it covered comments too
 SILENT = ("ctx", "kind", "type_comment")  # fields of syntax that say what other fields do
+REMARKS = frozenset(("title", "summary", "papers"))  # class attributes that pages show and no number depends on
+REMARK_MODULES = frozenset(("typing", "fedspan.benchmark.search"))  # they bring what annotations are written with
 
 
 def source_digests(cell: Cell) -> dict[str, str]:
@@ -111,17 +113,28 @@ def _form(node: Any) -> Any:
         return [_form(item) for item in node if not _is_remark(item)]
     if not issubclass(kind, ast.AST):
         return node
+    if kind is ast.Subscript and type(node.value) is ast.Name and node.value.id == "Annotated":
+        return _form(node.slice.elts[0])  # the type; what stands beside it is a search space
     form = [kind.__name__]
     for name in kind._fields:
         value = getattr(node, name, None)
+        if kind is ast.ClassDef and name == "body":
+            value = [item for item in value if not _names_a_remark(item)]
         if value is not None and value != [] and name not in SILENT:
             form += (name, _form(value))
     return form
 
 
 def _is_remark(node: Any) -> bool:
-    """Tell whether a statement is a text alone, as a docstring is."""
+    """Tell whether a statement is a text alone, as a docstring is, or imports what annotations are written with."""
+    if type(node) is ast.ImportFrom:
+        return node.module in REMARK_MODULES
     return type(node) is ast.Expr and type(node.value) is ast.Constant and type(node.value.value) is str
+
+
+def _names_a_remark(node: ast.stmt) -> bool:
+    """Tell whether a statement of a class sets an attribute that is for readers alone."""
+    return type(node) is ast.Assign and all(type(name) is ast.Name and name.id in REMARKS for name in node.targets)
 
 
 @cache

@@ -146,6 +146,33 @@ def test_every_change_of_code_changes_the_digest(before, after):
     assert digest_of([METHOD.replace(before, after)]) != digest_of([METHOD])
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("mu: float", "mu: Annotated[float, log(1e-4, 1e-1)]"),
+        ("class Mine", "from typing import Annotated\nfrom fedspan.benchmark.search import log\n\nclass Mine"),
+        ("    mu:", "    title = 'Mine'\n    mu:"),
+        ("    mu:", "    summary = 'short'\n    papers = ('doi:1',)\n    mu:"),
+    ],
+)
+def test_search_spaces_and_names_for_readers_change_no_digest(before, after):
+    assert digest_of([METHOD.replace(before, after)]) == digest_of([METHOD])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("mu: float", "mu: Annotated[int, log(1e-4, 1e-1)]"),
+        ("mu: float", "mu: Other[float, 1]"),
+        ("class Mine", "from mine import helper\n\nclass Mine"),
+        ("class Mine", "title = 1\n\nclass Mine"),
+        ("    mu:", "    title = other = 1\n    mu:"),
+    ],
+)
+def test_what_stands_where_such_remarks_stand_counts_all_the_same(before, after):
+    assert digest_of([METHOD.replace(before, after)]) != digest_of([METHOD])
+
+
 def test_where_one_source_ends_and_the_next_begins_counts():
     assert digest_of(["a = 1\nb = 2\n"]) != digest_of(["a = 1\n", "b = 2\n"])
 
