@@ -119,7 +119,7 @@ def _form(node: Any) -> Any:
     for name in kind._fields:
         value = getattr(node, name, None)
         if kind is ast.ClassDef and name == "body":
-            value = [item for item in value if not _names_a_remark(item)]
+            value = [item for item in node.body if not _names_a_remark(item)]
         if value is not None and value != [] and name not in SILENT:
             form += (name, _form(value))
     return form
