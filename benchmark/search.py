@@ -12,6 +12,8 @@ import typing
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+from fedspan.benchmark.errors import UserError
+
 DIGITS = 3  # significant ones of a value from a range: the same on every machine, and fit to be read
 
 
@@ -105,7 +107,7 @@ def fixed(why: str) -> Fixed:
 
 
 def spaces_of(cls: type[Any]) -> dict[str, Space | Fixed]:
-    """Return the spaces of a class's fields by name; raise `ValueError` for a field with several."""
+    """Return the spaces of a class's fields by name; raise `UserError` for one without meaning."""
     found: dict[str, Space | Fixed] = {}
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
         if get_origin(hint) is not Annotated:
@@ -113,9 +115,12 @@ def spaces_of(cls: type[Any]) -> dict[str, Space | Fixed]:
         kind, *marks = get_args(hint)
         spaces = [mark for mark in marks if isinstance(mark, Space | Fixed)]
         if len(spaces) > 1:
-            raise ValueError(f"{cls.__module__}.{cls.__name__}.{name} has {len(spaces)} search spaces")
+            raise UserError(f"{cls.__module__}.{cls.__name__}.{name} has {len(spaces)} search spaces; keep one")
         for space in spaces:
-            found[name] = typed(space, kind)
+            try:
+                found[name] = typed(space, kind)
+            except ValueError as error:
+                raise UserError(f"{cls.__module__}.{cls.__name__}.{name}: {error}") from None
     return found
 
 

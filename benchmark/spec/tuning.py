@@ -56,10 +56,7 @@ class Tune:
         found: dict[str, Space | Fixed] = {}
         for prefix, cls in _parts(cell):
             hints = typing.get_type_hints(cls)
-            try:
-                found |= {f"{prefix}.{name}": space for name, space in spaces_of(cls).items()}
-            except ValueError as error:
-                raise UserError(str(error)) from None
+            found |= {f"{prefix}.{name}": space for name, space in spaces_of(cls).items()}
             for setting, value in self.space.items():
                 owner, _, name = setting.rpartition(".")
                 if owner == prefix and name in defaults_of(cls):
