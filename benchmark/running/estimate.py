@@ -11,10 +11,8 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 
-from fedspan.benchmark.data.batches import DeviceData
 from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
@@ -22,7 +20,8 @@ from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.settings import How
-from fedspan.benchmark.task import Data, Partition, Split
+from fedspan.benchmark.task import Data, Partition
+from fedspan.benchmark.training.costs import shapes_alone
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.process import settle
@@ -140,8 +139,9 @@ def expected_seconds(planned: Planned, speeds: dict[str, Speed], seconds: float,
 def cost(cell: Cell, data: Data, speed: Speed, flops: int) -> float:
     """Return the seconds of a whole cell whose step does `flops`."""
     protocol = cell.protocol
-    trained = protocol.rounds * protocol.local_epochs * len(data.train) * _share(cell)
-    tested = _evaluations(cell) * len(data.test)
+    images = len(data.train) * (1 - protocol.validation)
+    trained = protocol.rounds * protocol.local_epochs * images * _share(cell)
+    tested = _evaluations(cell) * (len(data.train) - images if protocol.trial else len(data.test))
     return speed.prepare + trained * speed.trained * flops / speed.flops + tested * speed.tested
 
 
@@ -186,11 +186,8 @@ def _round(run: Run, seconds: float) -> tuple[float, float]:
 def step_flops(cell: Cell, data: Data) -> int:
     """Return the FLOPs of a cell's mean step on a whole batch, counted without computing; may raise `Incompatible`."""
     method, net, paths = assemble(cell, data)
-    meta = torch.device("meta")
-    net = net.to(meta, cell.protocol.dtype)
-    split = Split((np.arange(1),) * cell.clients)
-    device_data = DeviceData(data, split, cell.protocol, meta, cell.seed)
-    trainer = LocalTrainer(net, method, paths, device_data, Meter())
+    net = net.to("meta", cell.protocol.dtype)
+    trainer = LocalTrainer(net, method, paths, shapes_alone(cell, data, method), Meter())
     steps = trainer.step_costs(State.initial(net, method, paths))
     return sum(epochs * flops for epochs, flops, _ in steps) // sum(epochs for epochs, _, _ in steps)
 
@@ -224,7 +221,7 @@ def _probe(cell: Cell) -> Cell:
         partition=_Whole(),
         clients=1,
         participation=1.0,
-        protocol=dataclasses.replace(cell.protocol, local_epochs=1),
+        protocol=dataclasses.replace(cell.protocol, local_epochs=1, validation=0.0),
     )
     return _endless(few)
 
