@@ -132,9 +132,9 @@ COMMANDS = {
         _settings,
         "For boards that declare it (tune:). Each method has the same number of trials on each task, the first with "
         "its defaults; the highest accuracy on validation images wins. Trials are cells: they resume, and several "
-        "machines share them. tune.trials=N and the like change how a board tunes. 'fedspan run board=NAME' does the same, then "
-        "reports default and tuned methods on seeds that no trial has seen. 'fedspan plan board=NAME' estimates the "
-        "cost.",
+        "machines share them. tune.trials=N and the like change how a board tunes. 'fedspan run board=NAME' does the "
+        "same, then reports default and tuned methods on seeds that no trial has seen. 'fedspan plan board=NAME' "
+        "estimates the cost.",
     ),
     "retry": Command(
         "retry cells that failed, diverged, or ran out of memory or time",
