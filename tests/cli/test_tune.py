@@ -57,8 +57,8 @@ def test_tune_runs_the_trials_alone_and_prints_what_they_choose(fedspan, tuned, 
     }
     assert len(ran()) == 6
     for found in chosen():
-        line = rf"{found.study.method} .* {found.chosen.number} of 3 +protocol\.lr={found.study.values_of(found.chosen)['protocol.lr']}"
-        assert re.search(line, told.out)
+        rate = found.study.values_of(found.chosen)["protocol.lr"]
+        assert re.search(rf"{found.study.method} .* {found.chosen.number} of 3 +protocol\.lr={rate}", told.out)
 
 
 def test_run_tunes_and_reports_default_and_tuned_on_seeds_of_their_own(fedspan, tuned):
@@ -103,8 +103,9 @@ def test_another_method_adds_its_trials_alone(fedspan, tuned):
 def test_of_two_settings_the_one_with_the_better_validation_is_reported(fedspan, tuned, with_toys):
     """The default of this toy learns nothing: its server drops every update."""
     tuned("toy_spaced", space={"protocol.lr": [0.1]}, trials=4)
-    fedspan("run", *ASKED)
-    [found] = chosen()
+    more = ("dataset.limit=300", "model.width=8", "model.features=16", "protocol.local_epochs=5")
+    fedspan("run", *ASKED, *more)
+    [found] = chosen({setting: [int(value)] for setting, _, value in (word.partition("=") for word in more)})
     assert found.study.values_of(found.chosen)["algorithm.factor"] > 0
     assert found.accuracies[found.chosen.number] > found.accuracies[0]
     factors = {record["spec"]["algorithm"]["factor"] for record in records().values() if record["spec"]["seed"] < 100}
