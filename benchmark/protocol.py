@@ -6,12 +6,13 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
 from fedspan.benchmark.errors import require
 from fedspan.benchmark.registry import later, what_of
+from fedspan.benchmark.search import choice
 
 DTYPES = {"float32": torch.float32, "bf16": torch.float32, "float64": torch.float64}
 
@@ -34,7 +35,7 @@ class Protocol:
     rounds: int = 20
     local_epochs: int = 5
     batch_size: int = 32
-    lr: float = 0.01
+    lr: Annotated[float, choice(0.005, 0.01, 0.05, 0.1, 0.5, 0.8, 1.0, source="SphereFed 2022, App. F.2")] = 0.01
     momentum: float = 0.9
     weight_decay: float = 1e-5
     schedule: Literal["constant", "cosine", "multistep"] = "constant"

@@ -55,8 +55,19 @@ class Speed:
 
 
 def family(what: Mapping[str, Any]) -> str:
-    """Return the cost key, everything but seed and partition: cells with equal keys cost the same."""
-    return json.dumps({k: v for k, v in what.items() if k not in ("seed", "partition")}, sort_keys=True)
+    """Return the cost key: cells with equal keys cost the same.
+
+    It is everything but seed, partition, learning rate, and the methods' settings that are no whole numbers: rates and
+    coefficients do not change what is computed, as epochs and numbers of draws do.
+    """
+    kept = {k: v for k, v in what.items() if k not in ("seed", "partition")}
+    kept["protocol"] = {k: v for k, v in what["protocol"].items() if k != "lr"}
+    kept["algorithm"], *kept["addons"] = (_without_rates(part) for part in (what["algorithm"], *what["addons"]))
+    return json.dumps(kept, sort_keys=True)
+
+
+def _without_rates(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if not isinstance(value, float)}
 
 
 def workload(what: Mapping[str, Any]) -> str:
