@@ -117,14 +117,21 @@ def _tell(outcome: Record, planned: Planned, results: Results, known: bool) -> b
 
 
 def retry(arguments: argparse.Namespace) -> int:
-    """Retry cells that failed, diverged, or ran out of memory or time."""
+    """Retry cells that failed or ran out of memory or time; a diverged cell has a result and keeps it."""
     if not arguments.failed:
         raise UserError("write: fedspan retry --failed [name=value ...]")
     settings = settings_of(arguments.settings)
     for key in settings:
         if not is_how(key) or key == "board":
             raise UserError(f"a retry repeats cells unchanged, so '{key}' cannot be set; see 'fedspan run'")
-    board = again.prepare(Results(How.of(resolve(settings)).results))
+    results = Results(How.of(resolve(settings)).results)
+    if count := again.diverged(results):
+        cells = "1 diverged cell is" if count == 1 else f"{count} diverged cells are"
+        print(
+            f"{cells} not retried, a repetition diverges again; "
+            "if its sources changed, 'fedspan run' with fresh=true computes a cell anew"
+        )
+    board = again.prepare(results)
     if board is None:
         print("nothing to retry")
         return 0
