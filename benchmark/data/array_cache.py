@@ -7,7 +7,6 @@ its holder lets only one process make it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from fedspan.benchmark.errors import CorruptFile, UserError
 
@@ -76,10 +76,8 @@ def cached(cache: Path, key: str, build: Build) -> Cached:
             return _open(place)
     with _writing(place.parent):
         place.parent.mkdir(parents=True, exist_ok=True)
-        lock = open(place.parent / f"{key}.lock", "a")  # noqa: SIM115
+        lock = _acquired(FileLock(place.parent / f"{key}.lock"), key)
     with lock:
-        with _writing(place.parent):
-            _acquire(lock.fileno(), key)
         if place.is_dir():  # another process made it meanwhile, or it is damaged
             try:
                 return _open(place)
@@ -104,13 +102,13 @@ def _writing(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _acquire(lock: int, key: str) -> None:
-    """Take the lock; the operating system gives it back when its holder closes the file or dies."""
+def _acquired(lock: FileLock, key: str) -> AcquireReturnProxy:
+    """Take the lock for a with block; the operating system also releases it when its holder dies."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        return lock.acquire(blocking=False)
+    except Timeout:
         log.info("waiting for another process that makes %s", key)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        return lock.acquire()
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import http.client
 import io
 import os
@@ -11,10 +10,11 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
+from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -108,22 +108,20 @@ def download(file: PublishedFile, path: Path, report: Report = lambda done, tota
 @contextmanager
 def _alone_in(partial: Path) -> Iterator[io.FileIO]:
     """Open a partial file for appending; raise `UserError` if another process does so too."""
-    try:
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        out = partial.open("ab", buffering=0)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {partial}: {error.strerror or error}; "
-            "choose another folder with paths.data (or FEDSPAN_DATA)"
-        ) from error
-    with out:
+    lock = partial.with_name(f"{partial.name}.lock")
+    with ExitStack() as stack:
         try:
-            fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mine = os.fstat(out.fileno()).st_ino == partial.stat().st_ino  # not renamed meanwhile
-        except (BlockingIOError, FileNotFoundError):
-            mine = False
-        if not mine:
-            raise UserError(f"another process is fetching {partial.name.removesuffix(PARTIAL)}; wait for it")
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(FileLock(lock, blocking=False))
+            stack.callback(lock.unlink, missing_ok=True)  # before it is released, so that nobody else's is removed
+            out = stack.enter_context(partial.open("ab", buffering=0))
+        except Timeout:
+            raise UserError(f"another process is fetching {partial.name.removesuffix(PARTIAL)}; wait for it") from None
+        except OSError as error:
+            raise UserError(
+                f"cannot write {partial}: {error.strerror or error}; "
+                "choose another folder with paths.data (or FEDSPAN_DATA)"
+            ) from error
         yield out
 
 
