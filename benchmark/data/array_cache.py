@@ -31,7 +31,7 @@ log = logging.getLogger("fedspan")
 FORMAT = 1  # of an entry; raise it when the files change their meaning
 MANIFEST = "manifest.json"
 
-Build = Callable[[], tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]
+Maker = Callable[[], tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]
 
 _afresh: ContextVar[bool] = ContextVar("afresh", default=False)
 
@@ -60,12 +60,12 @@ class Cached:
     digest: str
 
 
-def cached(cache: Path, key: str, build: Build) -> Cached:
-    """Return the entry `key` of the folder `cache`; make it with `build` if it is absent or damaged.
+def cached(cache: Path, key: str, make: Maker) -> Cached:
+    """Return the entry `key` of the folder `cache`; call `make` if it is absent or damaged.
 
     `key` (lower case letters, digits, ``-`` and ``_``) must change with everything that changes the arrays.
-    `build` returns (arrays by name, facts that JSON can hold). Of several processes that ask together one
-    builds and the others wait. Raises `UserError` if the folder cannot be written, and what `build` raises;
+    `make` returns (arrays by name, facts that JSON can hold). Of several processes that ask together one
+    makes it and the others wait. Raises `UserError` if the folder cannot be written, and what `make` raises;
     then nothing is kept.
     """
     if not re.fullmatch(r"[a-z0-9_-]+", key):
@@ -84,7 +84,7 @@ def cached(cache: Path, key: str, build: Build) -> Cached:
             except CorruptFile as error:
                 log.warning("the decoded arrays in %s are damaged (%s); they are made again", place, error)
         with _new_folder(place) as folder:
-            arrays, facts = build()
+            arrays, facts = make()
             with _writing(place.parent):
                 _write(folder, arrays, facts)
         return _open(place)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedspan.benchmark.cli.verify import draw
+from fedspan.benchmark.cli.verify import sampled
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records import sources
 from fedspan.benchmark.records.record import digest_of
@@ -281,17 +281,17 @@ def test_a_sample_is_drawn_by_its_seed_alone_and_kept_with_what_came_of_it(fedsp
     ran = fedspan("verify", "sample=1", "sample_seed=5")
     assert "sample: 1 of 3 records of the whole results folder, drawn with sample_seed=5\n" in ran.out
     [one] = kept()
-    assert one.key == draw([path.stem for path in made], 1, 5)[0]
+    assert one.key == sampled([path.stem for path in made], 1, 5)[0]
     assert one.sample == {"size": 1, "of": 3, "sample_seed": 5, "among": "the whole results folder"}
 
 
 def test_a_sample_does_not_depend_on_the_order_and_grows_by_more_records():
     keys = [f"{number:020x}" for number in range(50)]
-    drawn = draw(keys, 5, 1)
-    assert draw(keys[::-1], 5, 1) == drawn
-    assert set(drawn) < set(draw(keys, 9, 1))
-    assert draw(keys, 5, 2) != drawn
-    assert draw(keys, 500, 1) == keys
+    drawn = sampled(keys, 5, 1)
+    assert sampled(keys[::-1], 5, 1) == drawn
+    assert set(drawn) < set(sampled(keys, 9, 1))
+    assert sampled(keys, 5, 2) != drawn
+    assert sampled(keys, 500, 1) == keys
 
 
 def test_without_a_seed_nobody_knows_beforehand_which_records_are_drawn(fedspan, made, monkeypatch):
