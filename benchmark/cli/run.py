@@ -55,12 +55,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _take_numerics(planned: Sequence[Planned], arguments: argparse.Namespace) -> None:
-    """Make this process and its workers compute with the numerics of the cells: portable if any cell needs it.
+    """Make this process and its workers compute with the numerics of the cells; raise `UserError` if they need two.
 
     torch cannot change its instructions once loaded, so the command restarts itself in a new process if necessary.
     """
     modes = {numerics_of(one.cell, How.of(one.config)) for one in planned}
-    mode = numerics.PORTABLE if numerics.PORTABLE in modes else numerics.NATIVE
+    if len(modes) > 1:
+        raise UserError(
+            "some cells of this grid are portable and others (protocol.precision=bf16) native, which needs processes "
+            "of two kinds; run them apart, or all with numerics=native"
+        )
+    [mode] = modes
     other = mode != numerics.prepared()
     numerics.switch(mode)
     if other and arguments.from_shell:

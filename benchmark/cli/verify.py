@@ -218,6 +218,9 @@ class Verdicts:
         """Return the repetition of a record, or None and say why there can be none."""
         try:
             record = exchange.read(self.results.path(key))
+        except exchange.NotInstalledHere as error:
+            self._say("not computed", key, "", [str(error)])
+            return None
         except CorruptFile as error:
             self._say("refused", key, "", [str(error)])
             return None

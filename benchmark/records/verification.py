@@ -178,6 +178,11 @@ class Badge:
         return "mixed" if self._kinds("differs") else "repeated"
 
     @property
+    def repeated_by(self) -> tuple[dict[str, Any], ...]:
+        """The sources, by digest, of each identical repetition."""
+        return tuple(one.sources for one in self.verifications if one.outcome == "identical")
+
+    @property
     def text(self) -> str:
         """A few words."""
         same, other = self._kinds("identical"), self._kinds("differs")
