@@ -234,7 +234,7 @@ def where(data: Path) -> int:
 
 
 def state(dataset: Dataset, data: Path) -> str:
-    """Return in a few words what is there of a dataset's files."""
+    """Return in a few words which of a dataset's files are present."""
     if not isinstance(dataset, Published):
         return "reads your own files (dataset.root)" if "root" in defaults_of(type(dataset)) else "built in"
     places, present = dataset.places(data), dataset.present(data)
