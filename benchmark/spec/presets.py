@@ -74,7 +74,7 @@ def _text_keys(value: Any) -> Any:
 @cache
 def default_choices() -> Mapping[str, str]:
     """Return the plugin of each kind, and the protocol, that a run has unless it says otherwise."""
-    return {group: str(name) for group, name in load_yaml(packaged("leaderboards", "defaults.yaml")).items()}
+    return {group: str(name) for group, name in load_yaml(packaged("leaderboards", "defaults", "cell.yaml")).items()}
 
 
 @dataclasses.dataclass(frozen=True)
