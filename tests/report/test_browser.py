@@ -50,7 +50,7 @@ def site_folder(tmp_path_factory):
     results = results_of(folder / "results", [*records, *seeded(small)[:24]])
     pages = folder / "pages"
     summaries = [write_report(example, grid, results, pages).summary for grid in (cells, small)]
-    partitions.draw(cells[::18], pages / site.PARTITIONS, folder)
+    partitions.draw_partitions(cells[::18], pages / site.PARTITIONS, folder)
     for path, content in site.write(pages, summaries, [("later", "A board without results")]).items():
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
