@@ -139,17 +139,17 @@ def _cut(images: Images, limit: int) -> Images:
     if limit >= len(images):
         return images
     labels = images.y.numpy()
-    turn = _turns(labels)
+    turn = turns(labels)
     if images.domain is not None:
         domains, domain = int(images.domain.max()) + 1, images.domain.numpy()
         # Classes begin with different domains, so that a small limit still reaches every domain.
-        order = np.lexsort(((domain + labels) % domains, _turns(labels * domains + domain), labels))
-        turn[order] = _turns(labels[order])
+        order = np.lexsort(((domain + labels) % domains, turns(labels * domains + domain), labels))
+        turn[order] = turns(labels[order])
     kept = torch.from_numpy(np.sort(np.lexsort((labels, turn))[:limit]))
     return images.take(kept)
 
 
-def _turns(keys: np.ndarray) -> np.ndarray:
+def turns(keys: np.ndarray) -> np.ndarray:
     """Return for each element how many equal ones come before it."""
     order = np.argsort(keys, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(keys))])

@@ -126,6 +126,16 @@ COMMANDS = {
         "Cells with a record are skipped; interrupted cells resume. fresh=true recomputes cells whose records other "
         "sources made and moves the old records to results/set_aside.",
     ),
+    "tune": Command(
+        "tune the methods of a board: run its trials, choose among them",
+        "run:tune",
+        _settings,
+        "For boards that declare it (tune:). Each method has the same number of trials on each task, the first with "
+        "its defaults; the highest accuracy on validation images wins. Trials are cells: they resume, and several "
+        "machines share them. tune.trials=N and the like change how a board tunes. 'fedspan run board=NAME' does the "
+        "same, then reports default and tuned methods on seeds that no trial has seen. 'fedspan plan board=NAME' "
+        "estimates the cost.",
+    ),
     "retry": Command(
         "retry cells that failed or ran out of memory or time",
         "run:retry",
@@ -139,6 +149,7 @@ COMMANDS = {
         "lists:show",
         _list,
         "KIND is one or more of datasets, partitions, models, algorithms, addons, protocols, boards; default: all. "
+        "'fedspan list methods [NAME ...]' shows over what the settings of methods are tuned, and by which source. "
         "'fedspan list methods --compat [name=value ...]' shows which add-on works on which algorithm, and why the "
         "others do not, for the default cell or the cell of the settings.",
     ),
@@ -275,7 +286,7 @@ def _dispatch(arguments: list[str], from_shell: bool) -> int:
             print(choices_text(), end="")
         return 0
     parsed = parser.parse_intermixed_args(_known_options(parser, words))
-    parsed.from_shell = from_shell
+    parsed.command, parsed.from_shell = name, from_shell
     _log_to_terminal()
     return command.run(parsed)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedspan.benchmark.records.model import Bytes, Provenance, Record, Scores
+from fedspan.benchmark.records.model import STAGES, TRIAL, Bytes, Provenance, Record, Scores, is_trial
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import stale
 from fedspan.benchmark.records.verification import Badge, Repeated
@@ -194,7 +194,8 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _curve(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
-    curve = record["curve"]
+    """Return the accuracy on test images by round; None for a trial, which looks at none."""
+    curve = {} if is_trial(record) else record["curve"]
     pairs = [
         (when, value)
         for when, value in zip(curve.get("round", []), curve.get("accuracy", []), strict=False)
@@ -245,9 +246,14 @@ def _figures(record: Record | None) -> dict[str, Any]:
 
 
 def _stages(record: Record) -> dict[str, Mapping[str, Any]]:
-    """Return the scores by stage, with two more: `final`, the last stage that the method has, and `cost`."""
+    """Return the scores by stage, with two more: `final`, the last stage that the method has, and `cost`.
+
+    A trial has no stage `final`: its scores are no results.
+    """
     scores: dict[str, Mapping[str, Any]] = {**record["scores"]}
-    last = next((scores[name] for name in ("personalised", "calibrated", "trained") if name in scores), None)
+    if TRIAL in scores:
+        return scores | {"cost": _cost_of(record)}
+    last = next((scores[name] for name in reversed(STAGES) if name in scores), None)
     return scores if last is None else scores | {"final": last, "cost": _cost_of(record)}
 
 
