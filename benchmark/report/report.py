@@ -31,6 +31,7 @@ from fedspan.benchmark.report.tuning import (
     Outcome,
     Reported,
     best_frame,
+    outcome_lines,
     outcomes,
     outcomes_frame,
     trials_frame,
@@ -71,7 +72,9 @@ def write_report(
     tables, drawings = _made(board, frame, reported, problems)
     runs = frame.drop_duplicates("key")
     problems.add("records", _stale(runs))
+    tuned = outcomes(selections, results)
     found = summarise(board, reported.named, frame, tables, f"{place}/", reported.tuning)
+    found = replace(found, studies=tuple(outcome_lines(tuned)))
     extras = {table.number: _extras(table, frame) for table in tables}
     contents: dict[str, bytes] = {summary.FILE: summary.to_json(found).encode()}
     for table in tables:
@@ -79,7 +82,6 @@ def write_report(
     for drawing in drawings:
         for suffix, content in figures.files(drawing).items():
             contents[f"figure-{drawing.number}.{suffix}"] = content
-    tuned = outcomes(selections, results)
     contents |= _tuning_files(tuned)
     recipe, said = _recipe(board, cells), problems.lines()
     contents["index.html"] = board_page(board, runs, tables, drawings, extras, said, root, recipe, tuned)

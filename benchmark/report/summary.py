@@ -133,7 +133,10 @@ class TableNumber:
 
 @dataclass(frozen=True)
 class Summary:
-    """One page of a board: what it is, where it is in the site, its results, and the numbers of its tables."""
+    """One page of a board: what it is, where it is in the site, its results, and the numbers of its tables.
+
+    `studies` are lines of `report.tuning.outcomes_frame`, None where a number is not known.
+    """
 
     board: str
     title: str
@@ -143,6 +146,7 @@ class Summary:
     counts: dict[str, int]
     results: tuple[Result, ...]
     entries: tuple[TableNumber, ...]
+    studies: tuple[dict[str, Any], ...] = ()
 
 
 def summarise(
@@ -323,7 +327,9 @@ def read(path: Path) -> Summary | None:
             Result(**{**one, "task": Task(**one["task"]), "lost": tuple(one["lost"])}) for one in raw.pop("results")
         )
         entries = tuple(TableNumber(**{**one, "keys": tuple(one["keys"])}) for one in raw.pop("entries"))
-        plain = {field.name: raw[field.name] for field in fields(Summary) if field.name not in ("results", "entries")}
-        return Summary(**plain, results=results, entries=entries)
+        studies = tuple(raw.pop("studies"))
+        made = ("results", "entries", "studies")
+        plain = {field.name: raw[field.name] for field in fields(Summary) if field.name not in made}
+        return Summary(**plain, results=results, entries=entries, studies=studies)
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -47,9 +47,10 @@ class Reported:
         rows: list[tuple[Planned, Planned, str]] = []
         known = {planned.cell.key: planned for planned in cells}
         for selection in selections:
-            named = [known[one.cell.key] for one in selection.study.default]
+            named = [known.pop(one.cell.key, one) for one in selection.study.default]
             rows += [(one, one, DEFAULT) for one in named]
             rows += [(one, name, TUNED) for one, name in zip(selection.tuned, named, strict=bool(selection.tuned))]
+        rows += [(one, one, DEFAULT) for one in known.values()]
         ran, names, tuning = zip(*rows, strict=True)
         return cls(ran, names, tuning)
 
@@ -302,6 +303,14 @@ def trials_frame(found: Sequence[Outcome]) -> pd.DataFrame:
 def outcomes_frame(found: Sequence[Outcome]) -> pd.DataFrame:
     """Return a row per method and task: the choice, accuracies in percent, the gain with its interval, the seconds."""
     return pd.DataFrame(_outcome_line(one) for one in found)
+
+
+def outcome_lines(found: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """Return the rows of `outcomes_frame` as JSON takes them: None for a number that is not known, or not finite."""
+    return [
+        {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in line.items()}
+        for line in map(_outcome_line, found)
+    ]
 
 
 def _outcome_line(one: Outcome) -> dict[str, Any]:

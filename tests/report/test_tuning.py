@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from fedspan.benchmark.mirror.boards import mirror
+from fedspan.benchmark.mirror.runs import Mirror
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.report import write_report
@@ -64,6 +66,7 @@ def test_tuned_cells_stand_beside_the_defaults_under_the_same_name(made):
     assert found.cells[10:15] == found.named[10:15] == tuple(cells[5:])
     assert {one.cell.protocol.lr for one in found.cells[5:10]} == {selections[0].chosen.values["protocol.lr"]}
     assert Reported.of(cells, []).tuning == ()
+    assert Reported.of(cells, selections[:1]).cells[10:] == tuple(cells[5:])
 
 
 def test_tables_have_both_rows_and_a_switch(made, tmp_path):
@@ -128,7 +131,7 @@ def test_trials_that_lack_or_diverged_are_said(made, tmp_path):
     write_report(example, cells, results, tmp_path / "pages", [select(study, results.read)])
     page = (tmp_path / "pages" / "example" / "index.html").read_text()
     assert "not chosen yet" in page
-    assert "4 trials, 2 of them not run yet, 1 diverged" in page
+    assert "4 trials took 12.0 s of one processor; 2 have not run yet; 1 diverged." in page
 
 
 def test_sensitivity_shows_each_finished_trial_where_its_value_lies_in_the_space(made):
@@ -171,3 +174,22 @@ def test_no_result_is_read_from_a_trial(made):
     frame = collect(Reported.of(cells, selections).cells, results)
     assert not set(frame["key"]) & {planned.cell.key for one in selections for planned in one.study.cells}
     assert all(math.isfinite(value) for one in outcomes(selections, results) for value in one.default.values())
+
+
+def test_mlflow_has_both_rows_and_a_run_for_each_study(made, tmp_path, empty_store, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    example, cells, _, results, selections = made
+    write_report(example, cells, results, tmp_path / "pages", selections)
+    empty_store(results.root)
+    store = Mirror(results)
+    mirror(store, tmp_path / "pages")
+    runs = store.client.search_runs([store.client.get_experiment_by_name("fedspan/example (own)").experiment_id])
+    rows = {run.data.tags["row"]: run.data.metrics["mean"] for run in runs if "mean" in run.data.metrics}
+    assert rows["fedavg, default"] == pytest.approx(45.2)
+    assert rows["fedavg, tuned"] == pytest.approx(75.4)
+    chosen = {run.data.tags["row"]: run.data for run in runs if run.data.tags["table"] == "tuning"}
+    assert set(chosen) == {one.study.method for one in selections}
+    assert chosen["fedavg"].tags["settings"].startswith("protocol.lr=")
+    assert chosen["fedavg"].metrics["validation_tuned"] == 80.0
+    assert chosen["fedavg"].metrics["gain"] == pytest.approx(30.2)
+    assert chosen["fedavg"].metrics["seconds"] == 48.0
