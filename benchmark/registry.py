@@ -162,12 +162,16 @@ def plugins(kind: str) -> Mapping[str, type[Plugin]]:
     return dict(sorted(_plugins[kind].items()))
 
 
+class UnknownPlugin(UserError):
+    """No plugin of this name is installed."""
+
+
 def find(kind: str, name: str) -> type[Plugin]:
-    """Return the class registered under `name`; raise `UserError` with a did-you-mean otherwise."""
+    """Return the class registered under `name`; raise `UnknownPlugin` with a did-you-mean otherwise."""
     known = plugins(kind)
     if name not in known:
         note = f" (its entry point is broken: {broken_entry_points[name]})" if name in broken_entry_points else ""
-        raise UserError(f"unknown {kind} '{name}'{note}{did_you_mean(str(name), known)}")
+        raise UnknownPlugin(f"unknown {kind} '{name}'{note}{did_you_mean(str(name), known)}")
     return known[name]
 
 

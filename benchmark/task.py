@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -209,7 +210,13 @@ def grouped(keys: np.ndarray, groups: int) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class Partition(Plugin):
-    """Base of the partition plugins: most override `split`, those that look beyond training labels `assign`."""
+    """Base of the partition plugins: most override `split`, those that look beyond training labels `assign`.
+
+    `skew_field` names the field, a number, that says how unequal the clients are. Pages show it even at its default,
+    and readers choose tasks by it.
+    """
+
+    skew_field: ClassVar[str] = ""
 
     def split(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Sequence[np.ndarray]:
         """Return one index array per client over `labels` [N]; raise `UserError` if it cannot be done."""

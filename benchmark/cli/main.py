@@ -83,7 +83,7 @@ def _show(parser: argparse.ArgumentParser) -> None:
 
 
 def _retry(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--failed", action="store_true", help="retry the cells without a finished run")
+    parser.add_argument("--failed", action="store_true", help="retry the cells that failed")
     _settings(parser)
 
 
@@ -137,11 +137,12 @@ COMMANDS = {
         "estimates the cost.",
     ),
     "retry": Command(
-        "retry cells that failed, diverged, or ran out of memory or time",
+        "retry cells that failed or ran out of memory or time",
         "run:retry",
         _retry,
         "Finds such cells in the results folder (paths.results), whatever their board or command. Settings may change "
-        "how they run (timeout=, device=, executor=, workers=, ...), not what they compute.",
+        "how they run (timeout=, device=, executor=, workers=, ...), not what they compute. Diverged cells keep their "
+        "records, because a repetition diverges again.",
     ),
     "list": Command(
         "list plugins, protocols and boards, with settings and sources",

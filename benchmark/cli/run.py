@@ -76,12 +76,17 @@ def tune(arguments: argparse.Namespace) -> int:
 
 
 def _take_numerics(planned: Sequence[Planned], arguments: argparse.Namespace) -> None:
-    """Make this process and its workers compute with the numerics of the cells: portable if any cell needs it.
+    """Make this process and its workers compute with the numerics of the cells; raise `UserError` if they need two.
 
     torch cannot change its instructions once loaded, so the command restarts itself in a new process if necessary.
     """
     modes = {numerics_of(one.cell, How.of(one.config)) for one in planned}
-    mode = numerics.PORTABLE if numerics.PORTABLE in modes else numerics.NATIVE
+    if len(modes) > 1:
+        raise UserError(
+            "some cells of this grid are portable and others (protocol.precision=bf16) native, which needs processes "
+            "of two kinds; run them apart, or all with numerics=native"
+        )
+    [mode] = modes
     other = mode != numerics.prepared()
     numerics.switch(mode)
     if other and arguments.from_shell:
@@ -138,14 +143,21 @@ def _tell(outcome: Record, planned: Planned, results: Results, known: bool) -> b
 
 
 def retry(arguments: argparse.Namespace) -> int:
-    """Retry cells that failed, diverged, or ran out of memory or time."""
+    """Retry cells that failed or ran out of memory or time; a diverged cell has a result and keeps it."""
     if not arguments.failed:
         raise UserError("write: fedspan retry --failed [name=value ...]")
     settings = settings_of(arguments.settings)
     for key in settings:
         if not is_how(key) or key == "board":
             raise UserError(f"a retry repeats cells unchanged, so '{key}' cannot be set; see 'fedspan run'")
-    board = again.prepare(Results(How.of(resolve(settings)).results))
+    results = Results(How.of(resolve(settings)).results)
+    if count := again.diverged(results):
+        cells = "1 diverged cell is" if count == 1 else f"{count} diverged cells are"
+        print(
+            f"{cells} not retried, a repetition diverges again; "
+            "if its sources changed, 'fedspan run' with fresh=true computes a cell anew"
+        )
+    board = again.prepare(results)
     if board is None:
         print("nothing to retry")
         return 0

@@ -37,7 +37,7 @@ class Task:
 
     dataset: str
     partition: str
-    alpha: float | None
+    skew: float | None  # of the partition's field that says how unequal the clients are
     clients: int
     participation: float
     model: str
@@ -245,11 +245,12 @@ def _stage(scores: Mapping[str, Mapping[str, Any]]) -> str:
 def task_of(planned: Planned, digest: str = "") -> Task:
     """Return the task of a cell; `digest` is that of its dataset."""
     cell = planned.cell
-    alpha = cell.partition.what().get("alpha")
+    field = cell.partition.skew_field
+    skew = float(getattr(cell.partition, field)) if field else None
     return Task(
         dataset=cell.dataset.label(),
-        partition=_partition(cell.partition.label(), alpha),
-        alpha=float(alpha) if isinstance(alpha, (int, float)) else None,
+        partition=_with_skew(cell.partition.label(), field, skew),
+        skew=skew,
         clients=cell.clients,
         participation=cell.participation,
         model=cell.model.label(),
@@ -261,12 +262,12 @@ def task_of(planned: Planned, digest: str = "") -> Task:
     )
 
 
-def _partition(label: str, alpha: Any) -> str:
-    """Return a partition's label with its alpha, which matters even where it is the default."""
-    if alpha is None or "alpha=" in label:
+def _with_skew(label: str, field: str, skew: float | None) -> str:
+    """Return a partition's label with its skew, which matters even where it is the default."""
+    if skew is None or f"{field}=" in label:
         return label
     name, _, rest = label.partition("(")
-    return f"{name}(alpha={text(alpha)}{', ' + rest if rest else ')'}"
+    return f"{name}({field}={text(skew)}{', ' + rest if rest else ')'}"
 
 
 def family_of(planned: Planned) -> str:

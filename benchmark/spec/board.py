@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedspan.benchmark.errors import UserError, did_you_mean
-from fedspan.benchmark.fields import build
+from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.spec.compose import GROUPS, resolve
 from fedspan.benchmark.spec.presets import Tuning, applies, tunings, yaml_files
 from fedspan.benchmark.spec.presets import load_yaml as load_mapping
@@ -361,7 +361,7 @@ def _tune(raw: Any, path: Path) -> Tune:
     if not isinstance(raw, dict):
         raise UserError(f"{path}: tune must be a mapping, such as {{trials: 12}}, got {raw!r}")
     try:
-        return build(Tune, raw, "tune")
+        return from_values(Tune, raw, "tune")
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
@@ -384,4 +384,4 @@ def _parts(cls: type[Any], raw: Any, where: str) -> tuple[Any, ...]:
         return ()
     if not isinstance(raw, list) or not all(isinstance(item, dict) for item in raw):
         raise UserError(f"{where} must be a list of mappings")
-    return tuple(build(cls, item, f"{where}[{i}]") for i, item in enumerate(raw))
+    return tuple(from_values(cls, item, f"{where}[{i}]") for i, item in enumerate(raw))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedspan.benchmark.errors import UserError, did_you_mean, require
-from fedspan.benchmark.fields import build, defaults_of
+from fedspan.benchmark.fields import defaults_of, from_values
 from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.search import Fixed, Space, choice, fixed, linear, log, spaces_of, typed
 from fedspan.benchmark.spec.cell import Cell
@@ -46,7 +46,7 @@ class Tune:
         if not own:
             return self
         values = {name: getattr(self, name) for name in defaults_of(Tune)}
-        return build(Tune, values | own, "tune")
+        return from_values(Tune, values | own, "tune")
 
     def space_of(self, cell: Cell) -> dict[str, Space]:
         """Return the settings of a cell that are tuned, and their spaces.

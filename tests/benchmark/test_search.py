@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.fields import build
+from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.search import Fixed, choice, fixed, linear, log, spaces_of, typed, untold
 from tests.helpers import toy
 
@@ -111,6 +111,6 @@ def test_a_range_with_broken_ends_on_whole_numbers_names_its_field():
 
 
 def test_values_of_annotated_fields_are_checked_as_before():
-    assert build(Spaced, {"mu": 1, "width": 3.0}, "algorithm") == Spaced(mu=1.0, width=3)
+    assert from_values(Spaced, {"mu": 1, "width": 3.0}, "algorithm") == Spaced(mu=1.0, width=3)
     with pytest.raises(UserError, match=r"algorithm\.width must be a whole number, got 2\.5"):
-        build(Spaced, {"width": 2.5}, "algorithm")
+        from_values(Spaced, {"width": 2.5}, "algorithm")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.fields import build
+from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.search import Space, spaces_of, untold
@@ -27,12 +27,12 @@ def test_every_space_names_its_source_and_lies_in_the_domain_of_its_field(cls):
         if isinstance(space, Space):
             assert space.source, name
             for value in space.values:
-                assert getattr(build(cls, {name: value}, cls.kind), name) == value
+                assert getattr(from_values(cls, {name: value}, cls.kind), name) == value
 
 
 def test_a_value_outside_of_the_domain_would_be_refused():
     with pytest.raises(UserError, match=r"algorithm\.mu must not be negative"):
-        build(plugins("algorithm")["fedprox"], {"mu": -1.0}, "algorithm")
+        from_values(plugins("algorithm")["fedprox"], {"mu": -1.0}, "algorithm")
 
 
 def printed():

@@ -152,7 +152,7 @@ def test_every_change_of_code_changes_the_digest(before, after):
         ("mu: float", "mu: Annotated[float, log(1e-4, 1e-1)]"),
         ("class Mine", "from typing import Annotated\nfrom fedspan.benchmark.search import log\n\nclass Mine"),
         ("    mu:", "    title = 'Mine'\n    mu:"),
-        ("    mu:", "    summary = 'short'\n    papers = ('doi:1',)\n    mu:"),
+        ("    mu:", "    summary = 'short'\n    papers = ('doi:1',)\n    skew_field = 'mu'\n    mu:"),
     ],
 )
 def test_search_spaces_and_names_for_readers_change_no_digest(before, after):
