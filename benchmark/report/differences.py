@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from itertools import compress
+from operator import eq
 from typing import Any
 
 import pandas as pd
@@ -61,17 +62,21 @@ class _References:
                     f"minus: {name} is several cells{beside}; name in rows, columns or minus what tells them apart"
                 )
             known[run.seed] = run
-        self._bare: dict[Place, list[dict[int, Any]]] = {}
-        for place, known in self._exact.items():
-            self._bare.setdefault(_names(place), []).append(known)
+        self._named: dict[Place, list[Place]] = {}
+        for place in self._exact:
+            self._named.setdefault(_names(place), []).append(place)
 
     def of(self, place: Place) -> dict[int, Any] | None:
         """Return the runs of the reference with these labels.
 
-        Where none has them, it is the only one whose plugins have the same names: a setting may be tuned for it.
+        Where none has them all, it is the one whose plugins have the same names and that has most of them, if it is
+        the only one: a setting may be tuned for a method.
         """
-        named = self._bare.get(_names(place), [])
-        return self._exact.get(place) or (named[0] if len(named) == 1 else None)
+        if place in self._exact:
+            return self._exact[place]
+        alike = {other: sum(map(eq, other, place)) for other in self._named.get(_names(place), [])}
+        nearest = [other for other, count in alike.items() if count == max(alike.values())]
+        return self._exact[nearest[0]] if len(nearest) == 1 else None
 
 
 def _names(place: Place) -> Place:
