@@ -175,7 +175,7 @@ def summarise(
         page=page,
         counts={str(status): int(count) for status, count in frame["status"].value_counts().sort_index().items()},
         results=tuple(results),
-        entries=tuple(entry for table in tables if not table.computed for entry in _entries(table)),
+        entries=tuple(entry for table in tables if table.of_runs for entry in _entries(table)),
     )
 
 
@@ -188,7 +188,7 @@ def _entries(table: Tabulated) -> Iterator[TableNumber]:
             yield TableNumber(
                 table=table.number,
                 title=table.title,
-                metric=f"{table.metric.stage}.{table.metric.name}",
+                metric=table.metric.path,
                 row=dict(zip(table.row_axes, row.labels, strict=True)),
                 column=dict(zip(table.column_axes, column, strict=True)),
                 mean=entry.mean,
