@@ -24,6 +24,10 @@ class CorruptFile(Exception):
     """A record, checkpoint or cache whose content is not what its writer wrote."""
 
 
+class LaterVersion(CorruptFile):
+    """A file that a later version of FedSpan wrote: it is good, but not for this version, and stays where it is."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` or, without a near name, the known names."""
     known = sorted(known)

@@ -60,7 +60,7 @@ def _checks(config: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
     yield True, "data folder", f"{how.data} ({'exists' if how.data.is_dir() else 'will be created'})"
     for name, cls in plugins("dataset").items():
         yield _dataset(name, cls, how.data)
-    results = Results(how.results)
+    results = Results(how.results, mends=False)
     try:
         results.check_writable()
         count = sum(1 for _ in results.records.glob("*.json"))

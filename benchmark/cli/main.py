@@ -246,6 +246,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader closed the pipe, as in: fedspan list | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a disk that fails where nothing more can be said
+        return fail(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
 
 
 def _dispatch(arguments: list[str], from_shell: bool) -> int:

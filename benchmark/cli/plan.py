@@ -28,7 +28,7 @@ def show(arguments: argparse.Namespace) -> int:
     planned = plan_grid(axes_of(arguments.settings))
     if arguments.costs:
         return _show_costs(planned)
-    results = Results(How.of(planned[0].config).results)
+    results = Results(How.of(planned[0].config).results, mends=False)
     records = {cell.cell.key: results.read(cell.cell.key) or results.failure(cell.cell.key) for cell in planned}
     missing = [cell for cell in planned if (record := records[cell.cell.key]) is None or record["status"] == "failed"]
     workers = min(How.of(planned[0].config).cells_at_a_time, max(len(missing), 1))

@@ -53,7 +53,7 @@ def serve_site(pages: Path, port: int) -> http.server.ThreadingHTTPServer:
 def show(arguments: argparse.Namespace) -> int:
     """Serve the pages and MLflow store of the settings."""
     how = How.of(resolve(settings_of(arguments.settings)))
-    return run(Results(how.results), how.pages, arguments.site_port, arguments.port)
+    return run(Results(how.results, mends=False), how.pages, arguments.site_port, arguments.port)
 
 
 def run(results: Results, pages: Path, site_port: int, mlflow_port: int) -> int:

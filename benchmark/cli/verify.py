@@ -139,7 +139,7 @@ def show(arguments: argparse.Namespace) -> int:
     """Compute the records that are asked for and compare; return the exit status."""
     asked = Asked.of(arguments.words)
     how = How.of(asked.config)
-    results = Results(how.results)
+    results = Results(how.results, mends=False)
     keys = asked.records(results)
     console, sample = Console(soft_wrap=True, highlight=False, markup=False), None
     if asked.sample is not None:

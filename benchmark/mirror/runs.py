@@ -193,7 +193,7 @@ class Mirror:
 
 def sync(results: Path) -> tuple[str, int]:
     """Mirror everything once; return (address, runs sent). Raises `Unreachable`."""
-    mirror = Mirror(Results(results))
+    mirror = Mirror(Results(results, mends=False))
     return mirror.uri, mirror.sync()
 
 
@@ -203,7 +203,7 @@ def follow(results: Path, ended: threading.Event) -> str:
     while True:
         final = ended.wait(POLL_SECONDS)
         try:
-            mirror = mirror or Mirror(Results(results))
+            mirror = mirror or Mirror(Results(results, mends=False))
             sent, trouble = sent + mirror.sync(), ""
         except Unreachable as error:
             mirror, trouble = None, str(error)

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedspan.benchmark.errors import Incompatible, UserError
+from fedspan.benchmark.records.atomic import discard
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import stale
@@ -140,7 +141,7 @@ def launch_all(launcher: Launcher, todo: Sequence[Planned], results: Results, ho
             log.warning("a worker died (%s); %s without a record will be started again", kind, _count(left))
         for cell in suspects:
             deaths[cell.cell.key] += 1
-            (results.status / f"{cell.cell.key}.json").unlink(missing_ok=True)
+            discard(results.status / f"{cell.cell.key}.json")
         if len(group) == 1 and suspects and deaths[group[0].cell.key] >= DEATHS:
             outcome = Outcome("failed", f"its worker died {DEATHS} times; is there enough memory?")
             results.write(make_record(group[0].cell, how, outcome, None))
