@@ -37,6 +37,7 @@ from fedspan.benchmark.spec.settings import How
 log = logging.getLogger("fedspan")
 
 DEATHS = 2  # times that a cell may take its worker down, the last time alone, before it counts as failed
+MIRROR_SECONDS = 2.0  # that the mirror may take at the end before it is named
 LOOK_SECONDS = 0.5  # between two looks at what other processes compute
 
 
@@ -224,13 +225,17 @@ def mirroring(how: How, console: Console) -> Iterator[None]:
         os.setpriority(os.PRIO_PROCESS, mirror.pid, 19)
     try:
         yield
-    except Stopped:  # there is no time left; the records wait for the next run
+        try:
+            said, _ = mirror.communicate(timeout=MIRROR_SECONDS)
+        except subprocess.TimeoutExpired:
+            console.print("sending records to MLflow; Ctrl-C leaves the rest to 'fedspan sync'", highlight=False)
+            said, _ = mirror.communicate()
+    except BaseException:  # the records wait for the next run
         mirror.kill()
+        mirror.wait()
         raise
-    finally:
-        said, _ = mirror.communicate()
-        if said.strip():
-            console.print(said.strip(), markup=False, soft_wrap=True)
+    if said.strip():
+        console.print(said.strip(), markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
