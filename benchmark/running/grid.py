@@ -27,7 +27,7 @@ from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import stale
 from fedspan.benchmark.running.cell_run import Outcome, make_record, run_cell
-from fedspan.benchmark.running.leases import Leases, Owner, machine
+from fedspan.benchmark.running.leases import Leases, Owner
 from fedspan.benchmark.running.progress import GridDisplay
 from fedspan.benchmark.running.signals import GRACE, Stopped
 from fedspan.benchmark.spec.overrides import override_text
@@ -37,6 +37,7 @@ from fedspan.benchmark.spec.settings import How
 log = logging.getLogger("fedspan")
 
 DEATHS = 2  # times that a cell may take its worker down, the last time alone, before it counts as failed
+STARTS = 3  # launches in a row that may end before any cell has begun: whoever dies so early has no lease
 MIRROR_SECONDS = 2.0  # that the mirror may take at the end before it is named
 LOOK_SECONDS = 0.5  # between two looks at what other processes compute
 
@@ -122,6 +123,7 @@ def launch_all(launcher: Launcher, todo: Sequence[Planned], results: Results, ho
     """
     leases = Leases(results.leases)
     deaths: Counter[str] = Counter()
+    fruitless = 0
     groups, elsewhere = [list(todo)], list[Planned]()
     while groups or elsewhere:
         if not groups:
@@ -135,7 +137,8 @@ def launch_all(launcher: Launcher, todo: Sequence[Planned], results: Results, ho
         suspects = [cell for cell in left if leases.bury(cell.cell.key)]
         busy = [cell for cell in left if leases.owner(cell.cell.key) is not None]
         rest = [cell for cell in left if cell not in suspects and cell not in busy]
-        if rest and len(rest) == len(group):
+        fruitless = fruitless + 1 if rest and len(rest) == len(group) else 0
+        if fruitless and not (trouble and fruitless < STARTS):
             raise UserError(f"the launcher started none of {_count(rest)}: {trouble or 'it returned without a result'}")
         if left and trouble:
             kind = trouble.split(":")[0]
@@ -244,7 +247,7 @@ def _passing_on(results: Results) -> Iterator[None]:
     leases = Leases(results.leases)
 
     def workers() -> list[Owner]:
-        return [owner for owner in leases.held() if (owner.machine, owner.parent) == (machine(), os.getpid())]
+        return [owner for owner in leases.held() if owner.is_child]
 
     def end(number: int, frame: FrameType | None) -> None:
         deadline = time.monotonic() + GRACE

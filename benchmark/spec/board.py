@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from fedspan.benchmark.spec.settings import SCALES, What
 Overrides = dict[str, Any]
 
 
+MOST_CELLS = 1_000_000  # of one grid
 ABLATION = "ablation"  # a mark beside settings in `base`, a sub-grid or a point of an axis; not a setting
 
 
@@ -230,6 +232,8 @@ def product(axes: Mapping[str, Any]) -> list[Overrides]:
             choices.append([dict(item) for item in value])
         else:
             choices.append([{key: item} for item in value])
+    if (cells := math.prod(map(len, choices))) > MOST_CELLS:
+        raise UserError(f"a grid of {cells:,} cells is too large; at most {MOST_CELLS:,} can be planned")
     return [{k: v for part in point for k, v in part.items()} for point in itertools.product(*choices)]
 
 

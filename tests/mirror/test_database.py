@@ -48,9 +48,10 @@ def test_an_unfinished_database_is_set_aside_and_made_again(empty, leave, monkey
 
 
 def test_a_database_appears_whole_or_not_at_all(empty, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(os, "link", lambda new, path: (_ for _ in ()).throw(KeyboardInterrupt))
-        database.prepare(empty)
+        with pytest.raises(KeyboardInterrupt):
+            database.prepare(empty)
     assert list(empty.root.iterdir()) == []
     (empty.root / f".{database.NAME}.killed.tmp").touch()
     mirror = Mirror(empty)
