@@ -43,6 +43,11 @@ def require(condition: bool, where: str, rule: str, got: Any) -> None:
         raise UserError(f"{where} {rule}, got {got!r}")
 
 
+def plain(text: str) -> str:
+    """Return a text of anybody's in which nothing is a command to a terminal: such characters stand as their codes."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
 def is_number(value: object) -> bool:
     """Tell whether a value of a file is a finite number; text may hold integers that are larger than any float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from fedspan import __version__
-from fedspan.benchmark.errors import UserError, did_you_mean
+from fedspan.benchmark.errors import UserError, did_you_mean, plain
 from fedspan.benchmark.running.signals import Stopped
 
 SETTINGS = "name=value"
@@ -320,7 +320,7 @@ def whole_parser() -> argparse.ArgumentParser:
 
 def fail(message: str, status: int = 2) -> int:
     """Print one line to standard error; return the exit status."""
-    print(f"fedspan: {message}", file=sys.stderr)
+    print(f"fedspan: {plain(message)}", file=sys.stderr)
     return status
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedspan.benchmark.errors import CorruptFile, UserError
+from fedspan.benchmark.errors import CorruptFile, UserError, did_you_mean
 from fedspan.benchmark.records.atomic import discard
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.report import site
@@ -35,6 +35,9 @@ def show(arguments: argparse.Namespace) -> int:
     axes = axes_of(arguments.settings)
     named = [str(name) for name in axes.pop("board", [])]
     config = resolve({key: values[0] for key, values in axes.items() if key.split(".")[0] in ("paths", "scale")})
+    for scale in axes.get("scale", []):
+        if scale not in SCALES:
+            raise UserError(f"unknown scale '{scale}'{did_you_mean(str(scale), SCALES)}")
     results, pages = Results(How.of(config).results, mends=False), Path(config["paths"]["pages"])
     status, built = 0, []
     for name in named or sorted(yaml_files("boards")):

@@ -21,7 +21,7 @@ from hydra.plugins.launcher import Launcher
 from rich.console import Console
 from rich.table import Table
 
-from fedspan.benchmark.errors import Incompatible, UserError
+from fedspan.benchmark.errors import Incompatible, UserError, plain
 from fedspan.benchmark.records.atomic import discard
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
@@ -211,7 +211,7 @@ def summarise(
             reasons.setdefault((record["status"], record["reason"] or ""), []).append(labels[record["key"]])
     for (status, reason), cells in sorted(reasons.items()):
         more = f" and {len(cells) - 1} more" if cells[1:] else ""
-        print(f"{status}: {cells[0]}{more}: {reason}", file=sys.stderr if status == "failed" else sys.stdout)
+        print(plain(f"{status}: {cells[0]}{more}: {reason}"), file=sys.stderr if status == "failed" else sys.stdout)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from fedspan.benchmark.errors import plain
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.cell_run import CellProgress
 from fedspan.benchmark.spec.plan import Planned
@@ -151,7 +152,7 @@ def describe(record: Mapping[str, Any]) -> str:
         accuracy = scores.get("client_accuracy")
     if record.get("status") == "done" and accuracy is not None:
         return f"{accuracy:6.2f} %"
-    return f"{record.get('status')}: {record.get('reason')}"
+    return plain(f"{record.get('status')}: {record.get('reason')}")
 
 
 def where(status: dict[str, Any]) -> tuple[str, str, str]:

@@ -72,9 +72,8 @@ def axes_of(arguments: Iterable[str]) -> dict[str, list[Any]]:
 def _values(override: Override) -> list[Any]:
     if isinstance(override.value(), Glob) or (override.is_sweep_override() and not override.is_discrete_sweep()):
         raise UserError(f"'{override.input_line}': only lists of values and range(...) can be swept")
-    values = (
-        list(islice(override.sweep_iterator(), MOST_VALUES + 1)) if override.is_sweep_override() else [override.value()]
-    )
+    swept = override.is_sweep_override()
+    values = list(islice(override.sweep_iterator(), MOST_VALUES + 1)) if swept else [override.value()]
     if len(values) > MOST_VALUES:
         raise UserError(f"'{override.input_line}': at most {MOST_VALUES:,} values can be swept")
     if any(isinstance(value, dict) for value in values):
