@@ -5,6 +5,7 @@ Whoever starts it holds the other end of the input, so that nothing is left even
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -21,10 +22,8 @@ def run(command: Sequence[str]) -> int:
 
     def end(*_: object) -> None:
         _signal(child.pid, signal.SIGTERM)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            pass
         _signal(child.pid, signal.SIGKILL)
 
     def read() -> None:
@@ -41,10 +40,8 @@ def run(command: Sequence[str]) -> int:
 
 
 def _signal(group: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
-    except ProcessLookupError:
-        pass
 
 
 if __name__ == "__main__":

@@ -96,9 +96,19 @@ def _validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="*", metavar="FILE|FOLDER")
 
 
+def _port(text: str) -> int:
+    """Return a port's number; 0 lets the system choose."""
+    if not 0 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"a port lies in 0..65535, got {text}")
+    return int(text)
+
+
+_port.__name__ = "int"  # as argparse names what is no number
+
+
 def _ui(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=int, default=5000, help="MLflow's port (5000)")
-    parser.add_argument("--site-port", type=int, default=8000, help="the site's port (8000)")
+    parser.add_argument("--port", type=_port, default=5000, help="MLflow's port (5000)")
+    parser.add_argument("--site-port", type=_port, default=8000, help="the site's port (8000)")
     _settings(parser)
 
 

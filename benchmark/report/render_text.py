@@ -98,14 +98,12 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return lines as CSV in which no text begins like a formula, which spreadsheets would compute."""
-    plain = [
-        {
-            name: f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
-            for name, value in line.items()
-        }
-        for line in lines
-    ]
-    return pd.DataFrame(plain).to_csv(index=False, lineterminator="\n")
+    inert = [{name: _inert(value) for name, value in line.items()} for line in lines]
+    return pd.DataFrame(inert).to_csv(index=False, lineterminator="\n")
+
+
+def _inert(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def to_csv(table: Tabulated) -> str:

@@ -31,7 +31,7 @@ def checked(path: Path) -> str:
             raise ValueError(f"line {line} brings it to more than {MOST_VALUES} values")
 
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        line = event.start_mark.line + 1
+        line = event.start_mark.line + 1 if event.start_mark else 0
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in sizes:
                 raise ValueError(f"line {line} repeats *{event.anchor}, which is not complete there")
