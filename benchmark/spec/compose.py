@@ -180,19 +180,22 @@ def make_cell(config: Mapping[str, Any]) -> Cell:
         plain["addons"] = [plain["addons"]]
     what = build(What, plain, "")
     addons = [plugin("addon", {"name": name, **config["addon"].get(name, {})}, f"addon.{name}") for name in what.addons]
-    return Cell(
-        dataset=plugin("dataset", config["dataset"], "dataset"),
-        partition=plugin("partition", config["partition"], "partition"),
-        clients=what.clients,
-        participation=what.participation,
-        model=plugin("model", config["model"], "model"),
-        algorithm=plugin("algorithm", config["algorithm"], "algorithm"),
-        addons=tuple(addons),
-        protocol=build(Protocol, config["protocol"], "protocol"),
-        seed=what.seed,
-        scale=what.scale,
-        diagnostics=build(Diagnostics, config["diagnostics"], "diagnostics"),
-    )
+    try:
+        return Cell(
+            dataset=plugin("dataset", config["dataset"], "dataset"),
+            partition=plugin("partition", config["partition"], "partition"),
+            clients=what.clients,
+            participation=what.participation,
+            model=plugin("model", config["model"], "model"),
+            algorithm=plugin("algorithm", config["algorithm"], "algorithm"),
+            addons=tuple(addons),
+            protocol=build(Protocol, config["protocol"], "protocol"),
+            seed=what.seed,
+            scale=what.scale,
+            diagnostics=build(Diagnostics, config["diagnostics"], "diagnostics"),
+        )
+    except OSError as error:  # a place that no file system can have
+        raise UserError(f"cannot read {str(error.filename)[:60]}: {error.strerror or error}") from None
 
 
 def tuned(overrides: Mapping[str, Any]) -> dict[str, Any]:
