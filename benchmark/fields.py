@@ -34,7 +34,7 @@ LARGEST_INT = 2**63 - 1  # that every file format here can hold
 LONGEST_TEXT = 1000
 
 
-def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+def from_values(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """Make `cls` from plain values: unknown fields, wrong types and non-finite numbers raise `UserError`.
 
     `where` is the override prefix that the message names, as ``algorithm`` in ``algorithm.mu``.

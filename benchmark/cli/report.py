@@ -14,7 +14,7 @@ from fedspan.benchmark.records.atomic import discard
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.report import site
 from fedspan.benchmark.report.frame import point_of
-from fedspan.benchmark.report.partitions import draw
+from fedspan.benchmark.report.partitions import draw_partitions
 from fedspan.benchmark.report.report import Report, put, write_report
 from fedspan.benchmark.report.summary import FILE, Summary, read
 from fedspan.benchmark.spec.board import Board, load_board
@@ -49,7 +49,7 @@ def show(arguments: argparse.Namespace) -> int:
                 built.append(made)
                 status = max(status, 0 if made.whole else 2)
                 done = {result.point for result in made.summary.results}
-                draw(_one_of_each(cells, done), pages / site.PARTITIONS, How.of(cells[0].config).data)
+                draw_partitions(_one_of_each(cells, done), pages / site.PARTITIONS, How.of(cells[0].config).data)
         except UserError as error:
             if named:
                 raise

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from fedspan.benchmark.errors import CorruptFile, is_number, plain
 from fedspan.benchmark.records.atomic import read_json
-from fedspan.benchmark.records.model import Count, Number, Percent
+from fedspan.benchmark.records.model import TRIAL, Count, Number, Percent, headline
 from fedspan.benchmark.records.record import LIMIT_BYTES
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.cell_run import CellProgress
@@ -174,14 +174,11 @@ class GridDisplay:
 
 def describe(record: Mapping[str, Any]) -> str:
     """Return a record's outcome in a few words."""
-    scores = record.get("scores", {}).get("trained")
-    accuracy = None
-    if isinstance(scores, dict):
-        accuracy = scores.get("accuracy")
-        if accuracy is None:  # methods without one global model
-            accuracy = scores.get("client_accuracy")
-    if record.get("status") == "done" and is_number(accuracy):
-        return f"{accuracy:6.2f} %"
+    scores = record.get("scores", {})
+    if record.get("status") == "done" and isinstance(scores.get(TRIAL, scores.get("trained")), dict):
+        accuracy = headline(record)
+        if is_number(accuracy):
+            return f"{accuracy:6.2f} %" + (" of held-out images" if TRIAL in scores else "")
     return plain(f"{record.get('status')}: {record.get('reason')}")
 
 

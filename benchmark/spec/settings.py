@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedspan.benchmark.errors import UserError, did_you_mean, require
-from fedspan.benchmark.fields import build, defaults_of
+from fedspan.benchmark.fields import defaults_of, from_values
 from fedspan.benchmark.places import data_root
 
 SCALES = ("paper", "own", "small", "smoke")
@@ -80,7 +80,7 @@ class How:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> How:
         """Return the checked settings of a configuration; raise `UserError`."""
-        return build(cls, {name: _at(config, setting) for name, setting in _SETTINGS.items()}, "")
+        return from_values(cls, {name: _at(config, setting) for name, setting in _SETTINGS.items()}, "")
 
     @property
     def cells_at_a_time(self) -> int:
