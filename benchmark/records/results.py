@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -111,7 +112,7 @@ class Results:
     def check_free(self, key: str) -> None:
         """Raise `UserError` if a cell has a record that was passed over: it must not be replaced."""
         path = self.path(key)
-        if path in self.passed_over and path.exists():
+        if path in self.passed_over and os.path.lexists(path):
             raise UserError(f"{path} cannot be used ({self.passed_over[path]}) and is not replaced; move it away")
 
     def failure(self, key: str) -> Record | None:
