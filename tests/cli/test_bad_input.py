@@ -12,7 +12,7 @@ from tests.cli.conftest import ONE, QUICK, ROOT, failures, records
 
 MISTAKES = {
     # names
-    "": "name a command: run, retry, list,",
+    "": "name a command: run, tune, retry, list,",
     "rum": "unknown command 'rum'; did you mean 'run'?",
     "run algorithm=fedproxx": "unknown algorithm 'fedproxx'; did you mean 'fedprox'?",
     "run -m algorithm=fedavg,fedproxx": "unknown algorithm 'fedproxx'; did you mean 'fedprox'?",
