@@ -83,18 +83,9 @@ class Figure:
     """
 
     kind: Literal[
-        "accuracy",
-        "spectrum",
-        "local_spectrum",
-        "gap",
-        "sweep",
-        "bars",
-        "penalty",
-        "shares",
-        "spaces",
-        "sphere",
-        "tsne",
-    ] = "accuracy"
+        "accuracy", "spectrum", "local_spectrum", "gap", "sweep", "bars",
+        "penalty", "shares", "spaces", "sphere", "tsne",
+    ] = "accuracy"  # fmt: skip
     title: str = ""
     rows: tuple[str, ...] = ("method",)
     columns: tuple[str, ...] = ("partition",)
