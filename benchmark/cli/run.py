@@ -23,7 +23,7 @@ from fedspan.benchmark.running import retry as again
 from fedspan.benchmark.running.grid import refresh, run_grid
 from fedspan.benchmark.running.hydra_jobs import make_launcher
 from fedspan.benchmark.running.job import run_job
-from fedspan.benchmark.running.launchers import launcher_words
+from fedspan.benchmark.running.launchers import check_launcher, launcher_words
 from fedspan.benchmark.running.leases import Busy
 from fedspan.benchmark.running.progress import describe
 from fedspan.benchmark.spec.compose import by_hydra, plain, resolve, words_of
@@ -54,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     how = How.of(planned[0].config)
     if how.executor not in EXECUTORS:
         raise UserError(f"unknown executor '{how.executor}'{did_you_mean(how.executor, EXECUTORS)}")
+    check_launcher(how)
     _take_numerics([*planned, *trials], arguments)
     if not grid:
         return _run_one(planned[0], how)
