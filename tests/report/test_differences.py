@@ -102,6 +102,14 @@ def test_a_cell_whose_plugin_is_tuned_is_measured_against_the_plugin_of_that_nam
         make(cells=both)
 
 
+def test_among_such_references_the_one_on_the_same_task_is_taken(make):
+    task = {"partition": "dirichlet", "partition.alpha": [0.1, 0.5], "algorithm": "fedprox", "seed": [0]}
+    tuned = {"addons": [["feddecorr"]], "algorithm.mu": 0.5}
+    plain = {"addons": [[]], "algorithm.mu": 0.1}
+    cells = cells_of(board(task | tuned, task | plain))
+    assert numbers(make(cells=cells)) == {("fedprox(mu=0.5)", "feddecorr"): [2.0, 2.0]}
+
+
 def test_differences_are_signed_and_neither_ranked_nor_costed_nor_told_to_other_pages(make, tmp_path):
     cells = cells_of(board(GRID))
     table = make(Table(minus={"partition": "iid"}))
@@ -140,6 +148,12 @@ def test_the_difference_that_is_printed_to_this_reference_stands_beside_ours(mak
     assert [text for _, text in table.notes] == ([note] if note else [])
     assert table.rows[1].entries[0].printed is None
     assert "where no difference is printed, that of the printed values" in table.caption
+
+
+def test_a_difference_of_printed_values_has_the_root_of_both_variances_summed(make):
+    printed = PLAIN.replace("70.0,", "70.0,3.0") + MORE.replace("74.5,,DELTA", "74.5,4.0,,")
+    table = make(Table(**vars(GAIN) | {"printed": ("mine/1",)}), numbers=printed)
+    assert table.rows[0].entries[0].printed.printed.std == 5.0
 
 
 def test_a_relative_difference_is_printed_in_percent(make):
