@@ -67,7 +67,7 @@ def run_grid(planned: Sequence[Planned], launcher: Launcher) -> list[Record | No
     results.sweep()
     records = [results.read(cell.cell.key) or results.failure(cell.cell.key) for cell in planned]
     found = [record for record in records if record is not None]
-    summarise(console, planned, found, {cell.cell.key for cell in todo}, time.monotonic() - started)
+    summarise(console, planned, found, {cell.cell.key for cell in todo}, time.monotonic() - started, how)
     return records
 
 
@@ -187,9 +187,9 @@ def _has_outcome(planned: Planned, results: Results) -> bool:
 
 
 def summarise(
-    console: Console, planned: Sequence[Planned], records: Sequence[Record], ran: set[str], seconds: float
+    console: Console, planned: Sequence[Planned], records: Sequence[Record], ran: set[str], seconds: float, how: How
 ) -> None:
-    """Print how many cells ended how, and the reasons; those of failures go to standard error."""
+    """Print how many cells ended how, and the reasons; those of failures, with their files, go to standard error."""
     table = Table("outcome", "cells", "of them now", title=f"grid finished in {seconds:.0f} s", title_justify="left")
     for status in ("done", "skipped", "diverged", "failed"):
         keys = [record["key"] for record in records if record["status"] == status]
@@ -200,13 +200,26 @@ def summarise(
         table.add_row("without outcome", str(lost), str(lost))
     console.print(table)
     labels = {cell.cell.key: cell.cell.label for cell in planned}
-    reasons: dict[tuple[str, str], list[str]] = {}
+    reasons: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         if record["status"] != "done":
-            reasons.setdefault((record["status"], record["reason"] or ""), []).append(labels[record["key"]])
-    for (status, reason), cells in sorted(reasons.items()):
-        more = f" and {len(cells) - 1} more" if cells[1:] else ""
-        print(f"{status}: {cells[0]}{more}: {reason}", file=sys.stderr if status == "failed" else sys.stdout)
+            reasons.setdefault((record["status"], record["reason"] or ""), []).append(record)
+    for (status, reason), ended in sorted(reasons.items(), key=lambda found: found[0]):
+        first, more = ended[0], f" and {len(ended) - 1} more" if ended[1:] else ""
+        line = f"{status}: {labels[first['key']]}{more}: {reason}"
+        if status == "failed":
+            print(f"{line} ({failure_text(first, how)}", file=sys.stderr)
+        else:
+            print(line)
+
+
+def failure_text(failure: Record, how: How) -> str:
+    """Return the end of a line about a failed cell: its file and, with ``traceback=true``, the lines after it."""
+    path = Results(how.results).failures / f"{failure['key']}.json"
+    found = failure.get("traceback", "")
+    if how.traceback and found:
+        return f"kept in {path})\n{found.rstrip()}"
+    return f"kept in {path}{'; traceback=true shows where in the code' if found else ''})"
 
 
 @contextlib.contextmanager

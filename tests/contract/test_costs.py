@@ -7,8 +7,9 @@ from fedspan.benchmark.task import Partition
 from fedspan.benchmark.training.costs import costs
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.training.traffic import classifier_cost
-from tests.contract.test_components import cell_of, every_net, every_stack
-from tests.helpers import CLASSES, Blobs, toy, trained
+
+from ..helpers import CLASSES, Blobs, toy, trained
+from .test_components import cell_of, every_net, every_stack
 
 CLIENTS, BATCH = 4, 6
 
