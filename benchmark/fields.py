@@ -29,7 +29,7 @@ def defaults_of(cls: type[Any]) -> dict[str, Any]:
 T = TypeVar("T")
 
 
-def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+def from_values(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """Make `cls` from plain values: unknown fields, wrong types and non-finite numbers raise `UserError`.
 
     `where` is the override prefix that the message names, as ``algorithm`` in ``algorithm.mu``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from torch import Tensor
 from fedspan.benchmark.component import Component
 from fedspan.benchmark.errors import require
 from fedspan.benchmark.net import one_hot
+from fedspan.benchmark.search import fixed, log
 from fedspan.benchmark.sgd import SGD
 from fedspan.benchmark.tree import Tree
 
@@ -67,10 +68,10 @@ def _with_head(params: Mapping[str, Tensor], weight: Tensor) -> Tree:
 class HeadTraining(Component):
     """Base of components that train the head further by SGD on given features, after training."""
 
-    epochs: int = 10
-    lr: float = 0.01
-    momentum: float = 0.9
-    batch_size: int = 64
+    epochs: Annotated[int, fixed("it sets the compute")] = 10
+    lr: Annotated[float, log(1e-5, 1e-1, source="ours, from the 1e-5 of SphereFed 2022, Table 16, upwards")] = 0.01
+    momentum: Annotated[float, fixed("that of the protocols")] = 0.9
+    batch_size: Annotated[int, fixed("it sets the compute")] = 64
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
 from fedspan.benchmark.errors import require
+from fedspan.benchmark.registry import later, what_of
+from fedspan.benchmark.search import choice
 
 DTYPES = {"float32": torch.float32, "bf16": torch.float32, "float64": torch.float64}
 
@@ -24,12 +27,15 @@ class Protocol:
     bf16 is autocast with float32 weights. `last_batch: keep` trains on the short last batch of an epoch, as
     the papers do. The SGD momentum buffers restart every round. `eval_every` counts rounds; the last round
     is always evaluated.
+
+    `validation` > 0 makes the cell a trial: each client holds out that share of its training images, and all scores
+    are of these (`data.held_out`). Test images take part in nothing.
     """
 
     rounds: int = 20
     local_epochs: int = 5
     batch_size: int = 32
-    lr: float = 0.01
+    lr: Annotated[float, choice(0.005, 0.01, 0.05, 0.1, 0.5, 0.8, 1.0, source="SphereFed 2022, App. F.2")] = 0.01
     momentum: float = 0.9
     weight_decay: float = 1e-5
     schedule: Literal["constant", "cosine", "multistep"] = "constant"
@@ -39,6 +45,7 @@ class Protocol:
     precision: Literal["float32", "bf16", "float64"] = "float32"
     last_batch: Literal["keep", "drop"] = "keep"
     eval_every: int = 1
+    validation: float = later(0.0)
 
     def __post_init__(self) -> None:
         for name in ("rounds", "local_epochs", "batch_size", "eval_every"):
@@ -46,7 +53,7 @@ class Protocol:
         require(self.lr > 0, "protocol.lr", "must be positive", self.lr)
         require(0 <= self.momentum < 1, "protocol.momentum", "must lie in [0, 1)", self.momentum)
         require(self.weight_decay >= 0, "protocol.weight_decay", "must not be negative", self.weight_decay)
-
+        require(0 <= self.validation < 1, "protocol.validation", "must lie in [0, 1); 0 is no trial", self.validation)
         require(self.factor > 0, "protocol.factor", "must be positive", self.factor)
         rising = all(a < b for a, b in pairwise((0, *self.milestones)))
         require(rising, "protocol.milestones", "must be rising rounds from 1 on", list(self.milestones))
@@ -63,6 +70,19 @@ class Protocol:
         if self.schedule == "multistep":
             return self.lr * self.factor ** sum(round >= milestone for milestone in self.milestones)
         return self.lr
+
+    @property
+    def trial(self) -> bool:
+        """Whether scores are of held-out training images."""
+        return self.validation > 0
+
+    def what(self) -> dict[str, Any]:
+        """Return the settings that enter a key."""
+        return what_of(self)
+
+    def settings(self) -> dict[str, Any]:
+        """Return all settings."""
+        return dataclasses.asdict(self)
 
     @property
     def dtype(self) -> torch.dtype:

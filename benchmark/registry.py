@@ -45,13 +45,7 @@ class Plugin:
 
     def what(self) -> dict[str, Any]:
         """Return all that identifies this plugin in a record: name, version and every field that changes results."""
-        values = {
-            field.name: value
-            for field in dataclasses.fields(typing.cast(Any, self))
-            for value in [getattr(self, field.name)]
-            if not field.metadata.get("how") and not (field.metadata.get("later") and value == field.default)
-        }
-        return {"name": self.name, "version": self.version, **values}
+        return {"name": self.name, "version": self.version, **what_of(self)}
 
     def settings(self) -> dict[str, Any]:
         """Return what `what` does, and also the fields declared as `later` that have their default."""
@@ -68,6 +62,16 @@ class Plugin:
         return f"{self.name}({', '.join(changed)})" if changed else self.name
 
 
+def what_of(settings: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that enter a key: none of `how`, of `later` those that differ from defaults."""
+    return {
+        field.name: value
+        for field in dataclasses.fields(settings)
+        for value in [getattr(settings, field.name)]
+        if not field.metadata.get("how") and not (field.metadata.get("later") and value == field.default)
+    }
+
+
 P = TypeVar("P", bound=Plugin)
 
 
@@ -77,9 +81,9 @@ def how(default: Any) -> Any:
 
 
 def later(default: Any) -> Any:
-    """Declare a field that a published plugin got afterwards: records made before stay valid and keep their keys.
+    """Declare a field that a published plugin, or the protocol, got afterwards: earlier records keep their keys.
 
-    The default must mean what the plugin did without the field; while a cell has it, its key does not know the field.
+    The default must mean what happened without the field; while a cell has it, its key does not know the field.
     """
     return dataclasses.field(default=default, metadata={"later": True})
 
@@ -158,19 +162,23 @@ def plugins(kind: str) -> Mapping[str, type[Plugin]]:
     return dict(sorted(_plugins[kind].items()))
 
 
+class UnknownPlugin(UserError):
+    """No plugin of this name is installed."""
+
+
 def find(kind: str, name: str) -> type[Plugin]:
-    """Return the class registered under `name`; raise `UserError` that says what is near, or what is wrong with it."""
+    """Return the class registered under `name`; raise `UnknownPlugin`, which says what is near or what is broken."""
     known = plugins(kind)
     if name in known:
         return known[name]
     if here := [one for one in broken if name in one.names]:
-        raise UserError(f"unknown {kind} '{name}' ({here[0].text})")
+        raise UnknownPlugin(f"unknown {kind} '{name}' ({here[0].text})")
     if other := next((other for other in KINDS if name in _plugins[other]), None):
         setting = f"addons=[{name}]" if other == "addon" else f"{other}={name}"
-        raise UserError(f"'{name}' is no {kind}, it is {_ARTICLE.get(other, 'a')} {other}; write {setting}")
+        raise UnknownPlugin(f"'{name}' is no {kind}, it is {_ARTICLE.get(other, 'a')} {other}; write {setting}")
     near = did_you_mean(str(name), known)
     where = discovery.where(PLUGIN_PACKAGES, _files.values())
-    raise UserError(f"unknown {kind} '{name}'{near}{'' if near.endswith('?') else '.'} {where}")
+    raise UnknownPlugin(f"unknown {kind} '{name}'{near}{'' if near.endswith('?') else '.'} {where}")
 
 
 def all_plugins() -> Iterator[type[Plugin]]:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -138,17 +139,17 @@ def _cut(images: Images, limit: int) -> Images:
     if limit >= len(images):
         return images
     labels = images.y.numpy()
-    turn = _turns(labels)
+    turn = turns(labels)
     if images.domain is not None:
         domains, domain = int(images.domain.max()) + 1, images.domain.numpy()
         # Classes begin with different domains, so that a small limit still reaches every domain.
-        order = np.lexsort(((domain + labels) % domains, _turns(labels * domains + domain), labels))
-        turn[order] = _turns(labels[order])
+        order = np.lexsort(((domain + labels) % domains, turns(labels * domains + domain), labels))
+        turn[order] = turns(labels[order])
     kept = torch.from_numpy(np.sort(np.lexsort((labels, turn))[:limit]))
     return images.take(kept)
 
 
-def _turns(keys: np.ndarray) -> np.ndarray:
+def turns(keys: np.ndarray) -> np.ndarray:
     """Return for each element how many equal ones come before it."""
     order = np.argsort(keys, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(keys))])
@@ -209,7 +210,13 @@ def grouped(keys: np.ndarray, groups: int) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class Partition(Plugin):
-    """Base of the partition plugins: most override `split`, those that look beyond training labels `assign`."""
+    """Base of the partition plugins: most override `split`, those that look beyond training labels `assign`.
+
+    `skew_field` names the field, a number, that says how unequal the clients are. Pages show it even at its default,
+    and readers choose tasks by it.
+    """
+
+    skew_field: ClassVar[str] = ""
 
     def split(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Sequence[np.ndarray]:
         """Return one index array per client over `labels` [N]; raise `UserError` if it cannot be done."""

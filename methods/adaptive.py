@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from fedspan.benchmark.component import Aggregate, Component
 from fedspan.benchmark.errors import require
+from fedspan.benchmark.search import fixed, log
 from fedspan.benchmark.tree import Tree, prefixed, root, tree_map, under, zeros
 
 
@@ -20,9 +22,9 @@ class Adaptive(Component):
     BatchNorm's running statistics too; here they are averaged.
     """
 
-    lr: float = 0.01
-    beta1: float = 0.9
-    tau: float = 1e-3
+    lr: Annotated[float, log(1e-3, 1.0, source="the paper tunes it for every task; the range is ours")] = 0.01
+    beta1: Annotated[float, fixed("0.9 in later comparisons")] = 0.9
+    tau: Annotated[float, log(1e-5, 1e-1, source="the paper tunes it for every task; the range is ours")] = 1e-3
 
     def __post_init__(self) -> None:
         require(self.lr > 0, "algorithm.lr", "must be positive", self.lr)

@@ -1,10 +1,12 @@
-"""No module is too long to be read in one go, and no function too long to be seen at once."""
+"""No module is too long to be read in one go, no function too long to be seen at once; the engine knows no plugin."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from fedspan.benchmark.registry import KINDS, plugins
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("benchmark", "methods", "tasks")
@@ -49,3 +51,17 @@ def test_functions_inside_classes_and_other_functions_are_measured_too():
     inner = "        def inner():\n" + "            pass\n" * FUNCTION_LINES
     names = [name for name, _ in long_functions(f"class Outer:\n    async def method():\n{inner}")]
     assert sorted(names) == ["inner", "method"]
+
+
+def test_the_engine_names_no_plugin():
+    """The command line alone has examples; `domain` and `digits` are words of the field too."""
+    names = {name for kind in KINDS for name in plugins(kind)} - {"domain", "digits"}
+    named = {
+        f"{path}:{node.lineno}: {node.value}"
+        for path, source in sources()
+        if path.startswith("benchmark/") and not path.startswith("benchmark/cli/")
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names
+    }
+    assert len(names) > 40, "the plugins were not found"
+    assert named == set()

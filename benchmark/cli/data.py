@@ -7,7 +7,7 @@ import argparse
 from fedspan.benchmark.data.download import fetch, verify, where
 from fedspan.benchmark.data.published import Published
 from fedspan.benchmark.errors import UserError, did_you_mean
-from fedspan.benchmark.fields import build
+from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.registry import find, plugins
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import settings_of
@@ -37,7 +37,7 @@ def manage(arguments: argparse.Namespace) -> int:
         find("dataset", name)
         config = resolve({**settings, "dataset": name})
         values = {key: value for key, value in config["dataset"].items() if key != "name"}
-        dataset = build(find("dataset", name), values, "dataset")
+        dataset = from_values(find("dataset", name), values, "dataset")
         assert isinstance(dataset, Dataset)
         data = How.of(config).data
         status = max(status, fetch(dataset, data) if action == "fetch" else verify(dataset, data))

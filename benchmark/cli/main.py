@@ -83,7 +83,7 @@ def _show(parser: argparse.ArgumentParser) -> None:
 
 
 def _retry(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--failed", action="store_true", help="retry the cells without a finished run")
+    parser.add_argument("--failed", action="store_true", help="retry the cells that failed")
     _settings(parser)
 
 
@@ -131,18 +131,30 @@ COMMANDS = {
         "Cells with a record are skipped; interrupted cells resume. fresh=true recomputes cells whose records other "
         "sources made and moves the old records to results/set_aside.",
     ),
+    "tune": Command(
+        "tune the methods of a board: run its trials, choose among them",
+        "run:tune",
+        _settings,
+        "For boards that declare it (tune:). Each method has the same number of trials on each task, the first with "
+        "its defaults; the highest accuracy on validation images wins. Trials are cells: they resume, and several "
+        "machines share them. tune.trials=N and the like change how a board tunes. 'fedspan run board=NAME' does the "
+        "same, then reports default and tuned methods on seeds that no trial has seen. 'fedspan plan board=NAME' "
+        "estimates the cost.",
+    ),
     "retry": Command(
-        "retry cells that failed, diverged, or ran out of memory or time",
+        "retry cells that failed or ran out of memory or time",
         "run:retry",
         _retry,
         "Finds such cells in the results folder (paths.results), whatever their board or command. Settings may change "
-        "how they run (timeout=, device=, executor=, workers=, ...), not what they compute.",
+        "how they run (timeout=, device=, executor=, workers=, ...), not what they compute. Diverged cells keep their "
+        "records, because a repetition diverges again.",
     ),
     "list": Command(
         "list plugins, protocols and boards, with settings and sources",
         "lists:show",
         _list,
         "KIND is one or more of datasets, partitions, models, algorithms, addons, protocols, boards; default: all. "
+        "'fedspan list methods [NAME ...]' shows over what the settings of methods are tuned, and by which source. "
         "'fedspan list methods --compat [name=value ...]' shows which add-on works on which algorithm, and why the "
         "others do not, for the default cell or the cell of the settings.",
     ),
@@ -289,7 +301,7 @@ def _dispatch(arguments: list[str], from_shell: bool) -> int:
             print(choices_text(), end="")
         return 0
     parsed = parser.parse_intermixed_args(_known_options(parser, words))
-    parsed.from_shell = from_shell
+    parsed.command, parsed.from_shell = name, from_shell
     _log_to_terminal()
     return command.run(parsed)
 

@@ -13,38 +13,67 @@ from rich.table import Table
 from rich.text import Text
 
 from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.report import recipes
 from fedspan.benchmark.report.units import write_bytes, write_flops
 from fedspan.benchmark.running.estimate import estimate
 from fedspan.benchmark.running.progress import duration
 from fedspan.benchmark.spec.overrides import axes_of
-from fedspan.benchmark.spec.plan import Planned, plan_grid
+from fedspan.benchmark.spec.plan import Planned, distinct, plan_grid
 from fedspan.benchmark.spec.settings import How
+from fedspan.benchmark.spec.studies import studies_of
 from fedspan.benchmark.training.costs import ASSUMES, of_all
 
 
 def show(arguments: argparse.Namespace) -> int:
     """Print the numbers of cells done and missing, and the estimated cost of the rest."""
-    planned = plan_grid(axes_of(arguments.settings))
+    axes = axes_of(arguments.settings)
+    planned = plan_grid(axes)
     if arguments.costs:
         return _show_costs(planned)
-    results = Results(How.of(planned[0].config).results)
-    records = {cell.cell.key: results.read(cell.cell.key) or results.failure(cell.cell.key) for cell in planned}
-    missing = [cell for cell in planned if (record := records[cell.cell.key]) is None or record["status"] == "failed"]
-    workers = min(How.of(planned[0].config).cells_at_a_time, max(len(missing), 1))
-    print(f"{len(planned)} cells: {len(planned) - len(missing)} done, {len(missing)} missing")
-    for problem in recipes.problems_of(axes_of(arguments.settings)):
+    studies = studies_of(axes)
+    how = How.of(planned[0].config)
+    results = Results(how.results)
+    selections = [select(study, results.read) for study in studies]
+    open_studies = [found.study for found in selections if found.chosen is None]
+    reported = distinct([*planned, *(cell for found in selections for cell in found.tuned)])
+    unknown = [cell for study in open_studies for cell in study.default]
+    if studies:
+        trials = distinct(cell for study in studies for cell in study.cells)
+        names = f"trials of {len(studies)} studies (a method on a task, {studies[0].tune.trials} trials each)"
+        _show_missing("tuning", names, trials, [], results, how)
+    _show_missing("results" if studies else "", "cells", reported, unknown, results, how)
+    for problem in recipes.problems_of(axes):
         print(f"fedspan: {problem}", file=sys.stderr)
+    for found in selections:
+        if found.study.exhausted:
+            print(f"{found.study.method} on {found.study.task}: {found.note}")
+    return 0
+
+
+def _show_missing(
+    part: str, names: str, cells: Sequence[Planned], unknown: Sequence[Planned], results: Results, how: How
+) -> None:
+    """Print how many cells of a part are done and missing, and what these will cost.
+
+    `unknown` stand for cells that the trials will choose; some may turn out to be the same as others.
+    """
+    records = {cell.cell.key: results.read(cell.cell.key) or results.failure(cell.cell.key) for cell in cells}
+    missing = [cell for cell in cells if (record := records[cell.cell.key]) is None or record["status"] == "failed"]
+    done, missing = len(cells) - len(missing), [*missing, *unknown]
+    line = f"{done + len(missing)} {names}: {done} done, {len(missing)} missing"
+    said = f", at most {len(unknown)} of them tuned ones that the trials choose" if unknown else ""
+    print(f"{part}: {line}{said}" if part else line)
     failed = sum(record is not None and record["status"] == "failed" for record in records.values())
     if failed:
         print(f"{failed} of the missing failed before and will be retried")
     if missing:
+        workers = min(how.cells_at_a_time, len(missing))
         cost = estimate(missing, results, Console(stderr=True))
         wall = duration(cost.seconds / workers)
         print(f"estimated: {duration(cost.seconds)} of one core, {wall} with workers={workers} ({cost.basis})")
         for count, why in cost.failing:
             print(f"not counted: {count} that cannot run here ({why})")
-    return 0
 
 
 def _show_costs(planned: Sequence[Planned]) -> int:

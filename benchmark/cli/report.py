@@ -12,7 +12,7 @@ from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.report import site
 from fedspan.benchmark.report.frame import point_of
-from fedspan.benchmark.report.partitions import draw
+from fedspan.benchmark.report.partitions import draw_partitions
 from fedspan.benchmark.report.report import Report, put, write_report
 from fedspan.benchmark.report.summary import FILE, Summary, read
 from fedspan.benchmark.spec.board import Board, load_board
@@ -43,7 +43,7 @@ def show(arguments: argparse.Namespace) -> int:
                 _tell(made, whole=bool(named))
                 built.append(made)
                 done = {result.point for result in made.summary.results}
-                draw(_one_of_each(cells, done), pages / site.PARTITIONS, How.of(cells[0].config).data)
+                draw_partitions(_one_of_each(cells, done), pages / site.PARTITIONS, How.of(cells[0].config).data)
         except UserError as error:
             if named:
                 raise

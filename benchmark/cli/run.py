@@ -1,4 +1,4 @@
-"""`fedspan run` and `fedspan retry`: one cell, or a grid."""
+"""`fedspan run`, `fedspan tune` and `fedspan retry`: one cell, or a grid."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from omegaconf import OmegaConf
 
 from fedspan.benchmark import numerics
 from fedspan.benchmark.cli.main import fail
+from fedspan.benchmark.cli.selections import show_selections
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.mirror.runs import Unreachable, sync
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.registry import broken, discover
 from fedspan.benchmark.running import retry as again
 from fedspan.benchmark.running.grid import failure_text, refresh, run_grid
@@ -26,8 +28,9 @@ from fedspan.benchmark.running.leases import Busy
 from fedspan.benchmark.running.progress import describe
 from fedspan.benchmark.spec.compose import by_hydra, plain, resolve, words_of
 from fedspan.benchmark.spec.overrides import axes_of, override_text, settings_of
-from fedspan.benchmark.spec.plan import Planned, plan_grid
+from fedspan.benchmark.spec.plan import Planned, distinct, plan_grid
 from fedspan.benchmark.spec.settings import How, is_how
+from fedspan.benchmark.spec.studies import studies_of
 from fedspan.benchmark.training.executors import EXECUTORS
 from fedspan.benchmark.training.process import device_of, numerics_of
 
@@ -44,30 +47,53 @@ def run(arguments: argparse.Namespace) -> int:
     planned = plan_grid(axes)
     if arguments.cfg:
         return _show(planned, arguments.cfg, for_hydra)
+    studies = studies_of(axes)
+    trials = distinct(cell for study in studies for cell in study.cells)
+    if arguments.command == "tune" and not studies:
+        raise UserError("fedspan tune needs a board that tunes, as board=digits_tuned; docs/tuning.md explains how")
     how = How.of(planned[0].config)
     if how.executor not in EXECUTORS:
         raise UserError(f"unknown executor '{how.executor}'{did_you_mean(how.executor, EXECUTORS)}")
-    _take_numerics(planned, arguments)
+    _take_numerics([*planned, *trials], arguments)
     if not grid:
         return _run_one(planned[0], how)
-    records = run_grid(planned, make_launcher([*launcher_words(how), *for_hydra]))
+    launcher = make_launcher([*launcher_words(how), *for_hydra])
+    records: list[Record | None] = []
+    if studies:
+        records = run_grid(trials, launcher)
+        selections = [select(study, Results(how.results).read) for study in studies]
+        show_selections(selections)
+        planned = distinct([*planned, *(cell for selection in selections for cell in selection.tuned)])
+    if arguments.command != "tune":
+        records += run_grid(planned, launcher)
     return int(any(record is None or record["status"] == "failed" for record in records))
 
 
+def tune(arguments: argparse.Namespace) -> int:
+    """Run the trials of a board and print what they choose."""
+    arguments.multirun, arguments.cfg = True, None
+    return run(arguments)
+
+
 def _take_numerics(planned: Sequence[Planned], arguments: argparse.Namespace) -> None:
-    """Make this process and its workers compute with the numerics of the cells: portable if any cell needs it.
+    """Make this process and its workers compute with the numerics of the cells; raise `UserError` if they need two.
 
     torch cannot change its instructions once loaded, so the command restarts itself in a new process if necessary.
     """
     modes = {numerics_of(one.cell, How.of(one.config)) for one in planned}
-    mode = numerics.PORTABLE if numerics.PORTABLE in modes else numerics.NATIVE
+    if len(modes) > 1:
+        raise UserError(
+            "some cells of this grid are portable and others (protocol.precision=bf16) native, which needs processes "
+            "of two kinds; run them apart, or all with numerics=native"
+        )
+    [mode] = modes
     other = mode != numerics.prepared()
     numerics.switch(mode)
     if other and arguments.from_shell:
         sys.stdout.flush()
         python = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]  # the interpreter with its own options
-        multirun = ["-m"] if arguments.multirun else []
-        os.execv(sys.executable, [sys.executable, *python[1:], "run", *multirun, *arguments.settings])
+        words = ["tune"] if arguments.command == "tune" else ["run", "-m"] if arguments.multirun else ["run"]
+        os.execv(sys.executable, [sys.executable, *python[1:], *words, *arguments.settings])
 
 
 def _show(planned: Sequence[Planned], part: str, for_hydra: Sequence[str]) -> int:
@@ -117,19 +143,27 @@ def _tell(outcome: Record, planned: Planned, how: How, known: bool) -> bool:
 
 
 def retry(arguments: argparse.Namespace) -> int:
-    """Retry cells that failed, diverged, or ran out of memory or time."""
+    """Retry cells that failed or ran out of memory or time; a diverged cell has a result and keeps it."""
     if not arguments.failed:
         raise UserError("write: fedspan retry --failed [name=value ...]")
     settings = settings_of(arguments.settings)
     for key in settings:
         if not is_how(key) or key == "board":
             raise UserError(f"a retry repeats cells unchanged, so '{key}' cannot be set; see 'fedspan run'")
-    board = again.prepare(Results(How.of(resolve(settings)).results))
+    results = Results(How.of(resolve(settings)).results)
+    if count := again.diverged(results):
+        cells = "1 diverged cell is" if count == 1 else f"{count} diverged cells are"
+        print(
+            f"{cells} not retried, a repetition diverges again; "
+            "if its sources changed, 'fedspan run' with fresh=true computes a cell anew"
+        )
+    board = again.prepare(results)
     if board is None:
         print("nothing to retry")
         return 0
     words = [override_text("board", str(board)), *arguments.settings]
-    return run(argparse.Namespace(settings=words, multirun=True, cfg=None, from_shell=arguments.from_shell))
+    again_run = {"command": "run", "settings": words, "multirun": True, "cfg": None}
+    return run(argparse.Namespace(**again_run, from_shell=arguments.from_shell))
 
 
 def warn_of_broken_plugins() -> None:

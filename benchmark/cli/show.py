@@ -24,7 +24,9 @@ def show(arguments: argparse.Namespace) -> int:
     if kind not in KINDS:
         raise UserError(f"cannot show '{kind}'{did_you_mean(kind, KINDS)}")
     planned = plan_grid(axes_of(settings))
-    tasks = {(p.cell.dataset, p.cell.partition, p.cell.clients, p.cell.seed) for p in planned}
+    tasks = {
+        (p.cell.dataset, p.cell.partition, p.cell.clients, p.cell.seed, p.cell.protocol.validation) for p in planned
+    }
     if len(tasks) > 1:
         raise UserError(f"these settings make {len(tasks)} partitions; give each setting one value")
     cell, how = planned[0].cell, How.of(planned[0].config)

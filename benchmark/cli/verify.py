@@ -27,7 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedspan.benchmark.errors import CorruptFile, UserError, did_you_mean
-from fedspan.benchmark.fields import build
+from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.records import exchange
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.provenance import instructions, processor_name
@@ -138,7 +138,7 @@ def _whole(beginning: str, keys: Sequence[str], folder: Path) -> str:
     raise UserError(f"no record '{beginning}' in {folder}" + (f"; did you mean '{whole}'?" if whole else ""))
 
 
-def draw(keys: Sequence[str], size: int, seed: int) -> list[str]:
+def sampled(keys: Sequence[str], size: int, seed: int) -> list[str]:
     """Return `size` of the keys, drawn by the seed alone: the same on every machine."""
     order = sorted(keys, key=lambda key: hashlib.sha256(f"{seed} {key}".encode()).hexdigest())
     return sorted(order[:size])
@@ -154,7 +154,7 @@ def show(arguments: argparse.Namespace) -> int:
     if asked.sample is not None:
         seed = secrets.randbelow(10**6) if asked.sample_seed is None else asked.sample_seed
         sample = Sample(min(asked.sample, len(keys)), len(keys), seed, asked.among)
-        keys = draw(keys, sample.size, seed)
+        keys = sampled(keys, sample.size, seed)
         console.print(f"sample: {sample}")
     verdicts = Verdicts(console, len(keys), results, sample)
     with _scratch() as scratch:
@@ -227,6 +227,9 @@ class Verdicts:
         """Return the repetition of a record, or None and say why there can be none."""
         try:
             record = exchange.read(self.results.path(key))
+        except exchange.NotInstalledHere as error:
+            self._say("not computed", key, "", [str(error)])
+            return None
         except CorruptFile as error:
             self._say("refused", key, "", [str(error)])
             return None
@@ -309,7 +312,7 @@ def verification_of(
 ) -> Verification:
     """Return what is kept of a repetition."""
     made = again["provenance"]
-    return build(
+    return from_values(
         Verification,
         {
             "key": record["key"],

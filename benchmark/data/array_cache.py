@@ -7,7 +7,6 @@ its holder lets only one process make it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from fedspan.benchmark.errors import CorruptFile, UserError
 
@@ -31,7 +31,7 @@ log = logging.getLogger("fedspan")
 FORMAT = 1  # of an entry; raise it when the files change their meaning
 MANIFEST = "manifest.json"
 
-Build = Callable[[], tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]
+Maker = Callable[[], tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]
 
 _afresh: ContextVar[bool] = ContextVar("afresh", default=False)
 
@@ -60,12 +60,12 @@ class Cached:
     digest: str
 
 
-def cached(cache: Path, key: str, build: Build) -> Cached:
-    """Return the entry `key` of the folder `cache`; make it with `build` if it is absent or damaged.
+def cached(cache: Path, key: str, make: Maker) -> Cached:
+    """Return the entry `key` of the folder `cache`; call `make` if it is absent or damaged.
 
     `key` (lower case letters, digits, ``-`` and ``_``) must change with everything that changes the arrays.
-    `build` returns (arrays by name, facts that JSON can hold). Of several processes that ask together one
-    builds and the others wait. Raises `UserError` if the folder cannot be written, and what `build` raises;
+    `make` returns (arrays by name, facts that JSON can hold). Of several processes that ask together one
+    makes it and the others wait. Raises `UserError` if the folder cannot be written, and what `make` raises;
     then nothing is kept.
     """
     if not re.fullmatch(r"[a-z0-9_-]+", key):
@@ -76,17 +76,15 @@ def cached(cache: Path, key: str, build: Build) -> Cached:
             return _open(place)
     with _writing(place.parent):
         place.parent.mkdir(parents=True, exist_ok=True)
-        lock = open(place.parent / f"{key}.lock", "a")  # noqa: SIM115
+        lock = _acquired(FileLock(place.parent / f"{key}.lock"), key)
     with lock:
-        with _writing(place.parent):
-            _acquire(lock.fileno(), key)
         if place.is_dir():  # another process made it meanwhile, or it is damaged
             try:
                 return _open(place)
             except CorruptFile as error:
                 log.warning("the decoded arrays in %s are damaged (%s); they are made again", place, error)
         with _new_folder(place) as folder:
-            arrays, facts = build()
+            arrays, facts = make()
             with _writing(place.parent):
                 _write(folder, arrays, facts)
         return _open(place)
@@ -104,13 +102,13 @@ def _writing(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _acquire(lock: int, key: str) -> None:
-    """Take the lock; the operating system gives it back when its holder closes the file or dies."""
+def _acquired(lock: FileLock, key: str) -> AcquireReturnProxy:
+    """Take the lock for a with block; the operating system also releases it when its holder dies."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        return lock.acquire(blocking=False)
+    except Timeout:
         log.info("waiting for another process that makes %s", key)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        return lock.acquire()
 
 
 @contextmanager

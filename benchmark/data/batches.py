@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedspan.benchmark import rng
 from fedspan.benchmark.data.augment import steps_of
+from fedspan.benchmark.data.held_out import hold_out
 from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.task import Data, Images, Split
 
@@ -21,13 +22,15 @@ class DeviceData:
     """Training and test images on one device, and each client's share of them.
 
     `indices[k]` count into `train`; `tests[k]` into `test`, or `tests` is None where all are tested on all of it.
-    With `one_client` every client trains on the images of all.
+    With `one_client` every client trains on the images of all. In a trial `test` are held-out training images, and
+    `tests[k]` may be empty.
     """
 
     def __init__(
         self, data: Data, split: Split, protocol: Protocol, device: torch.device, seed: int, one_client: bool = False
     ) -> None:
-        data, split = split.apply(data)
+        trial = protocol.trial
+        data, split = hold_out(data, split, protocol.validation, seed) if trial else split.apply(data)
         self.train, self.test = data.train.to(device), data.test.to(device)
         self.classes, self.domains = len(data.classes), data.domains
         self.protocol, self.device, self.seed = protocol, device, seed

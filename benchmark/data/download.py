@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import http.client
 import io
 import os
@@ -11,10 +10,11 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
+from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -32,7 +32,7 @@ TIMEOUT = 30  # seconds without a byte
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CUTS = 5  # broken connections in a row that are gone on with, as long as each brings new bytes
 
-Report = Callable[[int, int | None], None]  # bytes that are there, bytes in all if known
+OnProgress = Callable[[int, int | None], None]  # bytes that are there, bytes in all if known
 
 
 # fetch --------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def fetch(dataset: Dataset, data: Path) -> int:
     return 0
 
 
-def download(file: PublishedFile, path: Path, report: Report = lambda done, total: None) -> None:
+def download(file: PublishedFile, path: Path, on_progress: OnProgress = lambda done, total: None) -> None:
     """Fetch `file` to `path`, going on with what an earlier attempt has left beside it.
 
     `path` appears whole and with the right checksum, or not at all. Raises `UserError`.
@@ -73,7 +73,7 @@ def download(file: PublishedFile, path: Path, report: Report = lambda done, tota
     with _alone_in(partial) as out:
         for url in file.urls:
             try:
-                _transfer(url, out, report)
+                _transfer(url, out, on_progress)
                 break
             except (OSError, http.client.HTTPException, ValueError) as error:
                 if isinstance(error, OSError) and error.errno in DISK_IS_FULL:
@@ -108,32 +108,30 @@ def download(file: PublishedFile, path: Path, report: Report = lambda done, tota
 @contextmanager
 def _alone_in(partial: Path) -> Iterator[io.FileIO]:
     """Open a partial file for appending; raise `UserError` if another process does so too."""
-    try:
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        out = partial.open("ab", buffering=0)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {partial}: {error.strerror or error}; "
-            "choose another folder with paths.data (or FEDSPAN_DATA)"
-        ) from error
-    with out:
+    lock = partial.with_name(f"{partial.name}.lock")
+    with ExitStack() as stack:
         try:
-            fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mine = os.fstat(out.fileno()).st_ino == partial.stat().st_ino  # not renamed meanwhile
-        except (BlockingIOError, FileNotFoundError):
-            mine = False
-        if not mine:
-            raise UserError(f"another process is fetching {partial.name.removesuffix(PARTIAL)}; wait for it")
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(FileLock(lock, blocking=False))
+            stack.callback(lock.unlink, missing_ok=True)  # before it is released, so that nobody else's is removed
+            out = stack.enter_context(partial.open("ab", buffering=0))
+        except Timeout:
+            raise UserError(f"another process is fetching {partial.name.removesuffix(PARTIAL)}; wait for it") from None
+        except OSError as error:
+            raise UserError(
+                f"cannot write {partial}: {error.strerror or error}; "
+                "choose another folder with paths.data (or FEDSPAN_DATA)"
+            ) from error
         yield out
 
 
-def _transfer(url: str, out: io.FileIO, report: Report) -> None:
+def _transfer(url: str, out: io.FileIO, on_progress: OnProgress) -> None:
     """Append to `out` what is missing of `url`, over several connections if need be."""
     cuts = 0
     while True:
         before = out.seek(0, os.SEEK_END)
         try:
-            _receive(url, out, report)
+            _receive(url, out, on_progress)
             return
         except urllib.error.HTTPError:
             raise
@@ -143,7 +141,7 @@ def _transfer(url: str, out: io.FileIO, report: Report) -> None:
                 raise
 
 
-def _receive(url: str, out: io.FileIO, report: Report) -> None:
+def _receive(url: str, out: io.FileIO, on_progress: OnProgress) -> None:
     """Append to `out` what one connection sends; raise `ConnectionError` if it ends too early."""
     done = out.seek(0, os.SEEK_END)
     headers = {"User-Agent": "fedspan"} | ({"Range": f"bytes={done}-"} if done else {})
@@ -155,7 +153,7 @@ def _receive(url: str, out: io.FileIO, report: Report) -> None:
         if error.headers.get("Content-Range", "").endswith(f"/{done}"):
             return  # nothing is missing
         out.truncate(0)
-        _receive(url, out, report)
+        _receive(url, out, on_progress)
         return
     with response:
         continues = response.status == http.HTTPStatus.PARTIAL_CONTENT
@@ -166,13 +164,13 @@ def _receive(url: str, out: io.FileIO, report: Report) -> None:
             out.truncate(0)
         length = response.headers.get("Content-Length")
         total = done + int(length) if length else None
-        report(done, total)
+        on_progress(done, total)
         while chunk := response.read(CHUNK_BYTES):
             left = memoryview(chunk)
             while left:
                 left = left[out.write(left) :]
             done += len(chunk)
-            report(done, total)
+            on_progress(done, total)
     if total is not None and done < total:
         raise ConnectionError(f"the connection was cut after {done} of {total} bytes")
 
@@ -236,7 +234,7 @@ def where(data: Path) -> int:
 
 
 def state(dataset: Dataset, data: Path) -> str:
-    """Return in a few words what is there of a dataset's files."""
+    """Return in a few words which of a dataset's files are present."""
     if not isinstance(dataset, Published):
         return "reads your own files (dataset.root)" if "root" in defaults_of(type(dataset)) else "built in"
     places, present = dataset.places(data), dataset.present(data)

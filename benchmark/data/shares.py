@@ -10,7 +10,9 @@ import numpy as np
 import torch
 
 from fedspan.benchmark import rng
+from fedspan.benchmark.data.held_out import hold_out
 from fedspan.benchmark.spec.cell import Cell
+from fedspan.benchmark.task import Data, Split
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Shares:
     classes: dict[str, np.ndarray]
     domains: dict[str, np.ndarray]
     tested: np.ndarray | None  # test images of a client's own, [clients]
+    held_out: np.ndarray | None  # of its training images in a trial, [clients]
     available: int
     digest: str
 
@@ -41,6 +44,10 @@ class Shares:
         ]
         if self.tested is not None:
             facts.append(f"{_range(self.tested)} test images of each client's own")
+        if self.held_out is not None:
+            facts.append(
+                f"{self.held_out.sum():,} images are held out for validation, {_range(self.held_out)} per client"
+            )
         return facts
 
 
@@ -66,6 +73,14 @@ def shares(cell: Cell, data_folder: Path) -> Shares:
         classes=counts(data.classes, used.train.y),
         domains=counts(data.domains, used.train.domain),
         tested=None if mine.test is None else np.array([len(part) for part in mine.test]),
+        held_out=_held_out(cell, data, split),
         available=len(data.train) + (len(data.test) if split.pooled else 0),
         digest=split.digest,
     )
+
+
+def _held_out(cell: Cell, data: Data, split: Split) -> np.ndarray | None:
+    if not cell.protocol.trial:
+        return None
+    _, parts = hold_out(data, split, cell.protocol.validation, cell.seed)
+    return np.array([len(part) for part in parts.test or ()])

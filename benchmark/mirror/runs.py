@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedspan.benchmark.errors import is_number
-from fedspan.benchmark.records.model import Record
+from fedspan.benchmark.records.model import TRIAL, Record, is_trial
 from fedspan.benchmark.records.record import flatten, is_record_file, leaves_of, record_digest
 from fedspan.benchmark.records.results import Results
 
@@ -158,6 +158,8 @@ class Mirror:
             "reason": record["reason"] or "",
         }
         tags = {name: str(value)[:5000] for name, value in axes.items()}
+        if is_trial(record):
+            tags["validation"] = str(spec["protocol"].get("validation"))
         tags |= {
             "fedspan.key": record["key"],
             "fedspan.command": record["provenance"].get("command", "")[:5000],
@@ -179,16 +181,17 @@ class Mirror:
         return run_id
 
     def _metrics(self, record: Record, now: int) -> Iterator[Any]:
+        """Yield the metrics of a run; the curve of a trial has other names than that of a result."""
         last = record["spec"]["protocol"]["rounds"]
         for name, value in leaves_of(record, "scores", "compute").items():
             if is_number(value):
                 yield self._entities.Metric(name.removeprefix("scores."), float(value), now, last)
-        rounds = record["curve"].get("round", [])
+        rounds, of_curve = record["curve"].get("round", []), f"{TRIAL}." if is_trial(record) else ""
         for name, values in leaves_of(record, "curve").items():
             if name != "curve.round":
                 for round, value in zip(rounds, values, strict=True):
                     if value is not None:
-                        yield self._entities.Metric(name, float(value), now, round)
+                        yield self._entities.Metric(of_curve + name, float(value), now, round)
 
 
 def sync(results: Path) -> tuple[str, int]:

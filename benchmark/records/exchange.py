@@ -19,6 +19,7 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import stale
 from fedspan.benchmark.records.verification import Badge, Repeated
 from fedspan.benchmark.records.verification import from_folder as verifications_of
+from fedspan.benchmark.registry import UnknownPlugin
 from fedspan.benchmark.spec.rebuild import DataElsewhere, OtherVersion, rebuild
 
 HOW = ("seconds", "seconds_at_round", "peak_memory_bytes", "memory_bytes")  # what of the cost depends on how it ran
@@ -38,7 +39,7 @@ class Found:
     def remark(self, name: str, record: Record, badge: Badge) -> None:
         """Count a record by what is known of its repetition, and note if its sources are not those at hand."""
         self.badges[badge.text] += 1
-        if said := told_of_sources(record):
+        if said := told_of_sources(record, badge):
             self.sources.setdefault(said, []).append(name)
 
     @property
@@ -63,10 +64,10 @@ class Found:
             yield f"{len(names)} {said}: {names[0]}" + (f" and {len(names) - 1} more" if names[1:] else "")
 
 
-def told_of_sources(record: Record) -> str:
+def told_of_sources(record: Record, badge: Badge) -> str:
     """Say if a record was made by other sources than those at hand, or if that cannot be told; else nothing."""
     try:
-        if said := stale(record["provenance"], rebuild(record["spec"]).cell):
+        if said := stale(record["provenance"], rebuild(record["spec"]).cell, badge.repeated_by):
             return said
     except DataElsewhere:
         pass
@@ -75,6 +76,10 @@ def told_of_sources(record: Record) -> str:
     if uncommitted := record["provenance"].get("uncommitted"):
         return f"made by uncommitted sources ({', '.join(map(str, uncommitted))})"
     return ""
+
+
+class NotInstalledHere(CorruptFile):
+    """A record that nothing is known to be wrong with: a plugin of its cell is not installed on this machine."""
 
 
 def read(path: Path) -> Record:
@@ -91,7 +96,8 @@ def runnable(found: Record) -> Record:
         with contextlib.suppress(OtherVersion):
             rebuild(found["spec"])
     except UserError as error:
-        raise CorruptFile(f"its spec cannot be run here: {error}") from error
+        kind = NotInstalledHere if isinstance(error, UnknownPlugin) else CorruptFile
+        raise kind(f"its spec cannot be run here: {error}") from error
     return found
 
 

@@ -7,6 +7,7 @@ Fields that this version does not know are allowed: they are kept, and looked at
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from msgspec import Meta
@@ -25,6 +26,9 @@ DataDigest = Annotated[str, Meta(pattern="^[0-9a-f]{8,64}$")]
 Client = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]  # by number, as a name in JSON
 Status = Literal["done", "skipped", "diverged", "failed"]
 
+STAGES = ("trained", "calibrated", "personalised")  # each has weights of its own; the last that a method has counts
+TRIAL = "validation"  # the stage in place of these where held-out training images are scored
+
 
 class Part(TypedDict):
     """A plugin of a cell; its settings stand beside these two."""
@@ -37,6 +41,7 @@ class ProtocolSpec(TypedDict):
     """How training goes; further settings of `fedspan.benchmark.protocol.Protocol` stand beside it."""
 
     rounds: Number
+    validation: NotRequired[Annotated[float, Meta(ge=0, lt=1)]]
 
 
 class Spec(TypedDict):
@@ -57,11 +62,14 @@ class Spec(TypedDict):
 
 
 Metrics = dict[str, Finite | None]  # by name; those whose name ends in accuracy are in percent
-Scores = dict[str, Metrics]  # by stage: trained, best, calibrated, personalised; and alignment
+Scores = dict[str, Metrics]  # by stage: trained, best, calibrated, personalised, or validation alone; and alignment
 
 
 class Curve(TypedDict, total=False):
-    """What is known after each evaluated round, [R] each; None where a method has no such number."""
+    """What is known after each evaluated round, [R] each; None where a method has no such number.
+
+    Accuracy and loss are those of test images, in a trial those of held-out training images.
+    """
 
     round: list[Number]
     accuracy: list[Percent | None]
@@ -187,3 +195,19 @@ class Record(TypedDict):
     diagnostics: NotRequired[Diagnostics]
     traceback: NotRequired[str]
     digest: NotRequired[Sha256]
+
+
+def is_trial(record: Record) -> bool:
+    """Tell whether the scores of a record are of held-out training images, so that it is no result."""
+    return record["spec"]["protocol"].get("validation", 0) > 0
+
+
+def headline(record: Mapping[str, Any]) -> float | None:
+    """Return the accuracy by which a record is known in one number, at the end of training; None if it has none.
+
+    The record may be any that a file holds, before it is checked.
+    """
+    stages = record.get("scores", {})
+    scores = stages.get(TRIAL, stages.get("trained", {}))
+    accuracy = scores.get("accuracy")
+    return accuracy if accuracy is not None else scores.get("client_accuracy")  # where there is no global model

@@ -19,18 +19,21 @@ from fedspan.benchmark.spec.cell import Cell
 # Rooms and modules of the engine that no number depends on: what plans, starts, keeps, sends and shows cells.
 NUMBERLESS = frozenset(
     (
-        "cli", "mirror", "report", "places",
+        "cli", "mirror", "report", "places", "search",
         "running.compat", "running.estimate", "running.grid", "running.hydra_jobs", "running.job", "running.launchers",
         "running.leases", "running.progress", "running.repetition", "running.retry", "running.signals",
         "spec.board", "spec.compose", "spec.overrides", "spec.plan", "spec.presets", "spec.rebuild", "spec.settings",
+        "spec.studies", "spec.tuning",
         "records.atomic", "records.exchange", "records.model", "records.provenance", "records.record",
-        "records.results", "records.sources", "records.validation", "records.verification",
+        "records.results", "records.selection", "records.sources", "records.validation", "records.verification",
         "data.download", "data.shares", "training.costs",
     )
 )  # fmt: skip
 FORM = "syntax:"  # of today's digests; those without it covered comments too
 SILENT = ("ctx", "kind", "type_comment")  # fields of syntax that say what other fields do
-REMARKS = frozenset(("title", "summary", "papers"))  # class attributes that pages show and no number depends on
+REMARKS = frozenset(
+    ("title", "summary", "papers", "skew_field")
+)  # class attributes that pages show and no number depends on
 REMARK_MODULES = frozenset(("typing", "fedspan.benchmark.search"))  # they bring what annotations are written with
 
 
@@ -53,14 +56,18 @@ def changed(recorded: Any, here: Mapping[str, str]) -> tuple[str, ...] | None:
     return tuple(name for name in here if recorded.get(name) != here[name]) if recorded else None
 
 
-def stale(provenance: Mapping[str, Any], cell: Cell) -> str:
+def stale(provenance: Mapping[str, Any], cell: Cell, repeated_by: Iterable[Mapping[str, str]] = ()) -> str:
     """Say if a record of a cell was made by other sources than those at hand, or if that cannot be told; else nothing.
 
-    Only what belongs to the cell counts: its plugins. The engine is held to its numbers by tests.
+    Only what belongs to the cell counts: its plugins. The engine is held to its numbers by tests. `repeated_by` are the
+    sources of identical repetitions; a repetition by those at hand proves that they give the record's numbers.
     """
-    edited = changed(provenance.get("sources"), source_digests(cell))
+    here = source_digests(cell)
+    edited = changed(provenance.get("sources"), here)
+    if any(changed(sources, here) == () for sources in repeated_by):
+        return ""
     if edited is None:
-        return "made before sources had digests that compare with today's"
+        return "made by unknown sources (their digests are missing or of an older form)"
     return f"made by other sources ({', '.join(edited)})" if edited else ""
 
 

@@ -13,15 +13,14 @@ from typing import Any, cast, get_args
 import msgspec
 
 from fedspan.benchmark.errors import CorruptFile, is_number
-from fedspan.benchmark.records.model import Curve, Record, Scores, Status
+from fedspan.benchmark.records.model import STAGES, TRIAL, Curve, Metrics, Record, Scores, Status, is_trial
 from fedspan.benchmark.spec.cell import SCHEMA, key_of
 
 KINDS = {
     "object": "an object", "array": "a list", "str": "a text", "int": "a whole number", "float": "a number",
     "null": "null",
 }  # fmt: skip
-BOUNDS = {">=": "below", "<=": "above", ">": "not above"}
-STAGES = ("trained", "calibrated", "personalised")  # each has weights of its own
+BOUNDS = {">=": "below", "<=": "above", ">": "not above", "<": "not below"}
 # What every finished run counts.
 COUNTED = ("seconds.total", "flops.train", "bytes.up", "bytes.down", "steps", "images", "seconds_at_round")
 
@@ -72,7 +71,7 @@ def _fault(problem: str, value: Any) -> str:
         return "no finite number"
     if expected := re.match("Expected `([^`]*)`, got", problem):
         return "not " + " or ".join(KINDS.get(kind, kind) for kind in expected[1].split(" | "))
-    if bound := re.fullmatch("Expected `[^`]*` (>=|<=|>) (.*)", problem):
+    if bound := re.fullmatch("Expected `[^`]*` (>=|<=|>|<) (.*)", problem):
         return f"{BOUNDS[bound[1]]} {float(bound[2]):.20g}"
     if form := re.search("matching regex (.*)", problem):
         return f"not of the form {form[1]}"
@@ -133,9 +132,20 @@ def _broken_rules(record: Record) -> Iterator[str]:
         for metric, value in metrics.items():
             if metric.split(".")[0].endswith("accuracy") and value is not None and not 0 <= value <= 100:
                 yield f"its scores.{stage}.{metric} is {value!r}, outside 0..100"
+    yield from _of_its_images(record)
     yield from _of_rounds(record)
     yield from _of_digests(record)
     yield from _of_figures(record)
+
+
+def _of_its_images(record: Record) -> Iterator[str]:
+    """Yield what is wrong with where scores come from: a trial's from held-out images alone, a result's from none."""
+    trial = is_trial(record)
+    for stage in record["scores"]:
+        if trial and stage in (*STAGES, "best"):
+            yield f"it is a trial, whose scores are of held-out images, but has scores.{stage}"
+        if stage == TRIAL and not trial:
+            yield f"it has scores.{stage}, but its spec.protocol.validation is 0"
 
 
 def _of_rounds(record: Record) -> Iterator[str]:
@@ -162,9 +172,11 @@ def _of_digests(record: Record) -> Iterator[str]:
     if not (digests := record.get("digests")):
         return
     rounds, stages = digests.get("rounds", {}), set(digests.get("stages", {}))
+    scored = {"trained", *record["scores"]} & set(STAGES)
+    if is_trial(record):
+        scored = {stage for stage in STAGES if f"accuracy.{stage}" in record["scores"].get(TRIAL, {})}
     if set(rounds) != set(map(str, record["curve"].get("round", []))):
         yield "its digests.rounds are not of the rounds of its curve"
-    scored = {"trained", *record["scores"]} & set(STAGES)
     if record["status"] == "done" and stages != scored:
         yield f"its digests.stages are of {', '.join(sorted(stages))}, its scores of {', '.join(sorted(scored))}"
 
@@ -187,8 +199,8 @@ def _of_the_end(record: Record) -> Iterator[str]:
     """Yield what is wrong with what a finished run leaves: a curve to the last round, costs, and scores that agree."""
     scores, curve, compute = record["scores"], record["curve"], record["compute"]
     rounds, last = curve.get("round", []), record["spec"]["protocol"]["rounds"]
-    if "trained" not in scores:
-        yield "it is done but has no scores.trained"
+    if (first := TRIAL if is_trial(record) else "trained") not in scores:
+        yield f"it is done but has no scores.{first}"
     if not rounds or rounds[-1] != last:
         ending = f"its curve ends after round {rounds[-1]} of {last}" if rounds else "it has no curve"
         yield f"it is done, but {ending}"
@@ -200,7 +212,7 @@ def _of_the_end(record: Record) -> Iterator[str]:
     for name, digest in (("dataset", made.get("dataset_digest")), ("partition", made.get("partition_digest"))):
         if digest is None:
             yield f"its provenance.{name}_digest is None"
-    yield from _of_accuracies(scores, curve)
+    yield from _of_accuracies(scores, curve, is_trial(record))
 
 
 def _holds(values: Mapping[str, Any], name: str) -> bool:
@@ -209,14 +221,30 @@ def _holds(values: Mapping[str, Any], name: str) -> bool:
     return first in values and (not rest or _holds(values[first], rest))
 
 
-def _of_accuracies(scores: Scores, curve: Curve) -> Iterator[str]:
-    """Yield where the scores of a finished run are not those of its curve."""
+def _of_accuracies(scores: Scores, curve: Curve, trial: bool) -> Iterator[str]:
+    """Yield where the scores of a finished run are not those of its curve, or of its stages."""
     by_round = dict(zip(curve["round"], curve.get("accuracy", []), strict=False))
-    if not by_round:
-        return
-    reached, ended, best = scores["trained"].get("accuracy"), [*by_round.values()][-1], scores.get("best", {})
-    if reached is not None and ended != reached:
-        yield f"its scores.trained.accuracy is {reached!r}, its curve ends with {ended!r}"
+    stage, name = (TRIAL, "accuracy.trained") if trial else ("trained", "accuracy")
+    reached, ended = scores[stage].get(name), next(reversed(by_round.values()), None)
+    if reached is not None and by_round and ended != reached:
+        yield f"its scores.{stage}.{name} is {reached!r}, its curve ends with {ended!r}"
+    if trial:
+        yield from _of_the_last_stage(scores[TRIAL])
+    elif by_round:
+        yield from _of_the_best(scores.get("best", {}), by_round)
+
+
+def _of_the_last_stage(trial: Metrics) -> Iterator[str]:
+    """Yield what is wrong with the accuracy of a trial: it is that of the last stage."""
+    counts = next((name for name in map("accuracy.{}".format, reversed(STAGES)) if name in trial), None)
+    if counts is None or trial.get("accuracy") is None:
+        yield f"its scores.{TRIAL} lacks {'accuracy' if counts else f'accuracy.{STAGES[0]}'}"
+    elif trial["accuracy"] != trial[counts]:
+        yield f"its scores.{TRIAL}.accuracy is {trial['accuracy']!r}, its scores.{TRIAL}.{counts} {trial[counts]!r}"
+
+
+def _of_the_best(best: Metrics, by_round: Mapping[int, float | None]) -> Iterator[str]:
+    """Yield what is wrong with the best score of a curve's accuracies by round."""
     seen = [accuracy for accuracy in by_round.values() if accuracy is not None]
     accuracy, when = best.get("accuracy"), best.get("round")
     if seen and accuracy != max(seen):

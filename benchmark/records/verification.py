@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedspan.benchmark.errors import CorruptFile, UserError, require
-from fedspan.benchmark.fields import build
+from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.records.atomic import write_json
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.record import digest_of
@@ -88,7 +88,7 @@ class Verification:
             texts = all(isinstance(value, str) for value in getattr(self, name).values())
             require(texts, name, "must map names to texts", getattr(self, name))
         if self.sample:
-            build(Sample, self.sample, "sample")
+            from_values(Sample, self.sample, "sample")
 
     @property
     def kind(self) -> str:
@@ -129,7 +129,7 @@ def read(path: Path) -> Verification:
     if lacking := wanted - set(raw) - {"sample"}:
         raise CorruptFile(f"it lacks {', '.join(sorted(lacking))}")
     try:
-        found = build(Verification, raw, "")
+        found = from_values(Verification, raw, "")
     except UserError as error:
         raise CorruptFile(str(error).replace("unknown field '.", "unknown field '")) from error
     if found._digest() != digest:
@@ -178,6 +178,11 @@ class Badge:
         return "mixed" if self._kinds("differs") else "repeated"
 
     @property
+    def repeated_by(self) -> tuple[dict[str, Any], ...]:
+        """The sources, by digest, of each identical repetition."""
+        return tuple(one.sources for one in self.verifications if one.outcome == "identical")
+
+    @property
     def text(self) -> str:
         """A few words."""
         same, other = self._kinds("identical"), self._kinds("differs")
@@ -210,7 +215,7 @@ def samples(badges: Iterable[Badge]) -> list[tuple[str, str]]:
     drawn: dict[str, list[Verification]] = {}
     for one in (one for badge in badges for one in badge.verifications):
         if one.sample:
-            drawn.setdefault(str(build(Sample, one.sample, "sample")), []).append(one)
+            drawn.setdefault(str(from_values(Sample, one.sample, "sample")), []).append(one)
     return [(text, _outcomes(found)) for text, found in sorted(drawn.items())]
 
 

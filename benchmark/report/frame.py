@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedspan.benchmark.records.model import Bytes, Provenance, Record, Scores
+from fedspan.benchmark.records.model import STAGES, TRIAL, Bytes, Provenance, Record, Scores, is_trial
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import stale
 from fedspan.benchmark.records.verification import Badge, Repeated
@@ -28,7 +28,7 @@ COSTS = ("seconds", "train_flops", "bytes_up_per_client_round", "bytes_down_per_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class CellRow:
     """A planned cell and what its record says; what there is no record of is empty, None, or NaN where a cost.
 
     `point` is the same for cells that differ in nothing but the seed. `stages` are the scores with two stages more:
@@ -84,22 +84,22 @@ class Row:
 
 
 def collect(cells: Sequence[Planned], results: Results, computed: bool = False) -> pd.DataFrame:
-    """Return one `Row` per cell, in their order; if `computed` also with what shapes alone tell of its costs."""
+    """Return one `CellRow` per cell, in their order; if `computed` also with what shapes alone tell of its costs."""
     repeated = Repeated.of(results)
     rows = [_row(planned, results, repeated) for planned in cells]
     if computed:
         told = costs.of_all(cells)
         rows = [dataclasses.replace(row, computed=cost) for row, cost in zip(rows, told, strict=True)]
-    return pd.DataFrame([vars(row) for row in rows], columns=[field.name for field in dataclasses.fields(Row)])
+    return pd.DataFrame([vars(row) for row in rows], columns=[field.name for field in dataclasses.fields(CellRow)])
 
 
-def _row(planned: Planned, results: Results, repeated: Repeated) -> Row:
+def _row(planned: Planned, results: Results, repeated: Repeated) -> CellRow:
     cell = planned.cell
     record = results.read(cell.key) or results.failure(cell.key)
     made: Provenance = record["provenance"] if record else {}
     final = record if record and record["status"] != "failed" else None
     badge = repeated.of_record(final) if final else Badge()
-    return Row(
+    return CellRow(
         key=cell.key,
         label=cell.label,
         seed=cell.seed,
@@ -114,7 +114,7 @@ def _row(planned: Planned, results: Results, repeated: Repeated) -> Row:
         partition_digest=made.get("partition_digest"),
         status=record["status"] if record else "missing",
         reason=(record["reason"] if record else None) or "",
-        command=command(planned),
+        command=_command(planned),
         **_measured(record, cell),
         rounds=cell.protocol.rounds,
         beside=float(made.get("cells_beside", math.nan)),
@@ -124,14 +124,14 @@ def _row(planned: Planned, results: Results, repeated: Repeated) -> Row:
         sources=made.get("sources", {}),
         uncommitted=", ".join(made.get("uncommitted") or ()),
         trained_by=made.get("trained_by"),
-        stale=stale(made, cell) if final else "",
+        stale=stale(made, cell, badge.repeated_by) if final else "",
         badge=badge,
         repeated=badge.text if final else "",
     )
 
 
 def _measured(record: Record | None, cell: Cell) -> dict[str, Any]:
-    """Return the fields of a `Row` that a record's numbers fill."""
+    """Return the fields of a `CellRow` that a record's numbers fill."""
     empty: dict[str, Any] = {"scores": {}, "stages": {}, "curve": None, "elapsed": {}, "travelled": {}}
     if record is None:
         return empty | _figures(None) | dict.fromkeys(COSTS, math.nan)
@@ -151,7 +151,7 @@ def point_of(cell: Cell) -> str:
     return key_of({name: value for name, value in cell.what.items() if name != "seed"})
 
 
-def command(planned: Planned) -> str:
+def _command(planned: Planned) -> str:
     """Return the shell command that makes a cell's record: from the cell, for what a record says of it is anybody's."""
     return command_of(override_text(name, value) for name, value in planned.overrides.items())
 
@@ -194,7 +194,8 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _curve(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
-    curve = record["curve"]
+    """Return the accuracy on test images by round; None for a trial, which looks at none."""
+    curve = {} if is_trial(record) else record["curve"]
     pairs = [
         (when, value)
         for when, value in zip(curve.get("round", []), curve.get("accuracy", []), strict=False)
@@ -245,9 +246,14 @@ def _figures(record: Record | None) -> dict[str, Any]:
 
 
 def _stages(record: Record) -> dict[str, Mapping[str, Any]]:
-    """Return the scores by stage, with two more: `final`, the last stage that the method has, and `cost`."""
+    """Return the scores by stage, with two more: `final`, the last stage that the method has, and `cost`.
+
+    A trial has no stage `final`: its scores are no results.
+    """
     scores: dict[str, Mapping[str, Any]] = {**record["scores"]}
-    last = next((scores[name] for name in ("personalised", "calibrated", "trained") if name in scores), None)
+    if TRIAL in scores:
+        return scores | {"cost": _cost_of(record)}
+    last = next((scores[name] for name in reversed(STAGES) if name in scores), None)
     return scores if last is None else scores | {"final": last, "cost": _cost_of(record)}
 
 

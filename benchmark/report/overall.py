@@ -18,7 +18,7 @@ from fedspan.benchmark.report.summary import Result, Task
 from fedspan.benchmark.report.units import COST_COLUMNS, CostColumn, counted_as, signed
 
 RELATIVE_COSTS = COST_COLUMNS[:3]  # time, compute, traffic
-CHOICES = ("dataset", "partition", "alpha", "clients", "model")  # fields of a task that a reader may fix
+CHOICES = ("dataset", "partition", "skew", "clients", "model")  # fields of a task that a reader may fix
 
 
 def cost_of(result: Result, column: CostColumn) -> float:

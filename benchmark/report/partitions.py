@@ -15,7 +15,7 @@ from fedspan.benchmark.report.site import MOST_PICTURES
 from fedspan.benchmark.spec.plan import Planned
 
 
-def draw(cells: Sequence[Planned], folder: Path, data: Path) -> None:
+def draw_partitions(cells: Sequence[Planned], folder: Path, data: Path) -> None:
     """Draw how the images of `cells` spread, one picture per dataset, partition and number of clients.
 
     `data` is where datasets lie; of those that are not on this machine nothing is drawn.

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.fields import build
+from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.report import printed
 from fedspan.benchmark.spec.presets import load_yaml
 
@@ -142,7 +142,7 @@ def _lines(files: tuple[tuple[Path, int], ...]) -> RecipeLines:
         for number, item in enumerate(raw.get("lines") or ()):
             found.append(_line(item, boards, f"{path}: lines[{number}]"))
         for number, item in enumerate(raw.get("no_cell") or ()):
-            without.append(build(NoCell, {"source": "", "reason": "", **item}, f"{path}: no_cell[{number}]"))
+            without.append(from_values(NoCell, {"source": "", "reason": "", **item}, f"{path}: no_cell[{number}]"))
             _require_source(without[-1], f"{path}: no_cell[{number}]")
     return RecipeLines(tuple(found), tuple(without))
 
@@ -150,7 +150,7 @@ def _lines(files: tuple[tuple[Path, int], ...]) -> RecipeLines:
 def _line(item: Any, boards: tuple[str, ...], where: str) -> RecipeLine:
     if not isinstance(item, dict) or not isinstance(item.get("set"), dict):
         raise UserError(f"{where} must be a mapping with set and source")
-    line = build(RecipeLine, {"source": "", "boards": list(boards), **item}, where)
+    line = from_values(RecipeLine, {"source": "", "boards": list(boards), **item}, where)
     _require_source(line, f"{where} ({', '.join(line.set)})")
     return line
 

@@ -20,7 +20,7 @@ from fedspan.benchmark.report.recipe_files import OURS, NoCell, RecipeLine, Stat
 from fedspan.benchmark.spec.board import Board, load_board
 from fedspan.benchmark.spec.plan import Planned, plan
 
-NO_SETTINGS = {"schema", "scale"}
+NO_SETTINGS = {"schema", "scale", "protocol.validation"}  # a trial reproduces nothing
 COMPARED = ("algorithm", "addons", "addon.", "diagnostics.")  # what a board of our own compares and watches
 
 _ABSENT = "\0"  # no value

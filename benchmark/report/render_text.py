@@ -251,31 +251,25 @@ def to_latex(table: Tabulated, label: str) -> str:
         marks = rf"\textsuperscript{{{','.join(entry.marks)}}}" if entry.marks else ""
         return (rf"\textbf{{{body}}}" if entry.best else body) + marks
 
-    heads = _heads(table)
-    columns = "l" * len(table.row_axes) + "r" * (len(heads) - len(table.row_axes))
-    lines = [" & ".join(map(_escaped_latex, heads))]
-    for row in table.rows:
-        costs = [_escaped_latex(column.text(row.cost)) for column in table.costs]
-        lines.append(" & ".join([*map(_escaped_latex, row.labels), *map(cell, row.entries), *costs]))
+    heads = list(map(_escaped_latex, _heads(table)))
+    body = [
+        [
+            *map(_escaped_latex, row.labels),
+            *map(cell, row.entries),
+            *(_escaped_latex(cost.text(row.cost)) for cost in table.costs),
+        ]
+        for row in table.rows
+    ]
+    styler = pd.DataFrame(body, columns=range(len(heads))).style.hide(axis="index").relabel_index(heads, axis="columns")
+    environment = styler.to_latex(
+        hrules=True,
+        position_float="centering",
+        column_format="l" * len(table.row_axes) + "r" * (len(heads) - len(table.row_axes)),
+        caption=f"{_escaped_latex(table.title)}. {_escaped_latex(table.caption)}",
+        label=re.sub(r"[^A-Za-z0-9:-]", "-", label),
+    )
     notes = [rf"\textsuperscript{{{mark}}}~{_escaped_latex(note)}" for mark, note in table.notes]
     notes += [_escaped_latex(remark) for remark in table.remarks]
-    head, *body = [f"    {line} \\\\" for line in lines]
-    return "\n".join(
-        [
-            "% needs \\usepackage{booktabs}",
-            r"\begin{table}",
-            r"  \centering",
-            rf"  \caption{{{_escaped_latex(table.title)}. {_escaped_latex(table.caption)}}}",
-            rf"  \label{{{re.sub(r'[^A-Za-z0-9:-]', '-', label)}}}",
-            rf"  \begin{{tabular}}{{{columns}}}",
-            r"    \toprule",
-            head,
-            r"    \midrule",
-            *body,
-            r"    \bottomrule",
-            r"  \end{tabular}",
-            *(rf"  \par\smallskip\footnotesize {note}" for note in notes),
-            r"\end{table}",
-            "",
-        ]
-    )
+    below = "".join(rf"\par\smallskip\footnotesize {note}" + "\n" for note in notes)
+    end = "\\end{table}\n"
+    return f"% needs \\usepackage{{booktabs}}\n{environment.removesuffix(end)}{below}{end}"

@@ -39,7 +39,7 @@ MOST_LINES = 300  # on the page of a method; the overview shows all
 FILTERS = [
     ("dataset", "Dataset"),
     ("partition", "Partition"),
-    ("alpha", "Alpha"),
+    ("skew", "Skew"),
     ("clients", "Clients"),
     ("model", "Model"),
     ("scale", "Scale"),
@@ -146,7 +146,7 @@ class TaskLine:
     def filters(self) -> tuple[str, ...]:
         """Its value for each filter of the page."""
         task = self.task
-        return (task.partition, text(task.alpha), str(task.clients), task.model, task.scale)
+        return (task.partition, text(task.skew), str(task.clients), task.model, task.scale)
 
 
 class _Site:
@@ -278,7 +278,7 @@ class _Site:
         return {
             "methods": [[name, slug(self.family[name])] for name in self.methods],
             "tasks": [
-                [task.dataset, task.partition, task.alpha, task.clients, task.model, task.scale, task.label]
+                [task.dataset, task.partition, task.skew, task.clients, task.model, task.scale, task.label]
                 for task in self.tasks
             ],
             "scales": self.scales,
@@ -319,8 +319,8 @@ def bare(label: str) -> str:
 
 
 def _order(task: Task) -> tuple[Any, ...]:
-    alpha = math.inf if task.alpha is None else task.alpha
-    return (SCALES.index(task.scale), task.dataset, alpha, task.partition, task.clients, task.label)
+    skew = math.inf if task.skew is None else task.skew
+    return (SCALES.index(task.scale), task.dataset, skew, task.partition, task.clients, task.label)
 
 
 def _pictures(name: str, folder: Path) -> Iterator[tuple[str, str]]:

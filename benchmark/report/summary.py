@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 
 from fedspan.benchmark.fields import defaults_of
+from fedspan.benchmark.records.model import STAGES
 from fedspan.benchmark.report import statistics
 from fedspan.benchmark.report.axes import text
 from fedspan.benchmark.report.frame import mean_cost
@@ -26,7 +27,6 @@ from fedspan.benchmark.spec.compose import option, tuned
 from fedspan.benchmark.spec.plan import Planned
 
 FILE = "results.json"
-STAGES = ("personalised", "calibrated", "trained")  # the last one that a method has is its result
 OF_THE_TASK = ("rounds", "local_epochs", "eval_every")  # of a protocol; the rest is a setting of the method
 
 
@@ -36,7 +36,7 @@ class Task:
 
     dataset: str
     partition: str
-    alpha: float | None
+    skew: float | None  # of the partition's field that says how unequal the clients are
     clients: int
     participation: float
     model: str
@@ -147,10 +147,13 @@ class Summary:
 def summarise(
     board: Board, cells: Sequence[Planned], frame: pd.DataFrame, tables: Sequence[Tabulated], page: str
 ) -> Summary:
-    """Return what the page of a board adds to the site; `frame` is that of `collect` for `cells`."""
+    """Return what the page of a board adds to the site; `frame` is that of `collect` for `cells`.
+
+    Trials add nothing: their scores are no results.
+    """
     groups: dict[str, list[Any]] = {}
     for planned, row in zip(cells, frame.itertuples(index=False), strict=True):
-        if row.status in ("done", "diverged", "missing"):
+        if row.status in ("done", "diverged", "missing") and not planned.cell.protocol.trial:
             groups.setdefault(str(row.point), []).append((planned, row))
     results = [found for point, runs in groups.items() for found in _results(point, runs)]
     return Summary(
@@ -225,17 +228,18 @@ def _results(point: str, runs: Sequence[tuple[Planned, Any]]) -> Iterator[Result
 
 
 def _stage(scores: Mapping[str, Mapping[str, Any]]) -> str:
-    return next((stage for stage in STAGES if scores.get(stage, {}).get("accuracy") is not None), "")
+    return next((stage for stage in reversed(STAGES) if scores.get(stage, {}).get("accuracy") is not None), "")
 
 
 def task_of(planned: Planned, digest: str = "") -> Task:
     """Return the task of a cell; `digest` is that of its dataset."""
     cell = planned.cell
-    alpha = cell.partition.what().get("alpha")
+    field = cell.partition.skew_field
+    skew = float(getattr(cell.partition, field)) if field else None
     return Task(
         dataset=cell.dataset.label(),
-        partition=_partition(cell.partition.label(), alpha),
-        alpha=float(alpha) if isinstance(alpha, (int, float)) else None,
+        partition=_with_skew(cell.partition.label(), field, skew),
+        skew=skew,
         clients=cell.clients,
         participation=cell.participation,
         model=cell.model.label(),
@@ -247,12 +251,12 @@ def task_of(planned: Planned, digest: str = "") -> Task:
     )
 
 
-def _partition(label: str, alpha: Any) -> str:
-    """Return a partition's label with its alpha, which matters even where it is the default."""
-    if alpha is None or "alpha=" in label:
+def _with_skew(label: str, field: str, skew: float | None) -> str:
+    """Return a partition's label with its skew, which matters even where it is the default."""
+    if skew is None or f"{field}=" in label:
         return label
     name, _, rest = label.partition("(")
-    return f"{name}(alpha={text(alpha)}{', ' + rest if rest else ')'}"
+    return f"{name}({field}={text(skew)}{', ' + rest if rest else ')'}"
 
 
 def family_of(planned: Planned) -> str:

@@ -11,10 +11,8 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 
-from fedspan.benchmark.data.batches import DeviceData
 from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
@@ -22,7 +20,8 @@ from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.settings import How
-from fedspan.benchmark.task import Data, Partition, Split
+from fedspan.benchmark.task import Data, Partition
+from fedspan.benchmark.training.costs import shapes_alone
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.process import settle
@@ -56,8 +55,19 @@ class Speed:
 
 
 def family(what: Mapping[str, Any]) -> str:
-    """Return the cost key, everything but seed and partition: cells with equal keys cost the same."""
-    return json.dumps({k: v for k, v in what.items() if k not in ("seed", "partition")}, sort_keys=True)
+    """Return the cost key: cells with equal keys cost the same.
+
+    It is everything but seed, partition, learning rate, and the methods' settings that are no whole numbers: rates and
+    coefficients do not change what is computed, as epochs and numbers of draws do.
+    """
+    kept = {k: v for k, v in what.items() if k not in ("seed", "partition")}
+    kept["protocol"] = {k: v for k, v in what["protocol"].items() if k != "lr"}
+    kept["algorithm"], *kept["addons"] = (_without_rates(part) for part in (what["algorithm"], *what["addons"]))
+    return json.dumps(kept, sort_keys=True)
+
+
+def _without_rates(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if not isinstance(value, float)}
 
 
 def workload(what: Mapping[str, Any]) -> str:
@@ -129,8 +139,9 @@ def expected_seconds(planned: Planned, speeds: dict[str, Speed], seconds: float,
 def cost(cell: Cell, data: Data, speed: Speed, flops: int) -> float:
     """Return the seconds of a whole cell whose step does `flops`."""
     protocol = cell.protocol
-    trained = protocol.rounds * protocol.local_epochs * len(data.train) * _share(cell)
-    tested = _evaluations(cell) * len(data.test)
+    images = len(data.train) * (1 - protocol.validation)
+    trained = protocol.rounds * protocol.local_epochs * images * _share(cell)
+    tested = _evaluations(cell) * (len(data.train) - images if protocol.trial else len(data.test))
     return speed.prepare + trained * speed.trained * flops / speed.flops + tested * speed.tested
 
 
@@ -175,11 +186,8 @@ def _round(run: Run, seconds: float) -> tuple[float, float]:
 def step_flops(cell: Cell, data: Data) -> int:
     """Return the FLOPs of a cell's mean step on a whole batch, counted without computing; may raise `Incompatible`."""
     method, net, paths = assemble(cell, data)
-    meta = torch.device("meta")
-    net = net.to(meta, cell.protocol.dtype)
-    split = Split((np.arange(1),) * cell.clients)
-    device_data = DeviceData(data, split, cell.protocol, meta, cell.seed)
-    trainer = LocalTrainer(net, method, paths, device_data, Meter())
+    net = net.to("meta", cell.protocol.dtype)
+    trainer = LocalTrainer(net, method, paths, shapes_alone(cell, data, method), Meter())
     steps = trainer.step_costs(State.initial(net, method, paths))
     return sum(epochs * flops for epochs, flops, _ in steps) // sum(epochs for epochs, _, _ in steps)
 
@@ -213,7 +221,7 @@ def _probe(cell: Cell) -> Cell:
         partition=_Whole(),
         clients=1,
         participation=1.0,
-        protocol=dataclasses.replace(cell.protocol, local_epochs=1),
+        protocol=dataclasses.replace(cell.protocol, local_epochs=1, validation=0.0),
     )
     return _endless(few)
 

@@ -25,6 +25,7 @@ from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import stale
+from fedspan.benchmark.records.verification import Repeated
 from fedspan.benchmark.running.cell_run import Outcome, make_record, run_cell
 from fedspan.benchmark.running.leases import Leases, Owner, machine
 from fedspan.benchmark.running.progress import GridDisplay
@@ -77,9 +78,12 @@ def refresh(planned: Sequence[Planned], results: Results, fresh: bool) -> list[s
     With `fresh` they are set aside, so that the cells have none. Damaged records are set aside in any case.
     """
     found: dict[str, list[Planned]] = {}
+    repeated = Repeated.of(results)
     for cell in planned:
         record = results.read(cell.cell.key)
-        if record is not None and (said := stale(record["provenance"], cell.cell)):
+        if record is None or not stale(record["provenance"], cell.cell):
+            continue
+        if said := stale(record["provenance"], cell.cell, repeated.of_record(record).repeated_by):
             found.setdefault(said, []).append(cell)
             if fresh:
                 results.put_aside(cell.cell.key)

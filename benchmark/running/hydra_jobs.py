@@ -20,6 +20,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
 from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.records.model import headline
 from fedspan.benchmark.running.job import run_job
 from fedspan.benchmark.running.leases import Busy
 from fedspan.benchmark.running.signals import GRACE, Stopped
@@ -49,7 +50,7 @@ class Task:
             if multiprocessing.current_process().name.startswith("Loky"):
                 time.sleep(GRACE)  # when one of joblib's workers ends all end, and others may still have to save
             os._exit(128 + signal.SIGTERM)
-        return float(record["scores"].get("trained", {}).get("accuracy") or "nan")
+        return math.nan if (reached := headline(record)) is None else reached
 
 
 class JobConfigs:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from fedspan.benchmark.records.model import TRIAL, headline
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.cell_run import CellProgress
 from fedspan.benchmark.spec.plan import Planned
@@ -145,12 +146,8 @@ class GridDisplay:
 
 def describe(record: Mapping[str, Any]) -> str:
     """Return a record's outcome in a few words."""
-    scores = record.get("scores", {}).get("trained", {})
-    accuracy = scores.get("accuracy")
-    if accuracy is None:  # methods without one global model
-        accuracy = scores.get("client_accuracy")
-    if record.get("status") == "done" and accuracy is not None:
-        return f"{accuracy:6.2f} %"
+    if record.get("status") == "done" and (accuracy := headline(record)) is not None:
+        return f"{accuracy:6.2f} %" + (" of held-out images" if TRIAL in record["scores"] else "")
     return f"{record.get('status')}: {record.get('reason')}"
 
 

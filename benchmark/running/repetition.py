@@ -16,7 +16,7 @@ from typing import Any, Literal
 from fedspan.benchmark import numerics
 from fedspan.benchmark.errors import UserError, is_number
 from fedspan.benchmark.records.exchange import HOW
-from fedspan.benchmark.records.model import Record
+from fedspan.benchmark.records.model import Record, headline
 from fedspan.benchmark.records.record import leaves_of
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import changed
@@ -108,14 +108,8 @@ def _by(points: float | None) -> str:
 
 
 def _points(record: Record, again: Record) -> float | None:
-    there, here = (_headline(one) for one in (record, again))
+    there, here = (headline(one) for one in (record, again))
     return None if there is None or here is None else here - there
-
-
-def _headline(record: Record) -> float | None:
-    trained = record["scores"].get("trained", {})
-    accuracy = trained.get("accuracy")
-    return accuracy if accuracy is not None else trained.get("client_accuracy")
 
 
 def machines(record: Record, again: Record) -> Iterator[str]:

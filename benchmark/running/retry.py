@@ -1,4 +1,4 @@
-"""Runs again what failed, diverged, or ran out of memory or time, whatever board or command it came from."""
+"""Runs again what failed or ran out of memory or time, whatever board or command it came from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from fedspan.benchmark.errors import CorruptFile, UserError
-from fedspan.benchmark.records.atomic import set_aside, write_atomically
+from fedspan.benchmark.records.atomic import write_atomically
 from fedspan.benchmark.records.exchange import words_of
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
@@ -20,24 +20,26 @@ from fedspan.benchmark.spec.settings import how_defaults
 log = logging.getLogger("fedspan")
 
 
-def prepare(results: Results) -> Path | None:
-    """Write a board of the cells without a good end and return its file, or None if there are none.
+def diverged(results: Results) -> int:
+    """Return how many records say that their cell diverged; a repetition would diverge at the same step."""
+    return sum(record["status"] == "diverged" for record in results.all())
 
-    Records of diverged cells are set aside, so that they are made again; failures stay until the cells run.
-    A cell that its own settings no longer make, because a plugin changed, is named in a warning and left alone.
+
+def prepare(results: Results) -> Path | None:
+    """Write a board of the cells that failed and return its file, or None if there are none.
+
+    Failures stay until the cells run. A cell that its own settings no longer make, because a plugin changed, is named
+    in a warning and left alone.
     """
     failed = [results.failure(path.stem) for path in sorted(results.failures.glob("*.json"))]
-    ended = [record for record in failed if record is not None and not results.path(record["key"]).exists()]
-    diverged = [record for record in results.all() if record["status"] == "diverged"]
     grid = []
-    for record in (*ended, *diverged):
+    for record in failed:
+        if record is None or results.path(record["key"]).exists():
+            continue
         try:
             grid.append({key: [value] for key, value in _settings(record).items()})
         except (CorruptFile, UserError) as error:
             log.warning("%s is not run again: %s", record["key"], error)
-            continue
-        if record["status"] == "diverged":
-            set_aside(results.path(record["key"]), results.damaged)
     if not grid:
         return None
     board = {"title": "Cells that are run again", "grid": grid}

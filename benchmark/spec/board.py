@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedspan.benchmark.errors import UserError, did_you_mean
-from fedspan.benchmark.fields import build
+from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.spec.compose import GROUPS, resolve
 from fedspan.benchmark.spec.presets import Tuning, applies, tunings, yaml_files
 from fedspan.benchmark.spec.presets import load_yaml as load_mapping
 from fedspan.benchmark.spec.settings import SCALES, What
+from fedspan.benchmark.spec.tuning import Tune, tuning_settings
 
 Overrides = dict[str, Any]
 
@@ -98,16 +99,18 @@ class Figure:
 class Scale:
     """The changes of a scale: `settings` for every cell (a list is an axis), and `tuned` rules for some cells.
 
-    Settings in `keep` stay as the grid declares them.
+    Settings in `keep` stay as the grid declares them; `tune` changes how the board tunes.
     """
 
     settings: Overrides = field(default_factory=dict)
     rules: tuple[Tuning, ...] = ()
     keep: tuple[str, ...] = ()
+    tune: Overrides = field(default_factory=dict)
 
     def __or__(self, later: Scale) -> Scale:
         """Return the union: settings of `later` replace ours, its rules follow ours."""
-        return Scale(self.settings | later.settings, (*self.rules, *later.rules), (*self.keep, *later.keep))
+        rules, keep = (*self.rules, *later.rules), (*self.keep, *later.keep)
+        return Scale(self.settings | later.settings, rules, keep, self.tune | later.tune)
 
     def of(self, point: Overrides) -> list[Overrides]:
         """Return the points of a full-size cell at this scale.
@@ -132,6 +135,7 @@ class Board:
     """A named grid with its tables and figures; `expand` returns its cells. A board with `boards` is their union.
 
     `printed` names the reproduced figures of papers, such as ``paper/figure_4``, in addition to its tables' sources.
+    With `tune`, methods are tuned first (`spec.studies`), and `expand` returns the cells with the defaults.
     """
 
     name: str
@@ -144,6 +148,7 @@ class Board:
     figures: tuple[Figure, ...] = field(default=())
     boards: tuple[str, ...] = field(default=())
     printed: tuple[str, ...] = field(default=())
+    tune: Tune | None = None
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -173,7 +178,9 @@ class Board:
         """
         if self.boards:
             return _distinct(point for part in self.parts() for point in part.expand(extra))
-        extra = dict(extra or {})
+        tuning, extra = tuning_settings(extra or {})
+        if tuning and self.tune is None:
+            raise UserError(f"board '{self.name}' does not tune, so '{next(iter(tuning))}' means nothing")
         expanded: list[Point] = []
         for point in (point for sub_grid in self.grid for point in product(self.base | sub_grid)):
             ablation = self._ablation(point.pop(ABLATION, False))
@@ -242,7 +249,7 @@ def load_board(name: str) -> Board:
     return read_board(path)
 
 
-FIELDS = {"title", "description", "base", "grid", "scales", "tables", "figures", "extends", "boards", "printed"}
+FIELDS = {"title", "description", "base", "grid", "scales", "tables", "figures", "extends", "boards", "printed", "tune"}
 PIECE_FIELDS = {"base", "scales", "axes", "tables", "extends"}
 
 
@@ -252,7 +259,7 @@ def read_board(path: Path) -> Board:
     ``extends: NAME`` inherits base, scales, tables and named axes from ``leaderboards/pieces/NAME.yaml``;
     ``extends: [A, B]`` from A and then B, which overrides A. ``$name`` as the value of an axis is the axis of that
     name. ``boards: [...]`` makes a union of other boards. ``ablation: true`` in `base`, a sub-grid or a point of an
-    axis marks rows that do not compete in rankings.
+    axis marks rows that do not compete in rankings. ``tune: {trials: 12, ...}`` tunes the methods (`spec.tuning.Tune`).
     """
     raw = _mapping(path, FIELDS)
     shared = _pieces(raw.pop("extends", None), path) | _piece(raw, path)
@@ -274,6 +281,7 @@ def read_board(path: Path) -> Board:
         figures=_parts(Figure, raw.get("figures"), f"{path}: figures"),
         boards=boards,
         printed=printed,
+        tune=_tune(raw["tune"], path) if "tune" in raw else None,
     )
     if "paper" in board.scales and not board.sources and not boards:
         raise UserError(
@@ -339,13 +347,23 @@ def _scales(raw: Mapping[str, Any], path: Path) -> dict[str, Scale]:
             raise UserError(f"{path}: unknown scale '{name}'{did_you_mean(str(name), SCALES)}")
         if not isinstance(value, dict):
             raise UserError(f"{path}: scales.{name} must be a mapping, got {value!r}")
-        settings = {key: setting for key, setting in value.items() if key not in ("tuned", "keep")}
+        tuning, changes = tuning_settings(value)
+        settings = {key: setting for key, setting in changes.items() if key not in ("tuned", "keep")}
         rules = tunings(value.get("tuned", []), f"{path}: scales.{name}")
         keep = value.get("keep", [])
         if not isinstance(keep, list):
             raise UserError(f"{path}: scales.{name}.keep must be a list of settings")
-        scales[name] = Scale(settings, tuple(rules), tuple(map(str, keep)))
+        scales[name] = Scale(settings, tuple(rules), tuple(map(str, keep)), tuning)
     return scales
+
+
+def _tune(raw: Any, path: Path) -> Tune:
+    if not isinstance(raw, dict):
+        raise UserError(f"{path}: tune must be a mapping, such as {{trials: 12}}, got {raw!r}")
+    try:
+        return from_values(Tune, raw, "tune")
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def _with_axes(settings: Overrides, axes: Mapping[str, Any], path: Path) -> Overrides:
@@ -366,4 +384,4 @@ def _parts(cls: type[Any], raw: Any, where: str) -> tuple[Any, ...]:
         return ()
     if not isinstance(raw, list) or not all(isinstance(item, dict) for item in raw):
         raise UserError(f"{where} must be a list of mappings")
-    return tuple(build(cls, item, f"{where}[{i}]") for i, item in enumerate(raw))
+    return tuple(from_values(cls, item, f"{where}[{i}]") for i, item in enumerate(raw))

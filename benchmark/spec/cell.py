@@ -51,14 +51,14 @@ class Cell:
     @cached_property
     def what(self) -> dict[str, Any]:
         """Everything that changes the result, as plain JSON values."""
-        return self._described(lambda plugin: plugin.what())
+        return self._described(lambda part: part.what())
 
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Like `what`, plus `later` fields at their defaults."""
-        return self._described(lambda plugin: plugin.settings())
+        return self._described(lambda part: part.settings())
 
-    def _described(self, by: Callable[[Plugin], dict[str, Any]]) -> dict[str, Any]:
+    def _described(self, by: Callable[[Plugin | Protocol], dict[str, Any]]) -> dict[str, Any]:
         described: dict[str, Any] = {
             "schema": SCHEMA,
             "dataset": by(self.dataset),
@@ -68,7 +68,7 @@ class Cell:
             "model": by(self.model),
             "algorithm": by(self.algorithm),
             "addons": [by(addon) for addon in self.addons],
-            "protocol": dataclasses.asdict(self.protocol),
+            "protocol": by(self.protocol),
             "seed": self.seed,
             "scale": self.scale,
         }

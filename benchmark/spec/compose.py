@@ -13,24 +13,17 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedspan.benchmark.contract import blame
 from fedspan.benchmark.errors import HookError, UserError, did_you_mean
-from fedspan.benchmark.fields import build, defaults_of
+from fedspan.benchmark.fields import defaults_of, from_values
 from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.registry import find, load_files, plugins
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.spec.overrides import override_text
-from fedspan.benchmark.spec.presets import applies, preset, yaml_files
+from fedspan.benchmark.spec.presets import applies, default_choices, preset, yaml_files
 from fedspan.benchmark.spec.settings import What, how_defaults, paths_of, what_defaults
 
 CONFIG_NAME = "fedspan"
-DEFAULTS = {
-    "dataset": "digits",
-    "partition": "dirichlet",
-    "model": "small_cnn",
-    "algorithm": "fedavg",
-    "protocol": "default",
-}
-GROUPS = tuple(DEFAULTS)
+GROUPS = ("dataset", "partition", "model", "algorithm", "protocol")
 
 
 def options(group: str) -> dict[str, dict[str, Any]]:
@@ -58,7 +51,7 @@ def register() -> None:
             store.store(group=group, name=name, node=node)
     root = {
         "defaults": [
-            *({group: name} for group, name in DEFAULTS.items()),
+            *({group: default_choices()[group]} for group in GROUPS),
             {"override hydra/hydra_logging": "none"},
             {"override hydra/job_logging": "none"},  # Hydra's default leaves a log file in the working folder
             "_self_",
@@ -116,8 +109,8 @@ def resolve(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """
     load_files(paths_of(overrides.get("plugins")))  # each process that composes a cell imports its plugins
     config = base()
-    for group, default in DEFAULTS.items():
-        config[group] = option(group, str(overrides.get(group, default)))
+    for group in GROUPS:
+        config[group] = option(group, str(overrides.get(group, default_choices()[group])))
     for key, value in overrides.items():
         if key not in GROUPS:
             assign(config, key, value)
@@ -150,7 +143,7 @@ def make_cell(config: Mapping[str, Any]) -> Cell:
         values = {key: value for key, value in node.items() if key != "name"}
         cls = find(kind, str(node["name"]))
         try:
-            return build(cls, values, where)
+            return from_values(cls, values, where)
         except UserError:
             raise
         except Exception as error:  # of the plugin's own code that checks its settings
@@ -159,7 +152,7 @@ def make_cell(config: Mapping[str, Any]) -> Cell:
     plain = {name: config[name] for name in defaults_of(What)}
     if isinstance(plain["addons"], str):
         plain["addons"] = [plain["addons"]]
-    what = build(What, plain, "")
+    what = from_values(What, plain, "")
     addons = [plugin("addon", {"name": name, **config["addon"].get(name, {})}, f"addon.{name}") for name in what.addons]
     return Cell(
         dataset=plugin("dataset", config["dataset"], "dataset"),
@@ -169,10 +162,10 @@ def make_cell(config: Mapping[str, Any]) -> Cell:
         model=plugin("model", config["model"], "model"),
         algorithm=plugin("algorithm", config["algorithm"], "algorithm"),
         addons=tuple(addons),
-        protocol=build(Protocol, config["protocol"], "protocol"),
+        protocol=from_values(Protocol, config["protocol"], "protocol"),
         seed=what.seed,
         scale=what.scale,
-        diagnostics=build(Diagnostics, config["diagnostics"], "diagnostics"),
+        diagnostics=from_values(Diagnostics, config["diagnostics"], "diagnostics"),
     )
 
 
@@ -182,7 +175,7 @@ def tuned(overrides: Mapping[str, Any]) -> dict[str, Any]:
     A rule applies to a cell with every setting under its `when`: all of the named `addons`, one of the values named for
     any other setting. Later rules override earlier ones.
     """
-    rules = preset(str(overrides.get("protocol", DEFAULTS["protocol"]))).tuned
+    rules = preset(str(overrides.get("protocol", default_choices()["protocol"]))).tuned
     config = resolve(overrides) if rules else {}
     found: dict[str, Any] = {}
     for rule in rules:

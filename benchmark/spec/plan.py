@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,6 +53,14 @@ def plan(points: Sequence[Overrides]) -> list[Planned]:
             if parts[0] == "addon" and len(parts) > 1 and parts[1] not in used:
                 raise UserError(f"'{key}' is set, but '{parts[1]}' is in no cell's addons; add addons=[{parts[1]}]")
     return list(planned.values())
+
+
+def distinct(cells: Iterable[Planned]) -> list[Planned]:
+    """Return each cell once, in order."""
+    found: dict[str, Planned] = {}
+    for planned in cells:
+        found.setdefault(planned.cell.key, planned)
+    return list(found.values())
 
 
 def _full(point: Overrides) -> Cell | None:

@@ -1,4 +1,4 @@
-"""YAML files of boards, pieces and protocols: their folders, their readers, and a protocol's tuned settings."""
+"""YAML files of boards, pieces, protocols and defaults: their folders, their readers, and tuned settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedspan.benchmark.errors import UserError, did_you_mean
-from fedspan.benchmark.fields import build
+from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.places import packaged
 from fedspan.benchmark.protocol import Protocol
 
@@ -71,6 +71,12 @@ def _text_keys(value: Any) -> Any:
     return [_text_keys(item) for item in value] if isinstance(value, list) else value
 
 
+@cache
+def default_choices() -> Mapping[str, str]:
+    """Return the plugin of each kind, and the protocol, that a run has unless it says otherwise."""
+    return {group: str(name) for group, name in load_yaml(packaged("leaderboards", "defaults", "cell.yaml")).items()}
+
+
 @dataclasses.dataclass(frozen=True)
 class Tuning:
     """Settings (`set`) of a protocol for cells with certain others (`when`), such as an algorithm's own rate."""
@@ -103,7 +109,7 @@ def preset(name: str) -> Preset:
             raise UserError(f"{path}: '{parent}' cannot be extended{did_you_mean(str(parent), roots)}")
         base = preset(parent)
     description, rules = str(raw.pop("description", "")), raw.pop("tuned", [])
-    build(Protocol, base.values | raw, f"{path}: protocol")
+    from_values(Protocol, base.values | raw, f"{path}: protocol")
     return Preset(description, base.values | raw, (*base.tuned, *tunings(rules, str(path))))
 
 
@@ -111,7 +117,7 @@ def tunings(rules: Any, where: str) -> tuple[Tuning, ...]:
     """Return the tuned settings of a YAML file; raise `UserError` naming `where` if they are invalid."""
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
         raise UserError(f"{where}: tuned must be a list of mappings with 'when' and 'set'")
-    return tuple(build(Tuning, rule, f"{where}: tuned[{number}]") for number, rule in enumerate(rules))
+    return tuple(from_values(Tuning, rule, f"{where}: tuned[{number}]") for number, rule in enumerate(rules))
 
 
 def applies(rule: Tuning, config: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedspan.benchmark.errors import UserError, did_you_mean, require
-from fedspan.benchmark.fields import build, defaults_of
+from fedspan.benchmark.fields import defaults_of, from_values
 from fedspan.benchmark.places import data_root
 
 SCALES = ("paper", "own", "small", "smoke")
@@ -71,7 +71,7 @@ class How:
     def of(cls, config: Mapping[str, Any]) -> How:
         """Return the checked settings of a configuration; raise `UserError`."""
         values = {name: _at(config, setting) for name, setting in _SETTINGS.items()}
-        return build(cls, values | {"plugins": paths_of(values["plugins"])}, "")
+        return from_values(cls, values | {"plugins": paths_of(values["plugins"])}, "")
 
     @property
     def cells_at_a_time(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ import torch
 from fedspan.benchmark.data.batches import DeviceData
 from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.head import in_head
+from fedspan.benchmark.method import Method
 from fedspan.benchmark.net import parameters_of
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.plan import Planned
@@ -99,16 +100,15 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
     data = _one_image(extent)
     method, net, paths = assemble(cell, data)
     net = net.to("meta", cell.protocol.dtype)
-    parts = Split((np.arange(1),) * cell.clients)
-    device_data = DeviceData(data, parts, cell.protocol, torch.device("meta"), cell.seed, method.one_client)
     state = State.initial(net, method, paths)
-    trainer = LocalTrainer(net, method, paths, device_data, Meter())
+    trainer = LocalTrainer(net, method, paths, shapes_alone(cell, data, method), Meter())
     steps = trainer.step_costs(state)
     sums = RoundSums()
     sums.add(trainer.handed(state, 0, trainer.first_visit(state), 1, 1, 0.0))
     alone = method.one_client
     here = 1 if alone else clients_a_round(cell.clients, cell.participation)
-    held = extent.train * (1.0 if alone else here / cell.clients)  # images of the sampled clients
+    trained = extent.train * (1 - cell.protocol.validation)
+    held = trained * (1.0 if alone else here / cell.clients)  # images of the sampled clients
     model = {path: state.params[path] for path in paths.shared} | {
         path: state.buffers[path] for path in paths.shared_buffers
     }
@@ -117,7 +117,7 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
     numbers, flops = 0, 0 if not method.calibrator else None
     if method.calibrator and (
         told := method.ask(
-            method.calibrator, "calibration_cost", extent.train, cell.clients, net.head.in_features, extent.classes
+            method.calibrator, "calibration_cost", round(trained), cell.clients, net.head.in_features, extent.classes
         )
     ):
         numbers, flops = told
@@ -139,6 +139,14 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
         calibration_up=times * numbers * cell.protocol.dtype.itemsize,
         calibration_down=times * cell.clients * nbytes(model) if method.calibrator else 0,
         calibration_flops=None if flops is None else times * flops,
+    )
+
+
+def shapes_alone(cell: Cell, data: Data, method: Method) -> DeviceData:
+    """Return the data of a cell on the device `meta`, where each client has one image and holds none out."""
+    split = Split((np.arange(1),) * cell.clients)
+    return DeviceData(
+        data, split, replace(cell.protocol, validation=0.0), torch.device("meta"), cell.seed, method.one_client
     )
 
 

@@ -1,4 +1,7 @@
-"""How well a cell's models do on test images, as they are: the global one, or each client's own."""
+"""How well a cell's models do on test images, as they are: the global one, or each client's own.
+
+In a trial the images that clients hold out stand in for test images.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedspan.benchmark.errors import Diverged
+from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.task import Images
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.state import State
@@ -97,17 +101,20 @@ def score(trainer: LocalTrainer, state: State) -> Scores:
     Where clients have test images of their own, `client_accuracy` is the mean over clients on those. Where the
     data has domains, `domain_accuracy` is the mean over domains, each with its own `domain_accuracy.<name>`.
     Raises `Diverged` if a loss is no number: the accuracy would be one, but mean nothing.
+
+    In a trial `accuracy` and `loss` are means over all held-out images, also of clients' own models, and means over
+    clients are over those that hold out images.
     """
     if trainer.paths.own:
         return score_clients(trainer, state.round, lambda client: trainer.load(state, state.row(client)))
     data = trainer.data
     hits = Hits.none(data.domains)
     trainer.load(state, state.first_row)
-    found = _finite(evaluate(trainer, data.test), state.round)
+    found = _finite(evaluate(trainer, data.test), state.round, data.protocol)
     hits.add(found, data.test)
     scores: Scores = {"accuracy": found.accuracy, "loss": found.loss}
     if data.tests is not None:
-        scores |= _over_clients([percent(found.right[test]) for test in data.tests])
+        scores |= _over_clients([percent(found.right[test]) for test in data.tests if len(test)])
     return scores | hits.scores()
 
 
@@ -115,22 +122,28 @@ def score_clients(trainer: LocalTrainer, round: int, load: Callable[[int], objec
     """Score each client's own model, which `load` puts into the net; raise `Diverged` as `score` does."""
     data = trainer.data
     hits = Hits.none(data.domains)
-    accuracies, losses = [], []
+    found: list[Score] = []
     for client in range(data.clients):
         load(client)
         images = data.test_of(client)
-        found = _finite(evaluate(trainer, images), round)
-        hits.add(found, images)
-        accuracies.append(found.accuracy)
-        losses.append(found.loss)
-    return {"accuracy": None, "loss": float(np.mean(losses))} | _over_clients(accuracies) | hits.scores()
+        if len(images):
+            found.append(_finite(evaluate(trainer, images), round, data.protocol))
+            hits.add(found[-1], images)
+    accuracies, losses = [one.accuracy for one in found], [one.loss for one in found]
+    scores: Scores = {"accuracy": None, "loss": float(np.mean(losses))}
+    if data.protocol.trial:
+        scores = {
+            "accuracy": percent(torch.cat([one.right for one in found])),
+            "loss": float(np.average(losses, weights=[len(one.right) for one in found])),
+        }
+    return scores | _over_clients(accuracies) | hits.scores()
 
 
 def _over_clients(accuracies: list[float]) -> Scores:
     return {"client_accuracy": float(np.mean(accuracies)), "client_accuracy_std": float(np.std(accuracies))}
 
 
-def _finite(found: Score, round: int) -> Score:
+def _finite(found: Score, round: int, protocol: Protocol) -> Score:
     if not np.isfinite(found.loss):
-        raise Diverged(f"round {round}: the test loss is {found.loss}")
+        raise Diverged(f"round {round}: the {'validation' if protocol.trial else 'test'} loss is {found.loss}")
     return found

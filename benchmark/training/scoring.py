@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+from fedspan.benchmark.records.model import STAGES
 from fedspan.benchmark.training import stages
 from fedspan.benchmark.training.evaluation import Scores, score, score_clients
 from fedspan.benchmark.training.run import Run
@@ -13,8 +14,9 @@ from fedspan.benchmark.tree import digest
 def score_stages(run: Run) -> dict[str, Scores]:
     """Return the scores of every stage, and leave the digests of their models in the run.
 
-    `trained` is the last round, `best` the best evaluated round, which has no model any more. Raises `Diverged` if a
-    loss is not finite; the digests of the stages before stay.
+    `trained` is the last round, `best` the best evaluated round, which has no model any more. A trial has the stage
+    `validation` in place of all these. Raises `Diverged` if a loss is not finite; the digests of the stages before
+    stay.
     """
     trainer, state, meter = run.trainer, run.state, run.meter
     with meter.phase("evaluate"):
@@ -28,12 +30,28 @@ def score_stages(run: Run) -> dict[str, Scores]:
             result["calibrated"] = score(trainer, state)
             run.stage_digests["calibrated"] = state.digest()
         state.params = trained
-    if "alignment" in run.measured:
-        result["alignment"] = dict(run.measured["alignment"])
     if run.method.personaliser:
         with meter.phase("personalise"):
             result["personalised"] = _score_personalised(run)
+    if run.cell.protocol.trial:
+        result = {"validation": _of_trial(run, result)}
+    if "alignment" in run.measured:
+        result["alignment"] = dict(run.measured["alignment"])
     return result
+
+
+def _of_trial(run: Run, stages: dict[str, Scores]) -> Scores:
+    """Return the scores of the stage that the method is judged by, accuracy and loss of every stage, and on what.
+
+    `images` are held out, by `clients` of them; `clients_without` have too few to give one.
+    """
+    had = [name for name in STAGES if name in stages]
+    scores = dict(stages[had[-1]])
+    for name in had:
+        scores |= {f"{metric}.{name}": stages[name][metric] for metric in ("accuracy", "loss")}
+    held = [len(images) for images in run.trainer.data.tests or ()]
+    giving = sum(map(bool, held))
+    return scores | {"images": sum(held), "clients": giving, "clients_without": len(held) - giving}
 
 
 def _best(run: Run) -> dict[str, Scores]:

@@ -1,7 +1,10 @@
 """FedMom: Nesterov momentum on the server."""
 
+from typing import Annotated
+
 from fedspan.benchmark.component import Aggregate, Component, algorithm
 from fedspan.benchmark.errors import require
+from fedspan.benchmark.search import choice, fixed
 from fedspan.benchmark.tree import Tree, add, scale, zeros
 
 
@@ -12,8 +15,8 @@ class FedMom(Component):
     With Delta the mean update, v' = w + lr Delta and w' = v' + beta (v' - v). The state kept here is m = v' - v.
     """
 
-    beta: float = 0.9
-    lr: float = 1.0
+    beta: Annotated[float, choice(0.5, 0.9, 0.95, source="ours")] = 0.9
+    lr: Annotated[float, fixed("1 is plain averaging")] = 1.0
     neutral = {"beta": 0.0, "lr": 1.0}
 
     def __post_init__(self) -> None:

@@ -1,9 +1,12 @@
 """DeCov."""
 
+from typing import Annotated
+
 from torch import Tensor
 
 from fedspan.benchmark.component import Component, Step, addon
 from fedspan.benchmark.errors import require
+from fedspan.benchmark.search import log
 
 
 @addon("decov")
@@ -13,7 +16,7 @@ class DeCov(Component):
     C divides by the number of images, as in the paper. FedDecorr 2023, Table 6, reports it without naming a beta.
     """
 
-    beta: float = 0.1
+    beta: Annotated[float, log(1e-3, 1.0, source="ours; no source names a beta")] = 0.1
     neutral = {"beta": 0.0}
     coefficient = "beta"
 

@@ -1,12 +1,13 @@
 """FedDecorr."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedspan.benchmark.component import Component, Step, addon
 from fedspan.benchmark.errors import require
+from fedspan.benchmark.search import choice
 
 EPS = 1e-8  # added to the unbiased variance, as in the released code
 
@@ -29,7 +30,7 @@ class FedDecorr(Component):
     """
 
     form: Literal["released", "paper", "pseudocode"] = "released"
-    beta: float = 0.1
+    beta: Annotated[float, choice(0.01, 0.05, 0.1, 0.2, 0.3, source="FedDecorr 2023, Sec. 5.4")] = 0.1
     neutral = {"beta": 0.0}
     coefficient = "beta"
 

@@ -1,6 +1,7 @@
 """Fast federated calibration."""
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -8,6 +9,7 @@ from torch import Tensor
 from fedspan.benchmark.component import Component, addon
 from fedspan.benchmark.errors import require
 from fedspan.benchmark.head import least_squares, least_squares_flops, normal_equations
+from fedspan.benchmark.search import choice, fixed
 from fedspan.benchmark.tree import Tree
 
 
@@ -21,8 +23,8 @@ class FFC(Component):
     `every` > 0 it also calibrates after every so many rounds, and training continues from there (App. C.2 tries 10).
     """
 
-    ridge: float = 0.0
-    every: int = 0
+    ridge: Annotated[float, choice(0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0, source="SphereFed 2022, App. C.1")] = 0.0
+    every: Annotated[int, fixed("it sets the compute; App. C.2 tries 10")] = 0
 
     def __post_init__(self) -> None:
         require(self.ridge >= 0, f"addon.{self.name}.ridge", "must not be negative", self.ridge)

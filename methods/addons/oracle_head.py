@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from fedspan.benchmark.head import (
     least_squares_flops,
     normal_equations,
 )
+from fedspan.benchmark.search import fixed
 from fedspan.benchmark.tree import Tree, finite
 
 
@@ -38,11 +39,11 @@ class OracleHead(HeadTraining):
     """
 
     by: Literal["search", "sgd", "closed"] = "search"
-    ridge: float = 0.0
+    ridge: Annotated[float, fixed("for by=closed alone")] = 0.0
     criterion: Criterion = "ce"
     criteria: tuple[Criterion, ...] = ("ce", "mse")
-    rates: tuple[float, ...] = (0.005, 0.01, 0.05, 0.1, 0.5, 0.8, 1.0)
-    held_out: float = 0.15
+    rates: Annotated[tuple[float, ...], fixed("a grid itself")] = (0.005, 0.01, 0.05, 0.1, 0.5, 0.8, 1.0)
+    held_out: Annotated[float, fixed("0.15 in the paper's own tuning")] = 0.15
     pools = True
 
     def __post_init__(self) -> None:

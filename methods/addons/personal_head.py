@@ -1,7 +1,7 @@
 """A head for each client."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from fedspan.benchmark.component import addon
 from fedspan.benchmark.errors import require
 from fedspan.benchmark.head import HeadTraining, least_squares, normal_equations
+from fedspan.benchmark.search import fixed
 from fedspan.benchmark.tree import Tree
 
 
@@ -24,8 +25,8 @@ class PersonalHead(HeadTraining):
 
     by: Literal["sgd", "ffc"] = "sgd"
     criterion: Literal["ce", "mse"] = "ce"
-    ridge: float = 0.0
-    epochs: int = 5
+    ridge: Annotated[float, fixed("for by=ffc alone, and kept at 0 by the paper")] = 0.0
+    epochs: Annotated[int, fixed("5 in the paper")] = 5
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,6 +1,6 @@
 """SphereFed."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +10,7 @@ from fedspan.benchmark.component import Setting, Step, addon
 from fedspan.benchmark.errors import Incompatible, require
 from fedspan.benchmark.head import criterion, in_head
 from fedspan.benchmark.net import Net, Unit
+from fedspan.benchmark.search import fixed
 from fedspan.methods.addons.ffc import FFC
 
 TAMMES_STEPS, TAMMES_LR, TAMMES_MOMENTUM = 10_000, 0.1, 0.9
@@ -36,7 +37,7 @@ class SphereFed(FFC):
     head: Literal["orthonormal", "tammes", "random", "trained"] = "orthonormal"
     unit: bool = True
     criterion: Literal["mse", "ce"] = "mse"
-    temperature: float = 1.0
+    temperature: Annotated[float, fixed("for cross-entropy alone; the paper states no value")] = 1.0
     ffc: bool = True
     neutral = {"head": "trained", "unit": False, "criterion": "ce", "ffc": False}
 

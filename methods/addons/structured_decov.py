@@ -1,11 +1,14 @@
 """Structured DeCov."""
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from fedspan.benchmark.component import Setting, addon
 from fedspan.benchmark.errors import Incompatible, require
 from fedspan.benchmark.net import Net
+from fedspan.benchmark.search import choice
 from fedspan.methods.addons.decov import DeCov, squared_covariances
 
 
@@ -21,7 +24,7 @@ class StructuredDeCov(DeCov):
     method without naming beta, groups or terms.
     """
 
-    groups: int = 4
+    groups: Annotated[int, choice(2, 4, 8, 16, source="ours; no source names the groups")] = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()

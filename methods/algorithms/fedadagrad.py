@@ -1,8 +1,11 @@
 """FedAdagrad."""
 
+from typing import Annotated
+
 from torch import Tensor
 
 from fedspan.benchmark.component import algorithm
+from fedspan.benchmark.search import fixed, log
 from fedspan.methods.adaptive import Adaptive
 
 
@@ -15,8 +18,8 @@ class FedAdagrad(Adaptive):
     and tau as for FedAdam. `fedspan.methods.adaptive` has the rest.
     """
 
-    lr: float = 0.1
-    beta1: float = 0.0
+    lr: Annotated[float, log(1e-3, 1.0, source="the paper tunes it for every task; the range is ours")] = 0.1
+    beta1: Annotated[float, fixed("the usual Adagrad has no momentum")] = 0.0
 
     def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
         return v + squared

@@ -1,12 +1,14 @@
 """FedAvgM."""
 
 from collections.abc import Mapping
+from typing import Annotated
 
 from torch import Tensor
 
 from fedspan.benchmark.component import Aggregate, Component, algorithm
 from fedspan.benchmark.errors import require
 from fedspan.benchmark.registry import later
+from fedspan.benchmark.search import choice
 from fedspan.benchmark.tree import Tree, add, scale, zeros
 
 
@@ -23,7 +25,7 @@ class FedAvgM(Component):
     (``statistics``), which can push a variance out of the clients' range; by default they are averaged.
     """
 
-    rho: float = 0.5
+    rho: Annotated[float, choice(0.1, 0.5, 0.9, source="FedDecorr 2023, App. F")] = 0.5
     damped: bool = True
     statistics: bool = later(False)
     neutral = {"rho": 0.0}

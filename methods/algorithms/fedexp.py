@@ -1,9 +1,12 @@
 """FedExP."""
 
+from typing import Annotated
+
 import torch
 
 from fedspan.benchmark.component import Aggregate, Component, Local, Upload, algorithm
 from fedspan.benchmark.errors import require
+from fedspan.benchmark.search import log
 from fedspan.benchmark.tree import Tree, scale, sqnorm
 
 
@@ -20,7 +23,7 @@ class FedExp(Component):
     released with FedDecorr 2023 step counters enter the norms, so its eta stays 1.
     """
 
-    epsilon: float = 1e-3
+    epsilon: Annotated[float, log(1e-4, 1.0, source="ours, around the authors' 1e-3 and 0.1")] = 1e-3
 
     def __post_init__(self) -> None:
         require(self.epsilon >= 0, "algorithm.epsilon", "must not be negative", self.epsilon)

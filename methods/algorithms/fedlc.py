@@ -1,12 +1,14 @@
 """FedLC."""
 
 import math
+from typing import Annotated
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedspan.benchmark.component import Component, Step, algorithm
 from fedspan.benchmark.errors import require
+from fedspan.benchmark.search import log
 
 
 @algorithm("fedlc")
@@ -19,7 +21,7 @@ class FedLC(Component):
     denominator omits the true class; released code keeps it, as cross-entropy does, and so does this one.
     """
 
-    tau: float = 1.0
+    tau: Annotated[float, log(0.05, 2.0, source="ours, around the paper's 1 and the released 0.1")] = 1.0
     neutral = {"tau": 0.0}
     version = 2  # 1 took 100 tau off the logit of a class without images, too little at a small tau
 

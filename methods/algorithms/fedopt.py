@@ -1,11 +1,13 @@
 """FedOpt with SGD on the server."""
 
 from collections.abc import Mapping
+from typing import Annotated
 
 from torch import Tensor
 
 from fedspan.benchmark.component import Aggregate, Component, algorithm
 from fedspan.benchmark.errors import require
+from fedspan.benchmark.search import linear, log
 from fedspan.benchmark.tree import Tree, add, scale, zeros
 
 
@@ -17,8 +19,8 @@ class FedOpt(Component):
     Table 16 (server optimiser SGD, learning rate 1.0, momentum 0.3).
     """
 
-    lr: float = 1.0
-    momentum: float = 0.3
+    lr: Annotated[float, log(0.1, 3.0, source="ours, around SphereFed's 1")] = 1.0
+    momentum: Annotated[float, linear(0.0, 0.9, source="ours, around SphereFed's 0.3")] = 0.3
     neutral = {"lr": 1.0, "momentum": 0.0}
 
     def __post_init__(self) -> None:

@@ -1,9 +1,12 @@
 """FedProx."""
 
+from typing import Annotated
+
 from torch import Tensor
 
 from fedspan.benchmark.component import Component, Step, algorithm
 from fedspan.benchmark.errors import require
+from fedspan.benchmark.search import choice
 from fedspan.benchmark.tree import sqdist
 
 
@@ -15,7 +18,7 @@ class FedProx(Component):
     with that paper compares the local weights with themselves, so its term is zero; this one works.
     """
 
-    mu: float = 1e-3
+    mu: Annotated[float, choice(1e-4, 1e-3, 1e-2, 1e-1, source="FedDecorr 2023, App. F")] = 1e-3
     neutral = {"mu": 0.0}
     coefficient = "mu"
 

@@ -1,11 +1,14 @@
 """FedRep."""
 
+from typing import Annotated
+
 from torch import nn
 
 from fedspan.benchmark.component import Component, Phases, algorithm
 from fedspan.benchmark.errors import require
 from fedspan.benchmark.head import in_head
 from fedspan.benchmark.registry import later
+from fedspan.benchmark.search import fixed
 
 
 @algorithm("fedrep")
@@ -19,8 +22,8 @@ class FedRep(Component):
     scores are `client_accuracy`; a client that never trained has the initial head.
     """
 
-    head_epochs: int = 10
-    body_epochs: int = later(0)
+    head_epochs: Annotated[int, fixed("it sets the compute of a round")] = 10
+    body_epochs: Annotated[int, fixed("it sets the compute of a round")] = later(0)
 
     def __post_init__(self) -> None:
         require(self.head_epochs >= 1, "algorithm.head_epochs", "must be at least 1", self.head_epochs)

@@ -1,11 +1,14 @@
 """FedRS."""
 
+from typing import Annotated
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedspan.benchmark.component import Component, Step, algorithm
 from fedspan.benchmark.errors import require
+from fedspan.benchmark.search import linear
 
 
 @algorithm("fedrs")
@@ -18,7 +21,7 @@ class FedRS(Component):
     missing classes, bias included.
     """
 
-    alpha: float = 0.5
+    alpha: Annotated[float, linear(0.0, 1.0, source="its whole domain")] = 0.5
     neutral = {"alpha": 1.0}
 
     def __post_init__(self) -> None:

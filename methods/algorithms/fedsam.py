@@ -1,7 +1,10 @@
 """FedSAM."""
 
+from typing import Annotated
+
 from fedspan.benchmark.component import Component, Step, algorithm
 from fedspan.benchmark.errors import require
+from fedspan.benchmark.search import log
 from fedspan.benchmark.tree import Tree, add, root, scale, sqnorm
 
 
@@ -15,7 +18,7 @@ class FedSAM(Component):
     updates them again, which changes tests but never training.
     """
 
-    rho: float = 0.05
+    rho: Annotated[float, log(5e-3, 0.5, source="ours, around the released 0.05")] = 0.05
     neutral = {"rho": 0.0}
     version = 2  # 1 computed penalties in bfloat16 under protocol.precision=bf16, unlike every other algorithm
 

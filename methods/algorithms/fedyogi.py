@@ -1,9 +1,12 @@
 """FedYogi."""
 
+from typing import Annotated
+
 from torch import Tensor
 
 from fedspan.benchmark.component import algorithm
 from fedspan.benchmark.errors import require
+from fedspan.benchmark.search import fixed
 from fedspan.methods.adaptive import Adaptive
 
 
@@ -15,7 +18,7 @@ class FedYogi(Adaptive):
     `fedspan.methods.adaptive` has the rest and the differences of released code.
     """
 
-    beta2: float = 0.99
+    beta2: Annotated[float, fixed("0.99 in later comparisons")] = 0.99
 
     def __post_init__(self) -> None:
         super().__post_init__()

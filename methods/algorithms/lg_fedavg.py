@@ -1,11 +1,14 @@
 """LG-FedAvg."""
 
+from typing import Annotated
+
 from torch import nn
 
 from fedspan.benchmark.component import Component, algorithm
 from fedspan.benchmark.errors import require
 from fedspan.benchmark.head import in_head
 from fedspan.benchmark.registry import later
+from fedspan.benchmark.search import choice
 
 
 @algorithm("lg_fedavg")
@@ -22,7 +25,7 @@ class LGFedAvg(Component):
     single global model: scores are `client_accuracy`; a client that never trained its own body has the global one.
     """
 
-    warm_up: float = later(0.0)
+    warm_up: Annotated[float, choice(0.0, 0.8, 0.857, source="Algorithm 1, and the authors' scripts")] = later(0.0)
 
     def __post_init__(self) -> None:
         require(0 <= self.warm_up < 1, "algorithm.warm_up", "must lie in [0, 1)", self.warm_up)

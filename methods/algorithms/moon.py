@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,7 @@ from fedspan.benchmark.component import Component, Local, Setting, Step, algorit
 from fedspan.benchmark.errors import require
 from fedspan.benchmark.net import Net
 from fedspan.benchmark.registry import later
+from fedspan.benchmark.search import choice, fixed
 from fedspan.benchmark.tree import Tree, tree_map
 
 
@@ -54,9 +55,9 @@ class Moon(Component):
     - Released code computes gradients for the other two models and drops them, which costs only time.
     """
 
-    mu: float = 1.0
-    temperature: float = 0.5
-    projection: tuple[int, ...] = (640, 256)
+    mu: Annotated[float, choice(0.1, 1.0, 5.0, 10.0, source="FedDecorr 2023, App. F")] = 1.0
+    temperature: Annotated[float, fixed("0.5 in the paper and its code")] = 0.5
+    projection: Annotated[tuple[int, ...], fixed("it belongs to the model")] = (640, 256)
     representation: Literal["projected", "body"] = later("projected")
     previous: Literal["global", "untrained"] = later("global")
     neutral = {"mu": 0.0, "projection": ()}

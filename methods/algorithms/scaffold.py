@@ -1,11 +1,13 @@
 """SCAFFOLD."""
 
 from collections.abc import Mapping
+from typing import Annotated
 
 from torch import Tensor
 
 from fedspan.benchmark.component import Aggregate, Component, Local, Step, algorithm
 from fedspan.benchmark.errors import require
+from fedspan.benchmark.search import fixed
 from fedspan.benchmark.tree import Tree, add, scale, sub, tree_map, zeros
 
 
@@ -26,7 +28,7 @@ class Scaffold(Component):
     by tens of points (docs/methods.md). Momentum 0 is the paper's method.
     """
 
-    lr: float = 1.0
+    lr: Annotated[float, fixed("1 in the paper's experiments")] = 1.0
 
     def __post_init__(self) -> None:
         require(self.lr > 0, "algorithm.lr", "must be positive", self.lr)

@@ -20,6 +20,7 @@ class Dirichlet(Partition):
     """
 
     version = 2
+    skew_field = "alpha"
 
     alpha: float = 0.5
     balanced: bool = True

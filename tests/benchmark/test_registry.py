@@ -10,7 +10,7 @@ import pytest
 from fedspan.benchmark import discovery, registry
 from fedspan.benchmark.component import Component, algorithm
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.fields import build
+from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.records.sources import sources_behind
 from fedspan.benchmark.registry import all_plugins, find, how, later, plugins
 from fedspan.benchmark.task import Dataset
@@ -60,7 +60,7 @@ def test_a_setting_that_came_later_leaves_what_was_there_before_as_it_was():
     assert Grown().settings() == {"name": "grown", "version": 1, "mu": 0.5, "nesterov": False}
     assert Grown(nesterov=True).what() == Grown(nesterov=True).settings() == {**Grown().settings(), "nesterov": True}
     assert (Grown().label(), Grown(nesterov=True).label()) == ("grown", "grown(nesterov=True)")
-    assert build(Grown, {"nesterov": True}, "algorithm=grown") == Grown(nesterov=True)
+    assert from_values(Grown, {"nesterov": True}, "algorithm=grown") == Grown(nesterov=True)
 
 
 def test_a_label_gives_the_beginning_of_a_digest_alone():
@@ -292,7 +292,7 @@ class Settings:
 )
 def test_plain_values_become_typed_ones(given, kept):
     (name,) = given
-    value = getattr(build(Settings, given, "here"), name)
+    value = getattr(from_values(Settings, given, "here"), name)
     assert value == kept
     assert type(value) is type(kept)
 
@@ -325,9 +325,9 @@ def test_plain_values_become_typed_ones(given, kept):
 )
 def test_a_wrong_value_is_refused_with_its_place(name, value, rule):
     with pytest.raises(UserError, match=rf"^here\.{name} {rule}"):
-        build(Settings, {name: value}, "here")
+        from_values(Settings, {name: value}, "here")
 
 
 def test_an_unknown_field_is_refused_with_a_near_one():
     with pytest.raises(UserError, match=r"unknown field 'here\.cuont'; did you mean 'count'"):
-        build(Settings, {"cuont": 1}, "here")
+        from_values(Settings, {"cuont": 1}, "here")

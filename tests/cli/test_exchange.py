@@ -159,20 +159,24 @@ def test_a_place_without_records_is_named(fedspan):
 
 
 @pytest.mark.usefixtures("with_toys")
-def test_what_failed_or_diverged_is_run_again_and_nothing_else(fedspan, here):
+def test_what_failed_is_run_again_and_what_diverged_keeps_its_record(fedspan, here):
     mended = here / "mended"
     fedspan(*GRID, "algorithm=toy_raises", f"algorithm.until={mended}", "seed=0,1")
     fedspan(*GRID, "algorithm=toy_diverges,fedavg")
-    before = records()
+    before = content("results")
     assert len(failures()) == 2
     mended.touch()
     ran = fedspan("retry", "--failed", "tracking=false", *ONE)
     assert ran.status == 0
-    assert ran.out.startswith("3 cells: 0 with a record, 3 to run")
+    first, second = ran.out.splitlines()[:2]
+    assert first.startswith("1 diverged cell is not retried, a repetition diverges again; ")
+    assert "fresh=true" in first
+    assert second.startswith("2 cells: 0 with a record, 2 to run")
     assert failures() == []
-    after = records()
+    after = content("results")
     assert len(after) == 4
-    assert before.items() <= after.items()  # a diverged cell diverges again, with the same record
+    assert before.items() <= after.items()
+    assert fedspan("retry", "--failed").out.splitlines()[1:] == ["nothing to retry"]
 
 
 def test_a_cell_that_took_too_long_goes_on_with_more_time(fedspan, with_toys):

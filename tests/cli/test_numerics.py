@@ -51,6 +51,15 @@ def test_a_command_with_bf16_starts_again_natively(ran):
     assert modes() == {"native"}
 
 
+def test_a_grid_that_needs_processes_of_two_kinds_is_refused_unless_all_of_it_is_native(fedspan, ran):
+    mixed = (*GRID, *ONE, "protocol.precision=float32,bf16")
+    assert "run them apart, or all with numerics=native" in fedspan(*mixed).complaint
+    assert not Path("results/records").exists()
+    assert ran(*mixed, "numerics=native").status == 0
+    made = [json.loads(path.read_text())["provenance"]["numerics"] for path in Path("results/records").glob("*.json")]
+    assert made == ["native"] * 4
+
+
 @pytest.mark.parametrize("mode", numerics.MODES)
 def test_workers_compute_as_one_process_does(ran, mode):
     assert ran(*GRID, "workers=2", f"numerics={mode}").status == 0

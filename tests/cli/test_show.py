@@ -139,3 +139,10 @@ def test_hundreds_of_clients_are_cut_to_what_can_be_read_and_it_says_so():
     text = console.file.getvalue()
     assert "and 130 more clients" in text
     assert len(re.findall(r"[·▁▂▃▄▅▆▇█]{3}", text)) == 20
+
+
+def test_a_trial_says_how_many_images_are_held_out():
+    found = shares(toy_cell(protocol={"validation": 0.15}), Path())
+    assert found.held_out.tolist() == [0, 1, 1, 2, 4, 6]
+    assert found.facts[-1] == "14 images are held out for validation, 0 to 6 per client"
+    assert shares(toy_cell(), Path()).held_out is None

@@ -3,9 +3,11 @@
 import os
 import time
 from pathlib import Path
+from typing import Annotated
 
 from fedspan.benchmark.component import Component, algorithm
 from fedspan.benchmark.errors import Incompatible
+from fedspan.benchmark.search import choice
 from fedspan.benchmark.tree import scale
 
 
@@ -81,3 +83,14 @@ class Picky(Component):
 
     def check(self, setting):
         raise Incompatible("toy_picky needs 1,000 classes")
+
+
+@algorithm("toy_spaced")
+class Spaced(Component):
+    """Toys 2026: FedAvg whose server multiplies the update, as far as a search goes."""
+
+    factor: Annotated[float, choice(0.0, 0.5, 1.0, source="Toys 2026")] = 0.0
+    plain: float = 1.0
+
+    def server(self, delta, agg):
+        return scale(delta, self.factor * self.plain), {}

@@ -1,7 +1,6 @@
 """An entry of the cache is whole or absent, made once, and shared."""
 
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -9,10 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
@@ -141,7 +142,7 @@ def test_a_whole_entry_opens_without_a_lock_so_that_the_cache_may_be_read_only(t
     def refuse(*_):
         raise OSError("read-only file system")
 
-    monkeypatch.setattr("fedspan.benchmark.data.array_cache.fcntl.flock", refuse)
+    monkeypatch.setattr("fedspan.benchmark.data.array_cache.FileLock", refuse)
     (tmp_path / "decoded" / "key.lock").unlink()
     cached(tmp_path, "key", make)
     assert make.calls == 1
@@ -265,17 +266,12 @@ def test_a_read_only_cache_is_one_line(tmp_path, make, monkeypatch):
     assert make.calls == 0
 
 
-def test_waiting_is_said(tmp_path, make, caplog, monkeypatch):
+def test_waiting_is_said(tmp_path, make, caplog):
     caplog.set_level(logging.INFO, "fedspan")
-    calls = []
-    real = fcntl.flock
-
-    def busy(handle, operation):
-        calls.append(operation)
-        if len(calls) == 1:
-            raise BlockingIOError
-        real(handle, operation)
-
-    monkeypatch.setattr("fedspan.benchmark.data.array_cache.fcntl.flock", busy)
-    cached(tmp_path, "key", make)
-    assert "waiting for another process" in caplog.text
+    (tmp_path / "decoded").mkdir()
+    with ThreadPoolExecutor() as pool:
+        with FileLock(tmp_path / "decoded" / "key.lock"):
+            waiting = pool.submit(cached, tmp_path, "key", make)
+            wait_for(lambda: "waiting for another process that makes key" in caplog.text)
+            assert make.calls == 0
+        assert waiting.result().arrays["x"].shape == X.shape

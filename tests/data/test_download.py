@@ -1,6 +1,5 @@
 """fedspan data: a file appears whole and right or not at all, whatever the server does."""
 
-import fcntl
 import gzip
 import hashlib
 import os
@@ -10,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from PIL import Image
 from torchvision.datasets import MNIST
 
@@ -192,11 +192,12 @@ def test_without_network_one_line_says_which_file_to_put_where(server, file, tmp
 
 
 def test_two_processes_do_not_write_one_file(file, tmp_path):
-    with (tmp_path / "file.bin.part").open("ab") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
+    with FileLock(tmp_path / "file.bin.part.lock"):
         with pytest.raises(UserError, match=r"another process is fetching file\.bin"):
             download(file, tmp_path / "file.bin")
-    assert names(tmp_path) == ["file.bin.part"]
+        assert names(tmp_path) == ["file.bin.part.lock"]
+    download(file, tmp_path / "file.bin")
+    assert names(tmp_path) == ["file.bin"]
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(file, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.fields import build
+from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.registry import find, plugins
 from fedspan.benchmark.tree import digest
 from tests.helpers import toy_cell, trained
@@ -36,7 +36,7 @@ BAD = [
 @pytest.mark.parametrize(("name", "values", "message"), BAD, ids=lambda part: str(part))
 def test_a_setting_outside_its_domain_is_one_line(name, values, message):
     with pytest.raises(UserError) as error:
-        build(find("algorithm", name), values, "algorithm")
+        from_values(find("algorithm", name), values, "algorithm")
     assert str(error.value) == message
 
 
@@ -48,7 +48,7 @@ BORDERS = [
 
 @pytest.mark.parametrize(("name", "values"), BORDERS, ids=str)
 def test_settings_at_the_border_train(name, values):
-    run = trained(toy_cell(build(find("algorithm", name), values, "algorithm")))
+    run = trained(toy_cell(from_values(find("algorithm", name), values, "algorithm")))
     assert all(leaf.isfinite().all() for leaf in run.state.params.values())
 
 

@@ -17,6 +17,7 @@ from fedspan.benchmark.records.record import LIMIT_BYTES, digest_of, is_record_f
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.validation import validate
 from fedspan.benchmark.running.cell_run import run_cell
+from fedspan.benchmark.spec.cell import key_of
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.methods.addons.spherefed import SphereFed
 from fedspan.methods.algorithms.fedavg import FedAvg
@@ -36,7 +37,8 @@ def full(tmp_path_factory):
     record["provenance"] |= {"gpu": "a GPU", "cells_beside": 0, "trained_by": "0" * 20, "uncommitted": ["a.py"]}
     record["compute"]["peak_memory_bytes"] = 1
     record["diagnostics"] |= {"spaces": [[1.0]], "penalties": {"feddecorr": {"0": [1.0]}}}
-    record |= {"traceback": "Traceback", "digest": "0" * 64}
+    record["spec"]["protocol"]["validation"] = 0.0
+    record |= {"traceback": "Traceback", "digest": "0" * 64, "key": key_of(record["spec"])}
     return validate(record)
 
 
@@ -104,8 +106,8 @@ def fits(value, hint):
             return False
         if meta.pattern is not None:
             return bool(re.search(meta.pattern, value))
-        low = meta.ge is None or value >= meta.ge
-        return low and (meta.gt is None or value > meta.gt) and (meta.le is None or value <= meta.le)
+        low = (meta.ge is None or value >= meta.ge) and (meta.gt is None or value > meta.gt)
+        return low and (meta.le is None or value <= meta.le) and (meta.lt is None or value < meta.lt)
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, one) for one in inner)
     if origin is typing.Literal:

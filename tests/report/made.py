@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedspan.benchmark.records.model import Record
+from fedspan.benchmark.records.model import Record, is_trial
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.spec.board import Board, Figure, Table
 from fedspan.benchmark.spec.plan import Planned, plan
@@ -72,13 +72,20 @@ def record(planned: Planned, accuracy: float | None = 90.0, **changes: Any) -> R
     return whole(made | changes)
 
 
+def trial(planned: Planned, accuracy: float = 90.0, **changes: Any) -> Record:
+    """Return the record of a trial: like that of a result, but its scores are of held-out images."""
+    result = record(planned, accuracy, **changes)
+    scores = {"accuracy": accuracy, "loss": 0.5, "accuracy.trained": accuracy, "loss.trained": 0.5, "images": 100.0}
+    return result | {"scores": {"validation": scores}}
+
+
 def stopped(planned: Planned, status: str, reason: str) -> Record:
     return record(planned, status=status, reason=reason, scores={}, curve={}, compute={}, spectra={})
 
 
 def keep(results: Results, records: Sequence[Record]) -> None:
     for one in records:
-        results.write(whole(one))
+        results.write(one if is_trial(one) else whole(one))
 
 
 def results_of(folder: Path, records: Sequence[Record]) -> Results:

@@ -116,3 +116,5 @@ def test_records_of_other_or_uncommitted_sources_are_marked_and_others_are_not(c
     assert report.problems == [said]
     assert "made by other sources (algorithm:fedavg)" in runs
     assert "methods/mine.py" in table
+    verified(results, cells[0], sources=source_digests(cells[0].cell))  # they give these numbers too
+    assert list(collect(cells, results)["stale"]) == ["", ""]

@@ -50,7 +50,7 @@ def site_folder(tmp_path_factory):
     results = results_of(folder / "results", [*records, *seeded(small)[:24]])
     pages = folder / "pages"
     summaries = [write_report(example, grid, results, pages).summary for grid in (cells, small)]
-    partitions.draw(cells[::18], pages / site.PARTITIONS, folder)
+    partitions.draw_partitions(cells[::18], pages / site.PARTITIONS, folder)
     for path, content in site.write(pages, summaries, [("later", "A board without results")]).items():
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
@@ -351,7 +351,7 @@ def test_every_filter_shows_the_ranking_that_the_comparisons_give(overview, site
     """Each setting of all filters at once, of which many choose no task."""
     results = site.merged(site.found(site_folder))
     comparisons, seen = Comparisons(results), set()
-    names = ["dataset", "partition", "alpha", "clients", "model", "scale", "ablations"]
+    names = ["dataset", "partition", "skew", "clients", "model", "scale", "ablations"]
     options = {
         name: overview.execute_script(
             "return [...document.querySelector(`[name=${arguments[0]}]`).options].map((o) => o.value)", name
@@ -385,7 +385,7 @@ def test_every_filter_shows_the_ranking_that_the_comparisons_give(overview, site
 
 
 def test_a_shared_address_restores_the_choice(browser, site_folder):
-    page = opened(browser, (site_folder / "index.html").as_uri() + "#scale=smoke&alpha=0.05", 1280, 900)
+    page = opened(browser, (site_folder / "index.html").as_uri() + "#scale=smoke&skew=0.05", 1280, 900)
     assert all("alpha=0.05" in text for text in texts(page, "#results td.task"))
     assert one(page, "#filters output").text == "5 of 6 methods, 5 of 19 results"
 

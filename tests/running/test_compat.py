@@ -49,7 +49,7 @@ def test_the_command_prints_the_matrix_and_the_reasons(capsys):
     assert "1: '" in printed
 
 
-@pytest.mark.parametrize("words", [["methods"], ["--compat"], ["methods", "--compat", "addons"]])
+@pytest.mark.parametrize("words", [["--compat"], ["methods", "--compat", "addons"]])
 def test_half_a_command_is_answered_with_the_whole(words, capsys):
     assert main(["list", *words]) == 2
     assert "write: fedspan list methods --compat" in capsys.readouterr().err

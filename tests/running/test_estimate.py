@@ -48,7 +48,20 @@ def test_cells_that_differ_in_seed_or_partition_cost_the_same():
     assert len(names) == 1
 
 
-@pytest.mark.parametrize("more", [{"clients": 4}, {"protocol.rounds": 3}, {"algorithm": "fedprox"}, {"model.width": 3}])
+def test_cells_that_differ_in_rates_and_coefficients_cost_the_same():
+    method = {"algorithm": "fedprox", "addons": ["ccvr"]}
+    tried = ({"protocol.lr": 0.5}, {"algorithm.mu": 1.0}, {"addon.ccvr.lr": 0.5})
+    assert len({family(planned.cell.what) for planned in cells(method, *(method | more for more in tried))}) == 1
+    more = {family(planned.cell.what) for planned in cells(method, method | {"addon.ccvr.epochs": 2})}
+    assert len(more) == 2
+
+
+TRIAL = {"protocol.validation": 0.5}
+
+
+@pytest.mark.parametrize(
+    "more", [{"clients": 4}, {"protocol.rounds": 3}, {"algorithm": "fedprox"}, {"model.width": 3}, TRIAL]
+)
 def test_cells_that_differ_in_anything_else_do_not(more):
     here, there = cells({}, more)
     assert family(here.cell.what) != family(there.cell.what)

@@ -31,9 +31,18 @@ def test_a_setting_that_came_later_is_in_the_key_only_where_it_is_not_the_defaul
         toy_cell(algorithm) for algorithm in (FedNova(), FedNova(statistics=False), FedNova(True))
     )
     assert before.key == default.key == key_of({**before.what, "algorithm": {"name": "fednova", "version": 1}})
-    assert default.settings == {**default.what, "algorithm": {"name": "fednova", "version": 1, "statistics": False}}
+    assert default.settings["algorithm"] == {"name": "fednova", "version": 1, "statistics": False}
     assert other.key == key_of({**before.what, "algorithm": {"name": "fednova", "version": 1, "statistics": True}})
-    assert other.settings == other.what
+    assert other.settings["algorithm"] == other.what["algorithm"]
+
+
+def test_a_setting_of_the_protocol_that_came_later_is_in_the_key_only_where_it_is_not_the_default():
+    before, default, trial = (toy_cell(protocol=more) for more in ({}, {"validation": 0.0}, {"validation": 0.15}))
+    assert before.key == default.key
+    assert "validation" not in before.what["protocol"]
+    assert default.settings["protocol"] == {**before.what["protocol"], "validation": 0.0}
+    assert trial.what["protocol"] == {**before.what["protocol"], "validation": 0.15}
+    assert trial.train_key == trial.key != before.key
 
 
 def test_the_label_names_what_differs_from_the_defaults():
@@ -56,7 +65,8 @@ def test_numbers_out_of_range_are_refused_by_name(name, value, rule):
 @pytest.mark.parametrize(
     ("name", "value"),
     [("rounds", 0), ("local_epochs", 0), ("batch_size", 0), ("eval_every", 0), ("lr", 0.0), ("lr", -1.0),
-     ("momentum", 1.0), ("momentum", -0.1), ("weight_decay", -1e-9)],
+     ("momentum", 1.0), ("momentum", -0.1), ("weight_decay", -1e-9),
+     ("validation", -0.1), ("validation", 1.0)],
 )  # fmt: skip
 def test_impossible_protocols_are_refused_by_name(name, value):
     with pytest.raises(UserError, match=rf"protocol\.{name} must .*, got {value}"):

@@ -102,13 +102,13 @@ function filterable(section, tools) {
 
 // The results of the whole site, which the overview and the comparison carry.
 
-const FIELDS = ["dataset", "partition", "alpha", "clients", "model", "scale"];
+const FIELDS = ["dataset", "partition", "skew", "clients", "model", "scale"];
 const MOST_ROWS = 100;
 
 function loaded(text) {
   const raw = JSON.parse(text);
-  const tasks = raw.tasks.map(([dataset, partition, alpha, clients, model, scale, label], order) =>
-    ({ dataset, partition, alpha, clients, model, scale, label, order }));
+  const tasks = raw.tasks.map(([dataset, partition, skew, clients, model, scale, label], order) =>
+    ({ dataset, partition, skew, clients, model, scale, label, order }));
   const methods = raw.methods.map(([name, slug], order) => ({ name, slug, order }));
   const results = raw.results.map(([method, task, mean, std, n, asked, seconds, flops, traffic, stage, point, diverged, ablation]) => ({
     method: methods[method], task: tasks[task], mean, std, n, asked, costs: [seconds, flops, traffic], stage, point, diverged, ablation,

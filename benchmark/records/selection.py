@@ -1,0 +1,83 @@
+"""Which trial of a study is chosen: the most accurate on validation images, as the records at hand say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean
+
+from fedspan.benchmark.records.model import Record
+from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.studies import Study, Trial
+
+WORST = -math.inf  # of a trial that diverged or cannot run
+
+Read = Callable[[str], Record | None]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The outcome of a study.
+
+    `accuracies` are those of its trials on validation images, in percent, means over the tuning seeds: `WORST` for a
+    trial without one, None for one that has not run on every seed. `chosen` is None until all trials have run.
+    """
+
+    study: Study
+    accuracies: tuple[float | None, ...]
+    chosen: Trial | None
+
+    @property
+    def missing(self) -> int:
+        """How many trials have not run on every seed."""
+        return sum(accuracy is None for accuracy in self.accuracies)
+
+    @property
+    def diverged(self) -> int:
+        """How many trials count as worst: they diverged, or cannot run."""
+        return sum(accuracy == WORST for accuracy in self.accuracies)
+
+    @property
+    def tuned(self) -> list[Planned]:
+        """The reported cells with the chosen settings; none until all trials have run."""
+        return [] if self.chosen is None else self.study.tuned(self.chosen)
+
+    @property
+    def note(self) -> str:
+        """What else must be said: trials without a number, and a space with fewer points than trials."""
+        trials, said = len(self.accuracies), []
+        if self.missing:
+            said.append(f"{self.missing} of {trials} trials have no record yet")
+        elif self.diverged == trials:
+            said.append(f"all {trials} trials diverged: the default is kept")
+        elif self.diverged:
+            said.append(f"{self.diverged} of {trials} trials diverged")
+        if self.study.exhausted:
+            said.append(f"the space has {trials} points, fewer than {self.study.tune.trials} trials")
+        return "; ".join(said)
+
+
+def select(study: Study, read: Read) -> Selection:
+    """Return what the records of a study's trials choose: the highest mean accuracy, of equals the earlier trial.
+
+    `read` returns the record of a key or None, as `Results.read` does. A failed cell has none.
+    """
+    accuracies = tuple(_accuracy(trial, read) for trial in study.trials)
+    known = [accuracy for accuracy in accuracies if accuracy is not None]
+    complete = len(known) == len(accuracies)
+    return Selection(study, accuracies, study.trials[known.index(max(known))] if complete else None)
+
+
+def _accuracy(trial: Trial, read: Read) -> float | None:
+    records = [read(planned.cell.key) for planned in trial.cells]
+    found = [_validated(record) for record in records if record is not None]
+    return fmean(found) if len(found) == len(records) else None
+
+
+def _validated(record: Record) -> float:
+    """Return a trial's accuracy on its validation images; `WORST` if it has none."""
+    if record["status"] != "done":
+        return WORST
+    accuracy = record["scores"].get("validation", {}).get("accuracy")
+    return WORST if accuracy is None else accuracy

@@ -1,0 +1,143 @@
+"""Search spaces of settings, written beside a field: ``mu: Annotated[float, log(1e-4, 1e-1, source="...")] = 1e-3``.
+
+A space is a range (`log`, `linear`) or a list of values (`choice`); `fixed` says why a field is not tuned. None of it
+changes a number, so the digest of a plugin's source does not cover it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from fedspan.benchmark.errors import UserError
+
+DIGITS = 3  # significant ones of a value from a range: the same on every machine, and fit to be read
+
+
+@dataclass(frozen=True)
+class Space:
+    """The values over which a setting is tuned.
+
+    `values` are the two ends of a range, or all values of a choice. A range of `whole` numbers has no others.
+    """
+
+    scale: Literal["log", "linear", "choice"]
+    values: tuple[Any, ...]
+    source: str = ""
+    whole: bool = False
+
+    def at(self, u: float) -> Any:
+        """Return the value at u in [0, 1): equal parts of the range, or of the list, are equally likely."""
+        if self.scale == "choice":
+            return self.values[int(u * len(self.values))]
+        low, high = self.values
+        if self.whole:
+            high = high + 1  # the end counts too
+        value = low * (high / low) ** u if self.scale == "log" else low + (high - low) * u
+        if self.whole:
+            return min(math.floor(value), self.values[1])
+        return min(max(float(f"{value:.{DIGITS}g}"), float(low)), float(high))
+
+    @property
+    def size(self) -> float:
+        """How many values it has."""
+        if self.scale == "choice":
+            return len(self.values)
+        return self.values[1] - self.values[0] + 1 if self.whole else math.inf
+
+    def every(self) -> tuple[Any, ...]:
+        """Return all values of a finite space."""
+        return self.values if self.scale == "choice" else tuple(range(self.values[0], self.values[1] + 1))
+
+    def __str__(self) -> str:
+        if self.scale == "choice":
+            return "{" + ", ".join(map(str, self.values)) + "}"
+        return f"{self.scale} {self.values[0]} to {self.values[1]}"
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A setting that is not tuned, and why."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return "not tuned"
+
+
+def log(low: float, high: float, *, source: str = "") -> Space:
+    """Return the range from `low` to `high`, uniform in the logarithm; both are positive."""
+    return _range("log", low, high, source)
+
+
+def linear(low: float, high: float, *, source: str = "") -> Space:
+    """Return the range from `low` to `high`, uniform."""
+    return _range("linear", low, high, source)
+
+
+def _range(scale: Literal["log", "linear"], low: float, high: float, source: str) -> Space:
+    """Return a range; raise `ValueError`, as all spaces do, if it is empty."""
+    for end in (low, high):
+        if isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end):
+            raise ValueError(f"{scale}({low!r}, {high!r}): the ends must be finite numbers")
+    if not low < high:
+        raise ValueError(f"{scale}({low}, {high}) is empty: the first end must be below the second")
+    if scale == "log" and low <= 0:
+        raise ValueError(f"log({low}, {high}): the ends must be positive; use linear or choice for 0")
+    return Space(scale, (low, high), source)
+
+
+def choice(*values: Any, source: str = "") -> Space:
+    """Return a list of values, each as likely as any other."""
+    if not values:
+        raise ValueError("choice() is empty: name its values")
+    if len({repr(value) for value in values}) < len(values):
+        raise ValueError(f"choice({', '.join(map(repr, values))}) names a value twice")
+    return Space("choice", values, source)
+
+
+def fixed(why: str) -> Fixed:
+    """Return the mark of a field that is not tuned: it is part of the method's recipe, or sets the compute."""
+    if not why.strip():
+        raise ValueError("fixed() needs a reason")
+    return Fixed(why)
+
+
+def spaces_of(cls: type[Any]) -> dict[str, Space | Fixed]:
+    """Return the spaces of a class's fields by name; raise `UserError` for one without meaning."""
+    found: dict[str, Space | Fixed] = {}
+    for name, hint in typing.get_type_hints(cls, include_extras=True).items():
+        if get_origin(hint) is not Annotated:
+            continue
+        kind, *marks = get_args(hint)
+        spaces = [mark for mark in marks if isinstance(mark, Space | Fixed)]
+        if len(spaces) > 1:
+            raise UserError(f"{cls.__module__}.{cls.__name__}.{name} has {len(spaces)} search spaces; keep one")
+        for space in spaces:
+            try:
+                found[name] = typed(space, kind)
+            except ValueError as error:
+                raise UserError(f"{cls.__module__}.{cls.__name__}.{name}: {error}") from None
+    return found
+
+
+def typed(space: Space | Fixed, kind: Any) -> Space | Fixed:
+    """Return the space of a field of the type `kind`: that of a range of integers holds integers alone."""
+    if isinstance(space, Fixed) or space.scale == "choice" or kind is not int:
+        return space
+    if any(end != int(end) for end in space.values):
+        raise ValueError(f"{space}: the ends of a range of whole numbers must be whole")
+    return replace(space, values=tuple(map(int, space.values)), whole=True)
+
+
+def untold(cls: type[Any]) -> list[str]:
+    """Return the numeric fields of a class with neither a space nor a word why not."""
+    told, hints = spaces_of(cls), typing.get_type_hints(cls)
+    return [field.name for field in dataclasses.fields(cls) if field.name not in told and _numeric(hints[field.name])]
+
+
+def _numeric(hint: Any) -> bool:
+    return hint in (int, float) or any(_numeric(part) for part in get_args(hint))

@@ -1,0 +1,211 @@
+"""Studies: a method tuned on a task, its trials and the cells that report it. `records.selection` chooses the trial.
+
+A trial is a cell like any other, with ``protocol.validation`` and a tuning seed. Its settings follow from task, method
+and search space alone, so boards and machines that tune the same method on the same task propose the same trials.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.search import Space
+from fedspan.benchmark.spec.board import Board, Overrides, Point, load_board
+from fedspan.benchmark.spec.cell import Cell
+from fedspan.benchmark.spec.compose import make_cell, resolve, tuned
+from fedspan.benchmark.spec.plan import Planned, plan
+from fedspan.benchmark.spec.tuning import Tune, tuning_settings
+
+RULES = 1  # of how trials are drawn; another number draws others
+DRAWS = 4096  # Sobol points that are tried before the rest of a finite space is listed
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings that are tried: `values` replace the defaults; trial 0 has none. One cell for each tuning seed."""
+
+    number: int
+    values: Overrides
+    cells: tuple[Planned, ...]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A method on a task: its search `space`, the `trials`, and its `points`, one for each reported seed."""
+
+    tune: Tune
+    space: dict[str, Space]
+    points: tuple[Point, ...]
+    trials: tuple[Trial, ...]
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the space has fewer points than the board has trials."""
+        return len(self.trials) < self.tune.trials
+
+    @property
+    def cells(self) -> list[Planned]:
+        """The cells of all trials."""
+        return [cell for trial in self.trials for cell in trial.cells]
+
+    @cached_property
+    def default(self) -> list[Planned]:
+        """The reported cells with the defaults."""
+        return plan(self.points)
+
+    def tuned(self, trial: Trial) -> list[Planned]:
+        """Return the reported cells with the settings of a trial."""
+        return plan([_with(point, trial.values) for point in self.points])
+
+    @property
+    def method(self) -> str:
+        """The method with its defaults, for humans."""
+        cell = self.default[0].cell
+        return " + ".join(component.label() for component in (cell.algorithm, *cell.addons))
+
+    @property
+    def task(self) -> str:
+        """The task, for humans."""
+        cell = self.default[0].cell
+        return f"{cell.dataset.name}/{cell.partition.label()}, {cell.clients} clients"
+
+    def values_of(self, trial: Trial) -> dict[str, Any]:
+        """Return what a trial's cells have for each tuned setting; of trial 0 the defaults."""
+        return {setting: value_of(trial.cells[0].config, setting) for setting in self.space}
+
+
+def studies_of(axes: Mapping[str, list[Any]]) -> list[Study]:
+    """Return the studies of a command line's boards; none without a tuned board.
+
+    Raises `UserError` for a space without meaning, and for seeds that are tuned on and reported.
+    """
+    found: list[Study] = []
+    rest = {key: values for key, values in axes.items() if key != "board"}
+    for board in (part for name in axes.get("board", []) for part in load_board(str(name)).parts()):
+        try:
+            found += studies(board, rest)
+        except UserError as error:
+            raise UserError(f"board {board.name}: {error}") from None
+    return found
+
+
+def studies(board: Board, axes: Mapping[str, list[Any]]) -> list[Study]:
+    """Return the studies of a board, none if it is not tuned."""
+    if board.tune is None:
+        return []
+    own, rest = tuning_settings(axes)
+    asked = {key: values[0] if len(values) == 1 else values for key, values in own.items()}
+    found: list[Study] = []
+    for scale in rest.get("scale", [None]):
+        named = rest if scale is None else {**rest, "scale": [scale]}
+        tune = board.tune.changed(board.scale(str(scale or board.full)).tune).changed(asked)
+        points = [point.with_settings({"board": board.name}) for point in board.expand(named)]
+        found += _studies(tune, points)
+    return found
+
+
+def _studies(tune: Tune, points: Sequence[Point]) -> list[Study]:
+    groups: dict[str, list[Point]] = {}
+    for point in points:
+        alike = {key: value for key, value in point.items() if key != "seed"}
+        groups.setdefault(json.dumps(alike, sort_keys=True), []).append(point)
+    cells = [_cell(group[0]) for group in groups.values()]
+    tune.check_names(cells)
+    met = {seed for point in points if (seed := _cell(point).seed) in tune.seeds}
+    if met:
+        raise UserError(f"tune.seeds: results are reported on {min(met)} too; trials must not see their seeds")
+    return [_study(tune, group, cell) for group, cell in zip(groups.values(), cells, strict=True)]
+
+
+def _study(tune: Tune, points: Sequence[Point], cell: Cell) -> Study:
+    space = tune.space_of(cell)
+    default = _trial_point(tune, points[0], {})
+    _check_space(space, default)
+    candidates = itertools.chain([{}], proposals(space, _seed(cell, space)))
+    trials: dict[str, Trial] = {}
+    for values in candidates:
+        found = plan([{**_with(default, values), "seed": seed} for seed in tune.seeds])
+        trials.setdefault(found[0].cell.key, Trial(len(trials), values, tuple(found)))
+        if len(trials) == tune.trials:
+            break
+    return Study(tune, space, tuple(points), tuple(trials.values()))
+
+
+def _check_space(space: Mapping[str, Space], point: Point) -> None:
+    """Build the cell with each end of each range and each value of each choice: a plugin says what it refuses."""
+    for setting, part in space.items():
+        for value in part.values:
+            try:
+                _cell(_with(point, {setting: value}))
+            except UserError as error:
+                raise UserError(f"the search space of {setting}, {part}, leaves its domain: {error}") from None
+
+
+def proposals(space: Mapping[str, Space], seed: int) -> Iterator[Overrides]:
+    """Yield points of a space, each once: a scrambled Sobol sequence, and of a finite space what that leaves out.
+
+    More points begin with the same ones.
+    """
+    if not space:
+        return
+    from scipy.stats import qmc  # takes half a second, and boards that are not tuned do without
+
+    size = np.prod([part.size for part in space.values()])
+    engine = qmc.Sobol(len(space), scramble=True, rng=np.random.default_rng(seed))
+    drawn = (dict(zip(space, row, strict=True)) for row in engine.random(DRAWS))
+    points = ({setting: part.at(row[setting]) for setting, part in space.items()} for row in drawn)
+    rest = itertools.product(*(part.every() for part in space.values())) if size < DRAWS else ()
+    seen: set[str] = set()
+    for values in itertools.chain(points, (dict(zip(space, row, strict=True)) for row in rest)):
+        name = json.dumps(values)
+        if name not in seen:
+            seen.add(name)
+            yield values
+        if len(seen) == size:
+            return
+
+
+def _seed(cell: Cell, space: Mapping[str, Space]) -> int:
+    """Return the key of a study's draws: of task, method and space, not of the defaults of what is tuned."""
+    what = {name: value for name, value in cell.what.items() if name not in ("seed", "diagnostics")}
+    parts = {"protocol": what["protocol"], "algorithm": what["algorithm"]}
+    parts |= {f"addon.{addon['name']}": addon for addon in what["addons"]}
+    for setting in space:
+        owner, _, name = setting.rpartition(".")
+        parts[owner] = {key: value for key, value in parts[owner].items() if key != name}
+    task = {name: value for name, value in what.items() if name not in ("protocol", "algorithm", "addons")}
+    text = json.dumps(
+        {"rules": RULES, "task": task, "parts": parts, "space": {name: str(part) for name, part in space.items()}},
+        sort_keys=True,
+    )
+    return int(hashlib.sha256(text.encode()).hexdigest()[:16], 16)
+
+
+def _trial_point(tune: Tune, point: Point, values: Overrides) -> Point:
+    """Return a point as a trial: without what is measured besides scores, which may look at test images."""
+    kept = {key: value for key, value in point.items() if not key.startswith("diagnostics")}
+    return _with(Point(kept, point.full, point.ablation), {"protocol.validation": tune.validation, **values})
+
+
+def _with(point: Point, values: Overrides) -> Point:
+    return Point({**point, **values}, {**point.full, **values}, point.ablation)
+
+
+def _cell(point: Overrides) -> Cell:
+    return make_cell(resolve({**point, **tuned(point)}))
+
+
+def value_of(config: Mapping[str, Any], setting: str) -> Any:
+    """Return a dotted setting of a composed configuration."""
+    node: Any = config
+    for part in setting.split("."):
+        node = node[part]
+    return node

@@ -1,0 +1,101 @@
+"""How a board tunes its methods (``tune:``), and the search space of a cell: of its method's files and the protocol."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedspan.benchmark.errors import UserError, did_you_mean, require
+from fedspan.benchmark.fields import defaults_of, from_values
+from fedspan.benchmark.protocol import Protocol
+from fedspan.benchmark.search import Fixed, Space, choice, fixed, linear, log, spaces_of, typed
+from fedspan.benchmark.spec.cell import Cell
+
+PREFIX = "tune."  # of the same settings at a scale and on a command line: tune.trials=3
+
+
+@dataclass(frozen=True)
+class Tune:
+    """How a board tunes its methods.
+
+    Every method has `trials` on each task, the first with its defaults, on `seeds`, which no reported cell has. A trial
+    is scored on the share `validation` of each client's training images. `space` adds settings, or replaces the spaces
+    of methods' files and protocol: a list of values, ``{log: [low, high]}``, ``{linear: [low, high]}`` or ``fixed``.
+    """
+
+    trials: int = 12
+    seeds: tuple[int, ...] = (100,)
+    validation: float = 0.15
+    space: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require(self.trials >= 1, "tune.trials", "must be at least 1 (the defaults)", self.trials)
+        require(bool(self.seeds), "tune.seeds", "must name a seed", list(self.seeds))
+        rule = "must name different seeds, none negative"
+        distinct = len(set(self.seeds)) == len(self.seeds) and min(self.seeds) >= 0
+        require(distinct, "tune.seeds", rule, list(self.seeds))
+        require(0 < self.validation < 1, "tune.validation", "must lie in (0, 1)", self.validation)
+        for name, value in self.space.items():
+            _declared(name, value)
+
+    def changed(self, settings: Mapping[str, Any]) -> Tune:
+        """Return it with some settings replaced, named as in ``tune.trials``; others are no matter of tuning."""
+        own = {key.removeprefix(PREFIX): value for key, value in settings.items() if key.startswith(PREFIX)}
+        if not own:
+            return self
+        values = {name: getattr(self, name) for name in defaults_of(Tune)}
+        return from_values(Tune, values | own, "tune")
+
+    def space_of(self, cell: Cell) -> dict[str, Space]:
+        """Return the settings of a cell that are tuned, and their spaces.
+
+        They are the fields with a space of its protocol and components, and what the board's own `space` makes of them.
+        """
+        found: dict[str, Space | Fixed] = {}
+        for prefix, cls in _parts(cell):
+            hints = typing.get_type_hints(cls)
+            found |= {f"{prefix}.{name}": space for name, space in spaces_of(cls).items()}
+            for setting, value in self.space.items():
+                owner, _, name = setting.rpartition(".")
+                if owner == prefix and name in defaults_of(cls):
+                    found[setting] = _declared(setting, value, hints[name])
+        return {setting: space for setting, space in found.items() if isinstance(space, Space)}
+
+    def check_names(self, cells: typing.Iterable[Cell]) -> None:
+        """Raise `UserError` if the board's `space` names something that none of its methods or protocols has."""
+        known = {f"{prefix}.{name}" for cell in cells for prefix, cls in _parts(cell) for name in defaults_of(cls)}
+        for name in self.space:
+            if name not in known - {"protocol.validation"}:
+                raise UserError(f"tune.space: no method of the board has '{name}'{did_you_mean(name, known)}")
+
+
+def _parts(cell: Cell) -> Iterator[tuple[str, type[Any]]]:
+    """Yield what of a cell is tuned: the name of its settings, and its class."""
+    yield "protocol", Protocol
+    yield "algorithm", type(cell.algorithm)
+    yield from ((f"addon.{addon.name}", type(addon)) for addon in cell.addons)
+
+
+def _declared(name: str, value: Any, kind: Any = None) -> Space | Fixed:
+    """Return a space as a board writes it."""
+    try:
+        if value == "fixed":
+            return fixed("the board keeps it")
+        if isinstance(value, list | tuple):
+            return choice(*value, source="the board")
+        if isinstance(value, Mapping) and len(value) == 1:
+            [(scale, ends)] = value.items()
+            if scale in ("log", "linear") and isinstance(ends, list | tuple) and len(ends) == 2:
+                return typed({"log": log, "linear": linear}[scale](*ends, source="the board"), kind)
+    except ValueError as error:
+        raise UserError(f"tune.space.{name}: {error}") from None
+    rule = "must be a list of values, {log: [low, high]}, {linear: [low, high]} or fixed"
+    raise UserError(f"tune.space.{name} {rule}, got {value!r}")
+
+
+def tuning_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of tuning, and the others."""
+    own = {key: value for key, value in settings.items() if key.startswith(PREFIX)}
+    return own, {key: value for key, value in settings.items() if key not in own}

@@ -1,0 +1,116 @@
+from typing import Annotated
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.fields import from_values
+from fedspan.benchmark.search import Fixed, choice, fixed, linear, log, spaces_of, typed, untold
+from tests.helpers import toy
+
+parts = st.floats(0, 1, exclude_max=True)
+positive = st.floats(1e-9, 1e9)
+
+
+@given(st.sampled_from([log, linear]), positive, st.floats(1.1, 1e6), parts)
+def test_a_value_lies_in_its_range_and_is_short(scale, low, ratio, u):
+    space = scale(low, low * ratio)
+    value = space.at(u)
+    assert low <= value <= low * ratio
+    assert value in (low, low * ratio) or value == float(f"{value:.3g}")
+
+
+@given(parts, parts)
+def test_ranges_are_searched_in_order_each_on_its_scale(u, v):
+    for space in (log(1e-4, 1.0), linear(-1.0, 1.0), typed(log(1, 64), int)):
+        assert (space.at(u) <= space.at(v)) or u > v
+    assert log(1e-4, 1.0).at(0.5) == 0.01
+    assert linear(-1.0, 1.0).at(0.75) == 0.5
+
+
+@given(st.lists(st.integers(), min_size=1, max_size=9, unique=True), parts)
+def test_every_value_of_a_list_has_an_equal_part(values, u):
+    assert choice(*values).at(u) == values[int(u * len(values))]
+
+
+@given(st.integers(1, 50), st.integers(1, 50), st.sampled_from([log, linear]))
+def test_a_range_of_whole_numbers_reaches_all_of_them_and_nothing_else(low, more, scale):
+    space = typed(scale(low, low + more), int)
+    assert {space.at(k / 8192) for k in range(8192)} == set(space.every()) == set(range(low, low + more + 1))
+    assert space.size == more + 1
+    assert all(type(value) is int for value in space.every())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: choice(), r"choice\(\) is empty"),
+        (lambda: choice(1, 2, 1), "names a value twice"),
+        (lambda: log(1.0, 0.1), "is empty: the first end must be below the second"),
+        (lambda: linear(1.0, 1.0), "is empty"),
+        (lambda: log(0.0, 1.0), "the ends must be positive; use linear or choice for 0"),
+        (lambda: linear(0.0, float("nan")), "must be finite numbers"),
+        (lambda: log("a", 1.0), "must be finite numbers"),
+        (lambda: linear(False, True), "must be finite numbers"),
+        (lambda: fixed(" "), "needs a reason"),
+        (lambda: typed(linear(0.5, 2), int), "must be whole"),
+    ],
+)
+def test_a_space_without_meaning_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@toy("algorithm", "spaced")
+class Spaced:
+    """Who 2020."""
+
+    mu: Annotated[float, log(1e-3, 1.0, source="Who 2020")] = 0.1
+    width: Annotated[int, linear(2, 4)] = 3
+    steps: Annotated[int, fixed("it sets the compute")] = 1
+    rates: tuple[float, ...] = (0.1,)
+    name_of: str = ""
+    quiet: bool = False
+    half: float | None = None
+
+
+def test_spaces_are_found_by_field_and_inherited():
+    class Child(Spaced):
+        mu: Annotated[float, choice(1.0)] = 1.0
+
+    assert {name: str(space) for name, space in spaces_of(Spaced).items()} == {
+        "mu": "log 0.001 to 1.0",
+        "width": "linear 2 to 4",
+        "steps": "not tuned",
+    }
+    assert spaces_of(Spaced)["width"].whole
+    assert isinstance(spaces_of(Spaced)["steps"], Fixed)
+    assert str(spaces_of(Child)["mu"]) == "{1.0}"
+    assert str(spaces_of(Child)["width"]) == "linear 2 to 4"
+
+
+def test_numeric_fields_without_a_word_are_named():
+    assert untold(Spaced) == ["rates", "half"]
+
+
+def test_a_field_with_two_spaces_is_refused():
+    class Twice:
+        mu: Annotated[float, choice(1.0), fixed("no")] = 1.0
+
+    with pytest.raises(UserError, match=r"Twice\.mu has 2 search spaces; keep one"):
+        spaces_of(Twice)
+
+
+def test_a_range_with_broken_ends_on_whole_numbers_names_its_field():
+    class Broken:
+        width: Annotated[int, linear(0.5, 2)] = 1
+
+    with pytest.raises(UserError, match=r"Broken\.width: .* must be whole"):
+        spaces_of(Broken)
+
+
+def test_values_of_annotated_fields_are_checked_as_before():
+    assert from_values(Spaced, {"mu": 1, "width": 3.0}, "algorithm") == Spaced(mu=1.0, width=3)
+    with pytest.raises(UserError, match=r"algorithm\.width must be a whole number, got 2\.5"):
+        from_values(Spaced, {"width": 2.5}, "algorithm")

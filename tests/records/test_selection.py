@@ -1,0 +1,90 @@
+"""Which trial the records of a study choose."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedspan.benchmark.records.selection import WORST, select
+from fedspan.benchmark.spec.board import Board
+from fedspan.benchmark.spec.studies import studies
+from fedspan.benchmark.spec.tuning import Tune
+
+SEEDS = (100, 101)
+
+
+def study_of(trials, **space):
+    board = Board("mine", "", "", {"algorithm": "fedavg"}, ({},), {}, tune=Tune(trials, SEEDS, space=space))
+    [study] = studies(board, {})
+    return study
+
+
+STUDY = study_of(5, **{"protocol.lr": {"log": [0.01, 1.0]}})
+
+
+def read_from(study, outcomes):
+    """Return the `read` of records: an accuracy, a status, or None for each seed of each trial."""
+    found = {}
+    for trial, seeds in zip(study.trials, outcomes, strict=True):
+        for planned, outcome in zip(trial.cells, seeds, strict=True):
+            if isinstance(outcome, str):
+                found[planned.cell.key] = {"status": outcome, "scores": {}}
+            elif outcome is not None:
+                found[planned.cell.key] = {"status": "done", "scores": {"validation": {"accuracy": outcome}}}
+    return found.get
+
+
+percents = st.floats(0, 100)
+
+
+@given(st.lists(st.tuples(percents, percents), min_size=5, max_size=5))
+def test_the_highest_mean_over_the_seeds_is_chosen(outcomes):
+    found = select(STUDY, read_from(STUDY, outcomes))
+    means = [(a + b) / 2 for a, b in outcomes]
+    assert found.accuracies == pytest.approx(means)
+    assert found.accuracies[found.chosen.number] == max(found.accuracies)
+    assert (found.missing, found.diverged, found.note) == (0, 0, "")
+    assert [p.cell.key for p in found.tuned] == [p.cell.key for p in STUDY.tuned(found.chosen)]
+
+
+def test_of_equals_the_earlier_trial_is_chosen():
+    found = select(STUDY, read_from(STUDY, [(1, 1), (2, 2), (3, 1), (1, 3), (0, 0)]))
+    assert found.chosen.number == 1
+
+
+@pytest.mark.parametrize("outcome", ["diverged", "skipped"])
+def test_a_trial_that_diverges_on_one_seed_is_the_worst(outcome):
+    found = select(STUDY, read_from(STUDY, [(0, 0), (99, outcome), (0, 0), (0, 0), (1, 1)]))
+    assert found.chosen.number == 4
+    assert found.accuracies[1] == WORST
+    assert found.note == "1 of 5 trials diverged"
+
+
+def test_if_all_trials_diverge_the_default_is_kept_and_that_is_said():
+    found = select(STUDY, read_from(STUDY, 5 * [("diverged", 3.0)]))
+    assert found.chosen.number == 0
+    assert found.note == "all 5 trials diverged: the default is kept"
+    assert [p.cell.key for p in found.tuned] == [p.cell.key for p in STUDY.default]
+
+
+def test_nothing_is_chosen_before_every_trial_has_run_on_every_seed():
+    found = select(STUDY, read_from(STUDY, [(9, 9), (1, None), (1, 1), (None, None), (1, 1)]))
+    assert (found.chosen, found.tuned, found.missing) == (None, [], 2)
+    assert found.note == "2 of 5 trials have no record yet"
+
+
+def test_a_small_space_is_mentioned():
+    study = study_of(9, **{"protocol.lr": [0.1, 0.2]})
+    found = select(study, read_from(study, len(study.trials) * [(1, 1)]))
+    assert found.note == f"the space has {len(study.trials)} points, fewer than 9 trials"
+    assert len(study.trials) == 3, "both values, and the default"
+
+
+def test_a_trial_without_an_accuracy_counts_as_worst():
+    read = read_from(STUDY, 5 * [(1, 1)])
+    broken = {"status": "done", "scores": {"validation": {"accuracy": None}}}
+    first = STUDY.trials[0].cells[0].cell.key
+    found = select(STUDY, lambda key: broken if key == first else read(key))
+    assert found.accuracies[0] == WORST
+    assert replace(found, chosen=None).tuned == []
