@@ -60,7 +60,7 @@ WRONG = {
     "server": (lambda self, delta, agg: delta, "must return (delta, server tree): it returned a dict of 4"),
     "server, delta": (
         lambda self, delta, agg: ({path: leaf[:1] for path, leaf in delta.items()}, {}),
-        "delta has the shape [1, 72] under 'body.1.weight', not [5, 72]",
+        "delta has the shape [1] under 'body.1.bias', not [5]",
     ),
     "server, server tree": (lambda self, delta, agg: (delta, TREE), "the server tree (its names come from init) has"),
     "calibration_cost": (one(1.5), "must return (numbers sent, FLOPs), whole numbers, or None: it returned 1.5"),
