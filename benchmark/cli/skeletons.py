@@ -2,8 +2,11 @@
 
 ALGORITHM = '''"""{title}."""
 
+from typing import Annotated
+
 from fedspan.benchmark.component import Aggregate, Component, algorithm
 from fedspan.benchmark.errors import require
+from fedspan.benchmark.search import linear
 from fedspan.benchmark.tree import Tree, scale
 
 
@@ -11,7 +14,7 @@ from fedspan.benchmark.tree import Tree, scale
 class {title}(Component):
     """Authors {year} (venue), Eq. 1: say here what it does. As written it scales the mean update by `server_lr`."""
 
-    server_lr: float = 0.5
+    server_lr: Annotated[float, linear(0.1, 1.0, source="ours")] = 0.5
     neutral = {{"server_lr": 1.0}}
 
     def __post_init__(self) -> None:
@@ -37,17 +40,20 @@ def test_the_server_scales_the_mean_update():
 
 ADDON = '''"""{title}."""
 
+from typing import Annotated
+
 from torch import Tensor
 
 from fedspan.benchmark.component import Component, Step, addon
 from fedspan.benchmark.errors import require
+from fedspan.benchmark.search import log
 
 
 @addon("{name}")
 class {title}(Component):
     """Authors {year} (venue), Eq. 1: say here what it does. As written it penalises long representations."""
 
-    weight: float = 0.01
+    weight: Annotated[float, log(1e-3, 1e-1, source="ours")] = 0.01
     neutral = {{"weight": 0.0}}
 
     def __post_init__(self) -> None:

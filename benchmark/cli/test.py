@@ -14,6 +14,7 @@ from fedspan.benchmark.registry import KINDS, broken, find, plugins
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import settings_of
 
+OPTIONS = ("-q", "--noconftest", "--disable-warnings", "-p", "no:cacheprovider", "-c", os.devnull)
 NONE_COLLECTED = 5  # pytest's exit status
 
 
@@ -47,8 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     folder = packaged("tests", "contract")
     sys.dont_write_bytecode = True  # an installation may be read-only
-    options = ["-q", "--noconftest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(folder)]
-    status = int(pytest.main([*options, str(folder)], plugins=[Selection(names[0])]))
+    options = [*OPTIONS, "--rootdir", str(folder), str(folder)]
+    status = int(pytest.main(options, plugins=[Selection(names[0])]))
     if status == NONE_COLLECTED:
         raise UserError(f"there is no contract test of '{names[0]}'")
     return int(status != 0)

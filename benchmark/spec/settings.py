@@ -120,5 +120,5 @@ def how_defaults() -> dict[str, Any]:
         node, value = config, defaults[name]
         for parent in parents:
             node = node.setdefault(parent, {})
-        node[last] = str(value) if isinstance(value, Path) else value
+        node[last] = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
     return config
