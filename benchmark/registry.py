@@ -30,7 +30,7 @@ _ARTICLE = {"algorithm": "an", "addon": "an"}
 _plugins: dict[str, dict[str, type[Plugin]]] = {kind: {} for kind in KINDS}
 _discovered = False
 _files: dict[str, str] = {}  # of the setting `plugins`: absolute path -> as given
-broken: list[discovery.Broken] = []  # what could not be imported
+_broken: list[discovery.Broken] = []  # what could not be imported
 
 
 class Plugin:
@@ -113,7 +113,7 @@ def decorator(kind: str) -> Callable[[str], Callable[[type[P]], type[P]]]:
 def discover() -> None:
     """Import every module that brings plugins, once: of this package, installed ones, those of `FEDSPAN_PLUGINS`.
 
-    What cannot be imported stops nothing else: it is kept in `broken`, with file and line.
+    What cannot be imported stops nothing else: `broken` tells it, with file and line.
     """
     global _discovered
     if _discovered:
@@ -124,7 +124,7 @@ def discover() -> None:
             source.load()
         except (Exception, SystemExit) as error:
             _forget_unfinished()
-            broken.append(discovery.broken(source, error))
+            _broken.append(discovery.broken(source, error))
 
 
 def load_files(given: Iterable[str]) -> None:
@@ -156,6 +156,12 @@ def _forget_unfinished() -> None:
             del known[name]
 
 
+def broken() -> list[discovery.Broken]:
+    """Return the sources of plugins that could not be imported, with what is wrong with each."""
+    discover()
+    return list(_broken)
+
+
 def plugins(kind: str) -> Mapping[str, type[Plugin]]:
     """Return the registered classes of one kind, by name, in alphabetical order."""
     discover()
@@ -171,7 +177,7 @@ def find(kind: str, name: str) -> type[Plugin]:
     known = plugins(kind)
     if name in known:
         return known[name]
-    if here := [one for one in broken if name in one.names]:
+    if here := [one for one in _broken if name in one.names]:
         raise UnknownPlugin(f"unknown {kind} '{name}' ({here[0].text})")
     if other := next((other for other in KINDS if name in _plugins[other]), None):
         setting = f"addons=[{name}]" if other == "addon" else f"{other}={name}"

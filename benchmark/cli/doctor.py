@@ -50,7 +50,7 @@ def _checks(config: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
     yield True, "GPUs", ", ".join(gpus) or "none (device=cpu)"
     for kind, plural in KINDS.items():
         yield bool(plugins(kind)), plural, ", ".join(plugins(kind)) or "none found"
-    for one in broken:
+    for one in broken():
         yield False, "broken plugin", one.text
     yield (
         bool(yaml_files("boards")),

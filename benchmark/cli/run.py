@@ -18,7 +18,7 @@ from fedspan.benchmark.mirror.runs import Unreachable, sync
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
-from fedspan.benchmark.registry import broken, discover
+from fedspan.benchmark.registry import broken
 from fedspan.benchmark.running import retry as again
 from fedspan.benchmark.running.grid import failure_text, refresh, run_grid
 from fedspan.benchmark.running.hydra_jobs import make_launcher
@@ -168,6 +168,5 @@ def retry(arguments: argparse.Namespace) -> int:
 
 def warn_of_broken_plugins() -> None:
     """Print the files and installed plugins that could not be loaded, and why."""
-    discover()
-    for one in broken:
+    for one in broken():
         print(f"fedspan: {one.text}", file=sys.stderr)

@@ -60,6 +60,6 @@ def check_known(name: str) -> None:
     known = {other for kind in KINDS for other in plugins(kind)}
     if name in known:
         return
-    if any(name in one.names for one in broken):
+    if any(name in one.names for one in broken()):
         find("algorithm", name)  # which says what is wrong with its file
     raise UserError(f"unknown plugin '{name}'{did_you_mean(name, known)}")

@@ -153,7 +153,7 @@ def test_a_name_of_another_kind_is_answered_with_how_to_write_it(kind, name, ans
 
 def test_a_broken_entry_point_is_told_when_it_is_asked_for(monkeypatch):
     theirs = discovery.Broken(frozenset(["theirs"]), "their.module: ImportError: no")
-    monkeypatch.setattr(registry, "broken", [theirs])
+    monkeypatch.setattr(registry, "_broken", [theirs])
     with pytest.raises(UserError, match=r"unknown algorithm 'theirs' .*their\.module: ImportError: no"):
         find("algorithm", "theirs")
 
@@ -170,10 +170,10 @@ def test_one_broken_entry_point_does_not_stop_the_others(monkeypatch):
 
     entries = [Entry("bad", ImportError("no such thing")), Entry("good", None)]
     monkeypatch.setattr(registry, "_discovered", False)
-    monkeypatch.setattr(registry, "broken", [])
+    monkeypatch.setattr(registry, "_broken", [])
     monkeypatch.setattr(discovery.importlib.metadata, "entry_points", lambda group: entries)
     assert "good" in plugins("algorithm")
-    [one] = registry.broken
+    [one] = registry.broken()
     assert one.names == {"bad"}
     assert one.text.startswith("plugin 'bad' could not be loaded: bad.module: ImportError: no such thing (")
 
@@ -194,7 +194,7 @@ def folder(tmp_path, monkeypatch):
     """A folder with the files of two methods, as the working folder; what is imported here is forgotten."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_files", {})
-    monkeypatch.setattr(registry, "broken", [])
+    monkeypatch.setattr(registry, "_broken", [])
     for name in ("first", "second"):
         (tmp_path / f"{name}.py").write_text(METHOD.format(name=name))
     return tmp_path
@@ -247,7 +247,7 @@ def test_files_that_the_environment_names_bring_plugins_and_stop_nothing(folder,
     monkeypatch.setenv("FEDSPAN_PLUGINS", os.pathsep.join(["first.py", "absent.py", "broken.py", "second.py"]))
     monkeypatch.setattr(registry, "_discovered", False)
     assert {"first", "second", "fedavg"} <= set(plugins("algorithm"))
-    assert [one.text.split(":")[0] for one in registry.broken] == [
+    assert [one.text.split(":")[0] for one in registry.broken()] == [
         "FEDSPAN_PLUGINS",
         f"{folder}/broken.py cannot be imported",
     ]

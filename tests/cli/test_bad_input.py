@@ -14,7 +14,7 @@ from tests.cli.conftest import ONE, QUICK, ROOT, failures, records
 
 MISTAKES = {
     # names
-    "": "name a command: run, retry, list,",
+    "": "name a command: run, tune, retry, list,",
     "rum": "unknown command 'rum'; did you mean 'run'?",
     "run algorithm=fedproxx": "unknown algorithm 'fedproxx'; did you mean 'fedprox'?",
     "run -m algorithm=fedavg,fedproxx": "unknown algorithm 'fedproxx'; did you mean 'fedprox'?",
@@ -282,7 +282,7 @@ def test_a_broken_file_of_the_checkout_is_one_line_with_its_place_and_stops_noth
     monkeypatch.syspath_prepend(here)
     monkeypatch.setattr(registry, "PLUGIN_PACKAGES", (package.name,))
     monkeypatch.setattr(registry, "_discovered", False)
-    monkeypatch.setattr(registry, "broken", [])
+    monkeypatch.setattr(registry, "_broken", [])
     expected = f"{package.name}.broken cannot be imported: {message.replace('PATH', str(package / 'broken.py'))}"
     ran = fedspan("list", "algorithms")
     assert (ran.status, ran.complaint) == (0, f"fedspan: {expected}")

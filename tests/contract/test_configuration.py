@@ -276,4 +276,4 @@ def test_how_reaches_the_run():
 
 
 def test_no_source_of_plugins_is_broken():
-    assert broken == []
+    assert broken() == []
