@@ -43,9 +43,15 @@ def test_the_plain_mean_counts_every_client_the_same():
 
 
 def test_features_stay_nearer_to_those_of_the_last_model():
-    weak, strong = (trained(toy_cell(FedAvg(), find("addon", "remember")(weight=w))).state for w in (0.0, 0.5))
+    cell = toy_cell(FedAvg(), find("addon", "remember")(weight=0.5))
+    first, strong = start(cell).state, trained(cell).state
+    weak = trained(toy_cell(FedAvg(), find("addon", "remember")(weight=0.0))).state
     assert any(not torch.equal(weak.params[path], strong.params[path]) for path in weak.params)
-    assert set(strong.rows[3].states["remember"]) == set(strong.params)
+    kept = strong.rows[3].states["remember"]
+    assert set(kept) == set(strong.params)
+    assert not any(torch.equal(kept[path], first.params[path]) for path in kept), (
+        "it remembers the first model for ever"
+    )
 
 
 def test_prototypes_choose_the_nearest_mean():
