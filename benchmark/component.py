@@ -119,6 +119,8 @@ class Component(Plugin):
 
     - `version`: part of the key; raise it when an edit changes results.
     - `neutral`: settings at which the component changes nothing, bit for bit; a contract test checks them.
+    - `same_shapes`: choices that only change the values of weights, ``{setting: {choice: one that is quick to make}}``;
+      costs, which follow from shapes, are those of the quick one. No part of the digest of its source.
     - `excludes`: names of components that it cannot be combined with.
     - `coefficient`: the setting that scales the penalty, if any; figures show the penalty without it.
     - `pools`: `calibrate` gets the features [n, d] and labels [n] of all clients instead of sums. For bounds only.
@@ -126,6 +128,7 @@ class Component(Plugin):
     """
 
     neutral: ClassVar[Mapping[str, Any]] = {}
+    same_shapes: ClassVar[Mapping[str, Mapping[Any, Any]]] = {}
     excludes: ClassVar[tuple[str, ...]] = ()
     coefficient: ClassVar[str] = ""
     pools: ClassVar[bool] = False

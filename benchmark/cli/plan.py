@@ -31,6 +31,8 @@ def show(arguments: argparse.Namespace) -> int:
     planned = plan_grid(axes)
     if arguments.costs:
         return _show_costs(planned)
+    for problem in recipes.problems_of(axes):
+        print(f"fedspan: {problem}", file=sys.stderr)
     studies = studies_of(axes)
     how = How.of(planned[0].config)
     results = Results(how.results)
@@ -43,8 +45,6 @@ def show(arguments: argparse.Namespace) -> int:
         names = f"trials of {len(studies)} studies (a method on a task, {studies[0].tune.trials} trials each)"
         _show_missing("tuning", names, trials, [], results, how)
     _show_missing("results" if studies else "", "cells", reported, unknown, results, how)
-    for problem in recipes.problems_of(axes):
-        print(f"fedspan: {problem}", file=sys.stderr)
     for found in selections:
         if found.study.exhausted:
             print(f"{found.study.method} on {found.study.task}: {found.note}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.report import site
 from fedspan.benchmark.report.frame import point_of
 from fedspan.benchmark.report.partitions import draw_partitions
@@ -21,8 +23,10 @@ from fedspan.benchmark.spec.overrides import axes_of
 from fedspan.benchmark.spec.plan import Planned, plan_grid
 from fedspan.benchmark.spec.presets import yaml_files
 from fedspan.benchmark.spec.settings import SCALES, How
+from fedspan.benchmark.spec.studies import Study, studies
 
 Axes = Mapping[str, list[Any]]
+Grid = tuple[Board, list[Planned], list[Study]]
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -38,8 +42,8 @@ def show(arguments: argparse.Namespace) -> int:
     for name in named or sorted(yaml_files("boards")):
         try:
             grids = _asked(name, axes) if named else _with_results(name, axes, results)
-            for board, cells in grids:
-                made = write_report(board, cells, results, pages)
+            for board, cells, tuned in grids:
+                made = write_report(board, cells, results, pages, [select(study, results.read) for study in tuned])
                 _tell(made, whole=bool(named))
                 built.append(made)
                 done = {result.point for result in made.summary.results}
@@ -55,14 +59,14 @@ def show(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _asked(name: str, axes: Axes) -> Iterator[tuple[Board, list[Planned]]]:
+def _asked(name: str, axes: Axes) -> Iterator[Grid]:
     whole = load_board(name)
     for board in whole.parts():
-        yield board, plan_grid({**axes, "board": [board.name if whole.boards else name]})
+        yield board, plan_grid({**axes, "board": [board.name if whole.boards else name]}), studies(board, axes)
 
 
-def _with_results(name: str, axes: Axes, results: Results) -> Iterator[tuple[Board, list[Planned]]]:
-    """Yield a board with its cells at every scale with at least one record or failure."""
+def _with_results(name: str, axes: Axes, results: Results) -> Iterator[Grid]:
+    """Yield a board with its cells and its studies at every scale with at least one record or failure."""
     board = load_board(name)
     if board.boards:  # its parts are boards themselves
         return
@@ -70,8 +74,10 @@ def _with_results(name: str, axes: Axes, results: Results) -> Iterator[tuple[Boa
     for scale in axes.get("scale", SCALES):
         if known and (scale == board.full or scale in board.scales):
             cells = plan_grid({**axes, "board": [name], "scale": [scale]})
-            if any(planned.cell.key in known for planned in cells):
-                yield board, cells
+            tuned = studies(board, {**axes, "scale": [scale]})
+            everything = itertools.chain(cells, *(study.cells for study in tuned))
+            if any(planned.cell.key in known for planned in everything):
+                yield board, cells, tuned
 
 
 def _tell(made: Report, whole: bool) -> None:

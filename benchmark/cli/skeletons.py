@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fedspan.benchmark.component import Aggregate, Component, algorithm
 from fedspan.benchmark.errors import require
-from fedspan.benchmark.search import linear
+from fedspan.benchmark.search import log
 from fedspan.benchmark.tree import Tree, scale
 
 
@@ -14,7 +14,7 @@ from fedspan.benchmark.tree import Tree, scale
 class {title}(Component):
     """Authors {year} (venue), Eq. 1: say here what it does. As written it scales the mean update by `server_lr`."""
 
-    server_lr: Annotated[float, linear(0.1, 1.0, source="ours")] = 0.5
+    server_lr: Annotated[float, log(0.1, 1.0, source="ours")] = 0.5
     neutral = {{"server_lr": 1.0}}
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ from fedspan.benchmark.search import log
 class {title}(Component):
     """Authors {year} (venue), Eq. 1: say here what it does. As written it penalises long representations."""
 
-    weight: Annotated[float, log(1e-3, 1e-1, source="ours")] = 0.01
+    weight: Annotated[float, log(1e-3, 1.0, source="ours")] = 0.01
     neutral = {{"weight": 0.0}}
 
     def __post_init__(self) -> None:

@@ -1,5 +1,7 @@
 """MLflow as a leaderboard: one experiment per board and scale, in which each run is one number of its tables.
 
+On a tuned board further runs say what the trials of each method chose, and what that gained.
+
 The pages that `fedspan report` made are the source. An experiment is written whole when a number of it changed.
 """
 
@@ -8,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fedspan.benchmark.errors import is_number
 from fedspan.benchmark.mirror.runs import EXPERIMENT, Mirror, Unreachable, first_line, runs_of
 from fedspan.benchmark.report.site import found
 from fedspan.benchmark.report.summary import Summary, TableNumber
@@ -45,7 +48,8 @@ def _write(store: Mirror, summary: Summary) -> str:
     client = store.client
     experiment = store.experiment_of(name_of(summary))
     text = json.dumps(
-        [asdict(entry) for entry in summary.entries] + [summary.title, summary.description], sort_keys=True
+        [asdict(entry) for entry in summary.entries] + [summary.title, summary.description, *summary.studies],
+        sort_keys=True,
     )
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     if client.get_experiment(experiment).tags.get("fedspan.digest") == digest:
@@ -56,6 +60,8 @@ def _write(store: Mirror, summary: Summary) -> str:
     for position, entry in enumerate(sorted(summary.entries, key=_order)):
         # MLflow shows the youngest first, so that the order holds without the view as well.
         _send(store, experiment, entry, len({e.table for e in summary.entries}) > 1, now - 1000 * position)
+    for number, study in enumerate(summary.studies, len(summary.entries)):
+        _send_study(store, experiment, study, now - 1000 * number)
     for key, value in {
         "mlflow.note.content": _note(summary, experiment),
         "mlflow.experimentKind": "custom_model_development",  # its page then begins with the runs
@@ -95,14 +101,26 @@ def _send(store: Mirror, experiment: str, entry: TableNumber, several: bool, sta
     tags = {"row": _said(entry.row), "column": _said(entry.column), "table": f"{entry.table}. {entry.title}"}
     tags |= {**entry.row, **entry.column, "metric": entry.metric, "mlflow.note.content": _links(store, entry)}
     place = f"{entry.table}: " if several else ""
+    _create(store, experiment, f"{place}{_said(entry.row)} · {_said(entry.column)}", tags, numbers, start)
+
+
+def _send_study(store: Mirror, experiment: str, study: Mapping[str, Any], start: int) -> None:
+    """Write what the trials of a method on a task chose: settings as tags, accuracies and costs as metrics."""
+    numbers = {name: value for name, value in study.items() if is_number(value)}
+    tags = {"row": study["method"], "column": study["task"], "table": "tuning"}
+    tags |= {"settings": study["settings"], "mlflow.note.content": study["note"]}
+    _create(store, experiment, f"tuning: {study['method']} · {study['task']}", tags, numbers, start)
+
+
+def _create(
+    store: Mirror, experiment: str, name: str, tags: Mapping[str, str], numbers: Mapping[str, Any], start: int
+) -> None:
+    """Write a finished run; numbers that are None are left out."""
     run = store.client.create_run(
-        experiment,
-        start_time=start,
-        run_name=f"{place}{_said(entry.row)} · {_said(entry.column)}",
-        tags={name: value[:5000] for name, value in tags.items()},
+        experiment, start_time=start, run_name=name, tags={tag: value[:5000] for tag, value in tags.items()}
     )
     metrics = [
-        store.metric(name, round(float(value), 4), start) for name, value in numbers.items() if value is not None
+        store.metric(metric, round(float(value), 4), start) for metric, value in numbers.items() if value is not None
     ]
     store.client.log_batch(run.info.run_id, metrics=metrics)
     store.client.set_terminated(run.info.run_id, "FINISHED", end_time=start)

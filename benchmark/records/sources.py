@@ -31,9 +31,8 @@ NUMBERLESS = frozenset(
 )  # fmt: skip
 FORM = "syntax:"  # of today's digests; those without it covered comments too
 SILENT = ("ctx", "kind", "type_comment")  # fields of syntax that say what other fields do
-REMARKS = frozenset(
-    ("title", "summary", "papers", "skew_field")
-)  # class attributes that pages show and no number depends on
+# Class attributes on which no result depends: what pages show, and what makes costs quick to compute.
+REMARKS = frozenset(("title", "summary", "papers", "skew_field", "same_shapes"))
 REMARK_MODULES = frozenset(("typing", "fedspan.benchmark.search"))  # they bring what annotations are written with
 
 

@@ -169,7 +169,7 @@ def reach_targets(table: Tabulated, frame: pd.DataFrame) -> Targets | None:
     `frame` is that of `collect`. The target is the mean accuracy of that row's runs at their last evaluated round.
     Return None for a table of something else than the trained model's accuracy, or without accuracies per round.
     """
-    if (table.metric.stage, table.metric.name) != ("trained", "accuracy"):
+    if table.metric.path != "trained.accuracy" or not table.of_runs:
         return None
     runs: dict[str, Any] = {str(run.key): run for run in frame.itertuples(index=False)}
     cells = {

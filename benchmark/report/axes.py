@@ -49,19 +49,20 @@ class Axes:
     """The labels of a board's cells, in the order of the cells.
 
     Tables and figures choose cells by what they are called at the full size, whatever stands for them at another.
+    `more` are labels along axes that are no settings.
     """
 
-    def __init__(self, cells: Sequence[Planned]) -> None:
+    def __init__(self, cells: Sequence[Planned], more: Mapping[str, Sequence[str]] | None = None) -> None:
         self._cells = cells
         self._values: dict[tuple[str, str], dict[str, set[str]]] = {}
-        self._known: dict[str, list[str]] = {}
+        self._known: dict[str, list[str]] = {name: list(labels) for name, labels in (more or {}).items()}
         for planned in cells:
             for kind, spec, _ in _plugins(planned):
                 seen = self._values.setdefault((kind, spec["name"]), {})
                 for field, value in spec.items():
                     seen.setdefault(field, set()).add(json.dumps(value))
         scaled = any(planned.full for planned in cells)
-        self._full = Axes([replace(one, cell=one.origin, full=None) for one in cells]) if scaled else None
+        self._full = Axes([replace(one, cell=one.origin, full=None) for one in cells], more) if scaled else None
 
     def labels(self, axis: str, cells: Iterable[int] | None = None) -> list[str]:
         """Return the labels of all cells (or of `cells`, by position) along `axis`; `UserError` if none has it."""

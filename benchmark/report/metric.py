@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedspan.benchmark.errors import UserError
@@ -13,13 +13,18 @@ from fedspan.benchmark.training.costs import STAGE
 
 @dataclass(frozen=True)
 class Metric:
-    """A score of the records: `stage`.`name`, how it is written, and which way is better (+1, -1, or 0)."""
+    """A score of the records: `stage`.`name`, how it is written, and which way is better (+1, -1, or 0).
+
+    With `minus`, the name of a reference, it is the difference to that of the reference, or the `relative` one.
+    """
 
     stage: str
     name: str
     digits: int
     better: int
     unit: str = ""
+    minus: str = ""
+    relative: bool = False
 
     @classmethod
     def of(cls, path: str) -> Metric:
@@ -37,10 +42,21 @@ class Metric:
             return cls(stage, name, 4, 0)
         return cls(stage, name, 4, -1 if name.endswith("loss") else 0)
 
+    def difference(self, minus: str, relative: bool) -> Metric:
+        """Return the difference to the reference of that name, which is better neither way."""
+        unit = "%" if relative else "percentage points" if self.unit == "%" else self.unit
+        return replace(self, better=0, unit=unit, minus=minus, relative=relative)
+
+    @property
+    def path(self) -> str:
+        """Its stage and name, as boards write them."""
+        return f"{self.stage}.{self.name}"
+
     @property
     def label(self) -> str:
         """What it is, for people."""
-        return f"{re.sub('[._]', ' ', self.name)} ({self.stage})" + (f", {self.unit}" if self.unit else "")
+        minus = f", {'relative ' if self.relative else ''}difference to {self.minus}" if self.minus else ""
+        return f"{re.sub('[._]', ' ', self.name)} ({self.stage}){minus}" + (f", {self.unit}" if self.unit else "")
 
     @property
     def heading(self) -> str:
@@ -53,5 +69,13 @@ class Metric:
         return self.name in scores, scores.get(self.name)
 
     def write(self, value: float) -> str:
-        """Return the value with the metric's digits, a cost with four significant ones."""
+        """Return the value with the metric's digits, a cost with four significant ones, a difference with its sign."""
+        if not self.minus:
+            return self.write_spread(value)
+        return ("−" if value < 0 else "+") + self.write_spread(abs(value))
+
+    def write_spread(self, value: float) -> str:
+        """Return a standard deviation with the digits of the value."""
+        if self.relative:
+            return f"{value:.2f}"
         return f"{value:.4g}" if self.stage in ("cost", STAGE) else f"{value:.{self.digits}f}"

@@ -19,8 +19,9 @@ from fedspan.benchmark.report import render_text
 from fedspan.benchmark.report.axes import named, title
 from fedspan.benchmark.report.diagrams import row_text
 from fedspan.benchmark.report.ranking import Place
+from fedspan.benchmark.report.statistics import mean_of
 from fedspan.benchmark.report.tabulation import letters
-from fedspan.benchmark.report.units import signed
+from fedspan.benchmark.report.units import signed, write_seconds
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -44,6 +45,8 @@ def _environment() -> Environment:
         state_text=render_text.state_text,
         count_text=render_text.count_text,
         signed=signed,
+        write_seconds=write_seconds,
+        mean_of=mean_of,
         row_text=row_text,
         reach_text=render_text.reach_text,
         place_text=place_text,

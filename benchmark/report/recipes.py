@@ -15,7 +15,7 @@ from typing import Any
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.registry import KINDS
 from fedspan.benchmark.report.axes import flat, text
-from fedspan.benchmark.report.printed import Printed, all_printed, printed_in
+from fedspan.benchmark.report.printed import VALUE, Printed, all_printed, kind_of, printed_in
 from fedspan.benchmark.report.recipe_files import OURS, NoCell, RecipeLine, Stated, lines, name_of, stated
 from fedspan.benchmark.spec.board import Board, load_board
 from fedspan.benchmark.spec.plan import Planned, plan
@@ -147,13 +147,15 @@ def examine(board: Board, cells: Iterable[Planned]) -> Recipe:
 
 
 def _numbers(board: Board) -> tuple[list[Printed], list[Printed]]:
-    """Return the numbers of the board's tables whose metric one of them shows, and the others."""
+    """Return the numbers of the board's tables that one of them shows, by metric and kind, and the others."""
     shown: dict[tuple[str, ...], Printed] = {}
     every: dict[tuple[str, ...], Printed] = {}
     for table in board.tables:
         start = table.metric.removesuffix("*")
-        for number in printed_in(table.printed):
+        for number in (*printed_in(table.printed), *printed_in(table.printed, differences=True)):
             every[number.name] = number
+            if number.kind != kind_of(table):
+                continue
             if number.metric == table.metric or (start != table.metric and number.metric.startswith(start)):
                 shown[number.name] = number
     return list(shown.values()), [number for name, number in every.items() if name not in shown]
@@ -230,7 +232,7 @@ def _without_cell(board: Board, numbers: Sequence[Printed], held: set[tuple[str,
     """Return a line for each number of the board's tables that none of its cells has, nor a line excuses."""
     return [
         f"board '{board.name}': no cell has what {number.source} prints: {number.metric} {number.value:g} "
-        f"({number.row}; {number.column})"
+        f"({number.row}; {number.column}{'' if number.kind == VALUE else '; ' + number.kind})"
         for number in numbers
         if number.value is not None and number.name not in held and excuse(number) is None
     ]

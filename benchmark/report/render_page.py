@@ -20,6 +20,7 @@ from fedspan.benchmark.report.pages import render, slug
 from fedspan.benchmark.report.recipes import Sourced
 from fedspan.benchmark.report.summary import family_of, method_name, task_of
 from fedspan.benchmark.report.table import Tabulated
+from fedspan.benchmark.report.tuning import Outcome, sensitivities, tuning_facts
 from fedspan.benchmark.report.units import cost_columns, write_bytes, write_flops, write_seconds
 from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.plan import Planned
@@ -47,8 +48,12 @@ def board_page(
     problems: Sequence[str],
     root: str,
     recipe: Sequence[Sourced] = (),
+    tuned: Sequence[Outcome] = (),
 ) -> bytes:
-    """Return the page of a board; `extras` are by the number of their table, `root` leads to the site's folder."""
+    """Return the page of a board; `extras` are by the number of their table, `root` leads to the site's folder.
+
+    `tuned` is what came of each study of a tuned board.
+    """
     counts = {status: int((frame["status"] == status).sum()) for status in STATUSES}
     unfinished = frame[frame["status"] != "done"]
     unfinished = unfinished.assign(order=unfinished["status"].map(STATUSES.index)).sort_values("order", kind="stable")
@@ -73,6 +78,9 @@ def board_page(
         unlisted=max(0, len(unfinished) - MOST_LISTED),
         provenance=provenance(frame.itertuples(index=False)),
         recipe=recipe,
+        tuned=tuned,
+        tune=tuning_facts(tuned),
+        sensitivities=[(one, found) for one in tuned if (found := sensitivities(one))],
     )
 
 

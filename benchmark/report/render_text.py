@@ -31,7 +31,7 @@ def measured_text(table: Tabulated, entry: TableCell) -> str:
     """Return what we measured: ``91.94 ± 0.31 (n=2/3)``."""
     if entry.mean is None:
         return state_text(entry)
-    spread = f" ± {table.metric.write(entry.std)}" if entry.std is not None else ""
+    spread = f" ± {table.metric.write_spread(entry.std)}" if entry.std is not None else ""
     count = f" ({count_text(entry)})" if table.shows_n(entry) else ""
     return f"{table.metric.write(entry.mean)}{spread}{count}"
 
@@ -43,8 +43,9 @@ def printed_text(table: Tabulated, entry: TableCell) -> str:
         return ""
     if found.printed.value is None:
         return "printed without a number"
-    spread = f" ± {table.metric.write(found.printed.std)}" if found.printed.std is not None else ""
-    text = f"printed {table.metric.write(found.printed.value)}{spread}"
+    spread = f" ± {table.metric.write_spread(found.printed.std)}" if found.printed.std is not None else ""
+    lead = "printed values give" if found.printed.derived else "printed"
+    text = f"{lead} {table.metric.write(found.printed.value)}{spread}"
     if found.difference is None:
         return text
     within, outside = (" to rounding", " beyond rounding") if table.computed else (" within", " outside")
@@ -102,7 +103,9 @@ def to_csv(table: Tabulated) -> str:
                 {
                     **dict(zip(table.row_axes, row.labels, strict=True)),
                     **dict(zip(table.column_axes, column, strict=True)),
-                    "metric": f"{table.metric.stage}.{table.metric.name}",
+                    "metric": table.metric.path,
+                    "minus": table.metric.minus,
+                    "relative": table.metric.relative,
                     "state": "done" if entry.state == "value" else entry.state,
                     "mean": entry.mean,
                     "std": entry.std,

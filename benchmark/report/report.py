@@ -14,6 +14,7 @@ import pandas as pd
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records.atomic import write_atomically
 from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.records.selection import Selection
 from fedspan.benchmark.report import figures, render_text, summary
 from fedspan.benchmark.report.analysis import analyse, reach_targets
 from fedspan.benchmark.report.axes import Axes
@@ -24,8 +25,19 @@ from fedspan.benchmark.report.render_page import Extras, board_page, runs_page
 from fedspan.benchmark.report.summary import Summary, summarise
 from fedspan.benchmark.report.table import Tabulated
 from fedspan.benchmark.report.tabulation import tabulate
+from fedspan.benchmark.report.tuning import (
+    DEFAULT,
+    TUNING,
+    Outcome,
+    Reported,
+    best_frame,
+    outcome_lines,
+    outcomes,
+    outcomes_frame,
+    trials_frame,
+)
 from fedspan.benchmark.spec.board import Board
-from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.plan import Planned, distinct
 from fedspan.benchmark.spec.settings import FULL
 from fedspan.benchmark.training.costs import STAGE
 
@@ -40,22 +52,29 @@ class Report:
     problems: list[str]
 
 
-def write_report(board: Board, cells: Sequence[Planned], results: Results, out: Path) -> Report:
+def write_report(
+    board: Board, cells: Sequence[Planned], results: Results, out: Path, selections: Sequence[Selection] = ()
+) -> Report:
     """Write the page of a board with its tables and figures, and the pages of the runs behind its numbers.
 
     The folder is ``out/<board>``, at another scale than the full size ``out/<board>/<scale>``; runs and copies of their
     records go to ``out/runs`` and ``out/records``. Records that must not be compared are left out and named in
     `problems`, and so is a table or a figure that cannot be made; the rest is still written. The same records give
-    the same bytes. Raise `UserError` if a folder cannot be written.
+    the same bytes. `selections` are what the trials of a tuned board have chosen. Raise `UserError` if a folder cannot
+    be written.
     """
     scales = {planned.cell.scale for planned in cells}
     place = board.name if scales != {only := min(scales)} or only in FULL else f"{board.name}/{only}"
     folder, root = out / place, "../" * (1 + place.count("/"))
     computed = any(table.metric.startswith(f"{STAGE}.") for table in board.tables)
-    frame, problems = collect(cells, results, computed), _Problems()
-    tables, drawings = _made(board, frame, Axes(cells), problems)
-    problems.add("records", _stale(frame))
-    found = summarise(board, cells, frame, tables, f"{place}/")
+    reported = Reported.of(cells, selections)
+    frame, problems = collect(reported.cells, results, computed), _Problems()
+    tables, drawings = _made(board, frame, reported, problems)
+    runs = frame.drop_duplicates("key")
+    problems.add("records", _stale(runs))
+    tuned = outcomes(selections, results)
+    found = summarise(board, reported.named, frame, tables, f"{place}/", reported.tuning)
+    found = replace(found, studies=tuple(outcome_lines(tuned)))
     extras = {table.number: _extras(table, frame) for table in tables}
     contents: dict[str, bytes] = {summary.FILE: summary.to_json(found).encode()}
     for table in tables:
@@ -63,12 +82,13 @@ def write_report(board: Board, cells: Sequence[Planned], results: Results, out: 
     for drawing in drawings:
         for suffix, content in figures.files(drawing).items():
             contents[f"figure-{drawing.number}.{suffix}"] = content
+    contents |= _tuning_files(tuned)
     recipe, said = _recipe(board, cells), problems.lines()
-    contents["index.html"] = board_page(board, frame, tables, drawings, extras, said, root, recipe)
+    contents["index.html"] = board_page(board, runs, tables, drawings, extras, said, root, recipe, tuned)
     for name, content in contents.items():
         write_atomically(folder / name, content)
     _remove_stale(folder, set(contents))
-    _write_runs(cells, frame, results, out)
+    _write_runs(distinct(reported.cells), runs, results, out)
     return Report(
         written=[folder / name for name in contents],
         summary=found,
@@ -78,16 +98,26 @@ def write_report(board: Board, cells: Sequence[Planned], results: Results, out: 
 
 
 def _made(
-    board: Board, frame: pd.DataFrame, axes: Axes, problems: _Problems
+    board: Board, frame: pd.DataFrame, reported: Reported, problems: _Problems
 ) -> tuple[list[Tabulated], list[figures.Drawing]]:
-    """Return the tables and figures of a board that can be made; `problems` gets what is wrong with each."""
+    """Return the tables and figures of a board that can be made; `problems` gets what is wrong with each.
+
+    Tables of a tuned board have each method's default and tuned rows, figures show the defaults.
+    """
     tables, drawings = [], []
+    tuned = bool(reported.tuning)
+    axes = Axes(reported.named, {TUNING: reported.tuning} if tuned else {})
     for number, table in enumerate(board.tables, 1):
+        if tuned and TUNING not in (*table.rows, *table.columns):
+            table = replace(table, rows=(*table.rows, TUNING))
         try:
             tables.append(tabulate(frame, axes, table, number))
             problems.add(f"table {number}", tables[-1].problems)
         except UserError as error:
             problems.add(f"table {number}", [f"it is left out: {error}"])
+    if tuned:
+        defaults = [i for i, name in enumerate(reported.tuning) if name == DEFAULT]
+        frame, axes = frame.iloc[defaults], Axes([reported.named[i] for i in defaults])
     for number, figure in enumerate(board.figures, 1):
         try:
             drawings.append(figures.draw(frame, axes, figure, number))
@@ -112,6 +142,14 @@ def _table_files(table: Tabulated, extra: Extras, board: str) -> dict[str, bytes
     for diagram in extra.diagrams:
         contents |= {f"{diagram.name}.{suffix}": content for suffix, content in diagram.files.items()}
     return contents
+
+
+def _tuning_files(tuned: Sequence[Outcome]) -> dict[str, bytes]:
+    """Return the numbers behind the section on tuning by file name; none of a board that is not tuned."""
+    if not tuned:
+        return {}
+    frames = {"tuning": outcomes_frame(tuned), "trials": trials_frame(tuned), "budget": best_frame(tuned)}
+    return {f"{name}.csv": frame.to_csv(index=False).encode() for name, frame in frames.items()}
 
 
 def _recipe(board: Board, cells: Sequence[Planned]) -> list[Sourced]:
@@ -181,7 +219,8 @@ class _Problems:
 
 def _remove_stale(folder: Path, written: set[str]) -> None:
     """Remove tables and figures of an earlier report that this one did not write."""
-    mine = r"(table-\d+\.(md|csv|tex)|(standing|target)-\d+\.csv|(figure|ranks|cost)-\d+\.(svg|pdf|png))"
+    mine = r"(table-\d+\.(md|csv|tex)|(standing|target)-\d+\.csv|(figure|ranks|cost)-\d+\.(svg|pdf|png)|"
+    mine += r"(tuning|trials|budget)\.csv)"
     for path in folder.iterdir():
         if re.fullmatch(mine, path.name) and path.name not in written:
             path.unlink()

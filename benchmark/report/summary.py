@@ -22,6 +22,7 @@ from fedspan.benchmark.report import statistics
 from fedspan.benchmark.report.axes import text
 from fedspan.benchmark.report.frame import mean_cost
 from fedspan.benchmark.report.table import Tabulated
+from fedspan.benchmark.report.tuning import TUNED
 from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.compose import option, tuned
 from fedspan.benchmark.spec.plan import Planned
@@ -132,7 +133,10 @@ class TableNumber:
 
 @dataclass(frozen=True)
 class Summary:
-    """One page of a board: what it is, where it is in the site, its results, and the numbers of its tables."""
+    """One page of a board: what it is, where it is in the site, its results, and the numbers of its tables.
+
+    `studies` are lines of `report.tuning.outcomes_frame`, None where a number is not known.
+    """
 
     board: str
     title: str
@@ -142,20 +146,27 @@ class Summary:
     counts: dict[str, int]
     results: tuple[Result, ...]
     entries: tuple[TableNumber, ...]
+    studies: tuple[dict[str, Any], ...] = ()
 
 
 def summarise(
-    board: Board, cells: Sequence[Planned], frame: pd.DataFrame, tables: Sequence[Tabulated], page: str
+    board: Board,
+    cells: Sequence[Planned],
+    frame: pd.DataFrame,
+    tables: Sequence[Tabulated],
+    page: str,
+    tuning: Sequence[str] = (),
 ) -> Summary:
     """Return what the page of a board adds to the site; `frame` is that of `collect` for `cells`.
 
-    Trials add nothing: their scores are no results.
+    Trials add nothing: their scores are no results. `tuning` says of each cell of a tuned board with what settings it
+    ran; a method's tuned results have a name of their own, whatever was chosen, and the same one on all tasks.
     """
-    groups: dict[str, list[Any]] = {}
-    for planned, row in zip(cells, frame.itertuples(index=False), strict=True):
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for planned, row, how in zip(cells, frame.itertuples(index=False), tuning or [""] * len(cells), strict=True):
         if row.status in ("done", "diverged", "missing") and not planned.cell.protocol.trial:
-            groups.setdefault(str(row.point), []).append((planned, row))
-    results = [found for point, runs in groups.items() for found in _results(point, runs)]
+            groups.setdefault((str(row.point), how), []).append((planned, row))
+    results = [found for (point, how), runs in groups.items() for found in _results(point, runs, how)]
     return Summary(
         board=board.name,
         title=board.title,
@@ -164,7 +175,7 @@ def summarise(
         page=page,
         counts={str(status): int(count) for status, count in frame["status"].value_counts().sort_index().items()},
         results=tuple(results),
-        entries=tuple(entry for table in tables if not table.computed for entry in _entries(table)),
+        entries=tuple(entry for table in tables if table.of_runs for entry in _entries(table)),
     )
 
 
@@ -177,7 +188,7 @@ def _entries(table: Tabulated) -> Iterator[TableNumber]:
             yield TableNumber(
                 table=table.number,
                 title=table.title,
-                metric=f"{table.metric.stage}.{table.metric.name}",
+                metric=table.metric.path,
                 row=dict(zip(table.row_axes, row.labels, strict=True)),
                 column=dict(zip(table.column_axes, column, strict=True)),
                 mean=entry.mean,
@@ -200,7 +211,7 @@ def position(mine: float, worths: Sequence[float]) -> float:
     return 1 + sum(other > own for other in others) + (others.count(own) - 1) / 2
 
 
-def _results(point: str, runs: Sequence[tuple[Planned, Any]]) -> Iterator[Result]:
+def _results(point: str, runs: Sequence[tuple[Planned, Any]], tuning: str) -> Iterator[Result]:
     """Yield the result of a method on a task, one for each digest of the dataset that its runs have seen."""
     planned = runs[0][0]
     rows = [(str(row.dataset_digest or "")[:12], _stage(row.scores), row) for _, row in runs]
@@ -216,7 +227,7 @@ def _results(point: str, runs: Sequence[tuple[Planned, Any]]) -> Iterator[Result
         yield Result(
             point=point,
             family=family_of(planned),
-            method=method_name(planned),
+            method=method_name(planned) + (f", {tuning}" if tuning == TUNED else ""),
             task=task_of(planned, digest),
             stage=stage,
             seeds={str(row.seed): float(row.scores[stage]["accuracy"]) for row in mine},
@@ -317,7 +328,9 @@ def read(path: Path) -> Summary | None:
             Result(**{**one, "task": Task(**one["task"]), "lost": tuple(one["lost"])}) for one in raw.pop("results")
         )
         entries = tuple(TableNumber(**{**one, "keys": tuple(one["keys"])}) for one in raw.pop("entries"))
-        plain = {field.name: raw[field.name] for field in fields(Summary) if field.name not in ("results", "entries")}
-        return Summary(**plain, results=results, entries=entries)
+        studies = tuple(raw.pop("studies"))
+        made = ("results", "entries", "studies")
+        plain = {field.name: raw[field.name] for field in fields(Summary) if field.name not in made}
+        return Summary(**plain, results=results, entries=entries, studies=studies)
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -109,7 +109,7 @@ class Tabulated:
     @cached_property
     def costs(self) -> tuple[CostColumn, ...]:
         """The cost columns that some row has a number for."""
-        return cost_columns(row.cost for row in self.rows)
+        return () if self.metric.minus else cost_columns(row.cost for row in self.rows)
 
     @cached_property
     def asked(self) -> set[int]:
@@ -122,17 +122,23 @@ class Tabulated:
         return self.metric.stage == STAGE
 
     @property
+    def of_runs(self) -> bool:
+        """Whether each number is of the runs of one cell: not computed from shapes, not a difference of cells."""
+        return not self.computed and not self.metric.minus
+
+    @property
     def caption(self) -> str:
         """One line that says how to read the numbers."""
         if self.computed:
-            where = f" Printed: {'; '.join(self.printed)}; then ours minus printed." if self.printed else ""
+            where = f" Printed: {self._sources()}; then ours minus printed." if self.printed else ""
             return f"{self.metric.heading}. {ASSUMES}{where}"
         seeds = self.asked
         if seeds == {1}:
             how = f"{self.metric.heading}, one seed"
         else:
             count = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
-            how = f"{self.metric.heading}: mean ± sample standard deviation over {count} seeds"
+            pairs = ", each less that of the reference" if self.metric.minus else ""
+            how = f"{self.metric.heading}: mean ± sample standard deviation over {count} seeds{pairs}"
         best = {+1: "the highest", -1: "the lowest"}.get(self.metric.better)
         bold = f"; bold is {best} mean of a column, however close the next" if best and len(self.rows) > 1 else ""
         scale = f" Scale: {', '.join(self.scales)}." if self.scales else ""
@@ -146,13 +152,17 @@ class Tabulated:
         shown = [entry.printed for row in self.rows for entry in row.entries if entry and entry.printed]
         if not shown:
             return ""
-        where = "; ".join(self.printed)
+        where = self._sources()
         if set(self.scales) != {"paper"}:
             return f" Printed: {where}, at the scale paper, which does not compare with this one."
         return (
             f" Printed: {where}; then ours minus printed, and whether that lies within the combined "
             "spread, the root of the sum of both squared deviations (ours alone where none is printed)."
         )
+
+    def _sources(self) -> str:
+        values = " (where no difference is printed, that of the printed values)" if self.metric.minus else ""
+        return "; ".join(self.printed) + values
 
     def shows_n(self, entry: TableCell) -> bool:
         """Whether the number of seeds is written in the cell: it is not the one that the caption gives."""

@@ -13,9 +13,10 @@ import pandas as pd
 from fedspan.benchmark.errors import did_you_mean
 from fedspan.benchmark.report.arrange import REFUSED, Arranged, arrange
 from fedspan.benchmark.report.axes import PARTS, Axes
+from fedspan.benchmark.report.differences import reference_name, subtract
 from fedspan.benchmark.report.frame import mean_cost
 from fedspan.benchmark.report.metric import Metric
-from fedspan.benchmark.report.printed import Printed, compare, printed_in
+from fedspan.benchmark.report.printed import Printed, compare, differences, kind_of, printed_in
 from fedspan.benchmark.report.table import SeedRun, TableCell, TableRow, Tabulated
 from fedspan.benchmark.report.units import SHARED
 from fedspan.benchmark.spec.board import Table
@@ -26,19 +27,20 @@ BAD = ("failed", "diverged", "skipped", REFUSED, "missing")  # what an empty cel
 
 def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabulated:
     """Return a table of the board; raise `UserError` if it cannot be made."""
-    printed = printed_in(table.printed)
+    printed = (*printed_in(table.printed), *(printed_in(table.printed, differences=True) if table.minus else ()))
     arranged = arrange(frame, axes, table)
     if table.metric.startswith(f"{STAGE}."):
         arranged.runs = _computed(arranged.runs)
-    metric = Metric.of(table.metric.removesuffix(".*"))
+    metric = _named(Metric.of(table.metric.removesuffix(".*")), table)
     metrics = _metrics(table.metric, arranged.runs, printed)
-    runs, problems = _runs_of_metrics(arranged, metrics)
+    runs, problems = _runs_of_metrics(arranged, metrics, axes, table)
     places: dict[tuple[Any, Any], list[Any]] = {}
     for run in runs.itertuples(index=False):
         places.setdefault((run.row, run.column), []).append(run)
     notes = _Notes()
     cells = {
-        place: _with_printed(_cell(mine, mine[0].metric, notes), mine, printed, notes) for place, mine in places.items()
+        place: _with_printed(_cell(mine, mine[0].metric, notes), mine, table, printed, notes)
+        for place, mine in places.items()
     }
     columns = tuple(dict.fromkeys(runs["column"]))
     filter_axes = tuple(part for name in table.rows for part in PARTS.get(name, (name,)))
@@ -65,14 +67,21 @@ def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabu
     )
 
 
+def _named(metric: Metric, table: Table) -> Metric:
+    """Return the metric of a table's numbers: its differences to the reference if the table has one."""
+    return metric.difference(reference_name(table), table.relative) if table.minus else metric
+
+
 def _runs_of_metrics(
-    arranged: Arranged, metrics: Sequence[tuple[Metric, tuple[str, ...]]]
+    arranged: Arranged, metrics: Sequence[tuple[Metric, tuple[str, ...]]], axes: Axes, table: Table
 ) -> tuple[pd.DataFrame, list[str]]:
     """Return the runs with the value of each metric, those of one metric after those of another, and the problems."""
-    parts = [_with_values(arranged.runs, metric, suffix) for metric, suffix in metrics]
+    parts = [_with_values(arranged.runs, _named(metric, table), suffix) for metric, suffix in metrics]
     problems = [*arranged.problems]
     for (metric, _), found in zip(metrics, parts, strict=True):
         problems += _absent(found[found["state"] == "done"], metric)
+    if table.minus:
+        parts = [subtract(part, axes, table) for part in parts]
     return (pd.concat(parts) if len(parts) > 1 else parts[0]), problems
 
 
@@ -185,12 +194,17 @@ def _with_values(runs: pd.DataFrame, metric: Metric, suffix: tuple[str, ...]) ->
     )
 
 
-def _with_printed(entry: TableCell, runs: list[Any], printed: Sequence[Printed], notes: _Notes) -> TableCell:
+def _with_printed(
+    entry: TableCell, runs: list[Any], table: Table, printed: Sequence[Printed], notes: _Notes
+) -> TableCell:
     """Put the number that a paper prints for this cell beside ours; only one of the scale paper is compared."""
-    metric: Metric = runs[0].metric
+    run, metric = runs[0], runs[0].metric
     computed = metric.stage == STAGE
-    ours = (entry.mean, entry.std) if computed or runs[0].scale == "paper" else (None, None)
-    found = compare(printed, f"{'cost' if computed else metric.stage}.{metric.name}", runs[0].paper, *ours)
+    ours = (entry.mean, entry.std) if computed or run.scale == "paper" else (None, None)
+    if table.minus:
+        printed = differences(table.printed, run.paper, run.reference, kind_of(table))
+    names = (metric.path, f"cost.{metric.name}") if computed else (metric.path,)  # papers tell measured from computed
+    found = compare(printed, names, run.paper, *ours)
     if found is None:
         return entry
     if computed and entry.mean is not None and found.printed.value is not None:
@@ -199,10 +213,18 @@ def _with_printed(entry: TableCell, runs: list[Any], printed: Sequence[Printed],
         if not same:
             why = found.printed.note or "nobody says why it differs"
             entry = replace(entry, marks=(*entry.marks, notes.mark(f"{found.printed.source}: {why}")))
-    said = [f"{other.source} prints {other.value:g}" for other in found.others if other.value is not None]
+    said = [_other(other, metric) for other in found.others if other.value is not None]
     if found.printed.value is None:
         said.append(f"{found.printed.source}: {found.printed.note}")
     return replace(entry, printed=found, marks=_in_order((*entry.marks, *map(notes.mark, said))))
+
+
+def _other(other: Printed, metric: Metric) -> str:
+    """Say what another number is that is printed for the same cell."""
+    assert other.value is not None
+    if metric.minus:
+        return f"{other.source}{': its values differ by' if other.derived else ' prints'} {metric.write(other.value)}"
+    return f"{other.source} prints {other.value:g}"
 
 
 def _absent(done: pd.DataFrame, metric: Metric) -> list[str]:
@@ -210,7 +232,7 @@ def _absent(done: pd.DataFrame, metric: Metric) -> list[str]:
     lacking = done[~done["holds"]]
     if lacking.empty:
         return []
-    path = f"{metric.stage}.{metric.name}"
+    path = metric.path
     known = {f"{stage}.{name}" for stages in done["stages"] for stage, metrics in stages.items() for name in metrics}
     hint = did_you_mean(path, known) if len(lacking) == len(done) else f" (first: {lacking['key'].iloc[0]})"
     return [f"{len(lacking)} of {len(done)} finished records have no {path}{hint}"]
@@ -270,7 +292,7 @@ def _marks(runs: Sequence[Any], lacking: bool, holds: bool, metric: Metric, note
         found = [run for run in runs if run.state not in ("done", "missing")]
         said += [f"{run.state}: {run.reason}" if run.reason else run.state for run in found]
         if not holds:
-            said.append(f"finished, but without {metric.stage}.{metric.name}")
+            said.append(f"finished, but without {metric.path}")
     if any(run.badge.state in ("refuted", "mixed") for run in runs):
         said.append("a run of this could not be repeated on some machine: see its page")
     return _in_order(map(notes.mark, said))

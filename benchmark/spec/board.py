@@ -48,6 +48,10 @@ class Table:
     ``cost`` holds measurements besides scores. `where` keeps the cells whose label along an axis is the given value or
     one of the given values. `printed` lists sources of the same numbers as ``paper/table``: they come from
     ``results/paper/<paper>.csv`` and appear beside the measured ones.
+
+    With `minus` the numbers are differences: `minus` chooses reference cells as `where` does, along axes of the table,
+    and each other cell shows its value less that of the reference with the same labels along the other axes, seed by
+    seed; if `relative`, in percent of the reference.
     """
 
     title: str = ""
@@ -56,6 +60,8 @@ class Table:
     metric: str = "trained.accuracy"
     where: dict[str, Any] = field(default_factory=dict)
     printed: tuple[str, ...] = ()
+    minus: dict[str, Any] = field(default_factory=dict)
+    relative: bool = False
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ class SphereFed(FFC):
     temperature: Annotated[float, fixed("for cross-entropy alone; the paper states no value")] = 1.0
     ffc: bool = True
     neutral = {"head": "trained", "unit": False, "criterion": "ce", "ffc": False}
+    same_shapes = {"head": {"tammes": "random"}}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -65,7 +65,7 @@ def test_help_the_version_and_typos_do_not_wait_for_torch(here, words):
     [
         ("fedspan ver", {"verify"}),
         ("fedspan run algorithm=fedp", {"algorithm=fedprox"}),
-        ("fedspan plan board=digits_", {"board=digits_all"}),
+        ("fedspan plan board=digits_", {"board=digits_all", "board=digits_tuned"}),
         ("fedspan run particip", {"participation="}),
     ],
 )

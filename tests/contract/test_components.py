@@ -86,6 +86,25 @@ def test_default_settings_differ_from_absence(cls):
     assert weights(here) != weights(absent)
 
 
+# same shapes --------------------------------------------------------------------------------------
+
+CHOICES = [
+    pytest.param(cls(**{name: choice}), cls(**{name: quick}), id=f"{cls.name}: {name}={choice}")
+    for cls in REGISTERED
+    for name, choices in cls.same_shapes.items()
+    for choice, quick in choices.items()
+]
+
+
+@pytest.mark.parametrize(("slow", "quick"), CHOICES)
+@every_net
+def test_choices_of_the_same_shapes_differ_in_nothing_but_values(slow, quick, model):
+    here, there = (start(cell_of(alone(component), model=model)) for component in (slow, quick))
+    assert here.paths == there.paths
+    assert {k: v.shape for k, v in here.state.params.items()} == {k: v.shape for k, v in there.state.params.items()}
+    assert weights(here) != weights(there)
+
+
 # resume -------------------------------------------------------------------------------------------
 
 

@@ -7,8 +7,10 @@ from fedspan.benchmark.task import Partition
 from fedspan.benchmark.training.costs import costs
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.training.traffic import classifier_cost
+from fedspan.methods.addons import spherefed
+from fedspan.methods.algorithms.fedavg import FedAvg
 
-from ..helpers import CLASSES, Blobs, toy, trained
+from ..helpers import CLASSES, Blobs, toy, toy_cell, trained
 from .test_components import cell_of, every_net, every_stack
 
 CLIENTS, BATCH = 4, 6
@@ -52,3 +54,12 @@ def test_the_costs_of_shapes_are_those_of_training(stack, model, tmp_path):
         classifier = classifier_cost(run.trainer, run.state)
         assert told.scores()["classifier_gflop"] * 1e9 == pytest.approx(classifier["flops"])
         assert told.classifier_bytes == pytest.approx(classifier["bytes_of_one_client"])
+
+
+def test_costs_do_not_solve_for_weights_that_only_have_a_shape(tmp_path, monkeypatch):
+    def solved(*_):
+        raise AssertionError("the values of weights were computed")
+
+    monkeypatch.setattr(spherefed, "spread_rows", solved)
+    tammes, random = (toy_cell(FedAvg(), spherefed.SphereFed(head=head)) for head in ("tammes", "random"))
+    assert costs(tammes, tmp_path) == costs(random, tmp_path)

@@ -1,0 +1,117 @@
+"""Tables of differences: each number less that of a reference cell, seed by seed."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from itertools import compress
+from operator import eq
+from typing import Any
+
+import pandas as pd
+
+from fedspan.benchmark.errors import UserError, did_you_mean
+from fedspan.benchmark.report.axes import PARTS, Axes, named, text
+from fedspan.benchmark.spec.board import Table
+
+Place = tuple[str, ...]
+
+
+def reference_name(table: Table) -> str:
+    """Return what the reference cells of a table are called: ``no add-ons``, ``dirichlet(alpha=0.1)``."""
+    return ", ".join(named(axis, text(wanted)) for axis, wanted in table.minus.items())
+
+
+def subtract(runs: pd.DataFrame, axes: Axes, table: Table) -> pd.DataFrame:
+    """Return the runs that have a reference, with their difference to its run of the same seed as their value.
+
+    `runs` have a value each. Those of the reference itself are left out, and so are cells without one. Where either
+    run has no value the difference has none, and the state is that of the run which lacks it. `reference` holds the
+    settings of the reference at the scale of the papers.
+
+    Raise `UserError` for an axis that the table does not have, if nothing has a reference, or a cell several.
+    """
+    kept = _kept(table)
+    matches = (axes.matches(axis, wanted, runs.index) for axis, wanted in table.minus.items())
+    chosen = list(map(all, zip(*matches, strict=True)))
+    places = list(zip(*(axes.labels(axis, runs.index) for axis in kept), strict=True)) or [()] * len(runs)
+    known = _References(runs[chosen], compress(places, chosen), reference_name(table))
+    pairs = [None if skip else known.of(place) for place, skip in zip(places, chosen, strict=True)]
+    if not any(pairs):
+        raise UserError(f"minus: no cell has {reference_name(table)} to be measured against")
+    mine = runs[[pair is not None for pair in pairs]]
+    found = [
+        _difference(run, pair, table.relative)
+        for run, pair in zip(mine.itertuples(index=False), filter(None, pairs), strict=True)
+    ]
+    return mine.assign(**pd.DataFrame(found, index=mine.index, dtype=object)).astype({"value": float, "holds": bool})
+
+
+class _References:
+    """The runs of the reference cells, by their labels along the other axes of the table, and by seed."""
+
+    def __init__(self, runs: pd.DataFrame, places: Iterable[Place], name: str) -> None:
+        self._exact: dict[Place, dict[int, Any]] = {}
+        each: Iterable[Any] = runs.itertuples(index=False)
+        for place, run in zip(places, each, strict=True):
+            known = self._exact.setdefault(place, {})
+            if any(other.point != run.point for other in known.values()):
+                beside = f" beside {', '.join(place)}" if place else ""
+                raise UserError(
+                    f"minus: {name} is several cells{beside}; name in rows, columns or minus what tells them apart"
+                )
+            known[run.seed] = run
+        self._named: dict[Place, list[Place]] = {}
+        for place in self._exact:
+            self._named.setdefault(_names(place), []).append(place)
+
+    def of(self, place: Place) -> dict[int, Any] | None:
+        """Return the runs of the reference with these labels.
+
+        Where none has them all, it is the one whose plugins have the same names and that has most of them, if it is
+        the only one: a setting may be tuned for a method.
+        """
+        if place in self._exact:
+            return self._exact[place]
+        alike = {other: sum(map(eq, other, place)) for other in self._named.get(_names(place), [])}
+        nearest = [other for other, count in alike.items() if count == max(alike.values())]
+        return self._exact[nearest[0]] if len(nearest) == 1 else None
+
+
+def _names(place: Place) -> Place:
+    """Return labels without the settings of plugins."""
+    return tuple(re.sub(r"\([^()]*\)", "", label) for label in place)
+
+
+def _kept(table: Table) -> list[str]:
+    """Return the axes of a table along which a cell and its reference have the same label."""
+    known = [part for axis in (*table.rows, *table.columns) for part in PARTS.get(axis, (axis,))]
+    for axis in table.minus:
+        if axis not in known:
+            raise UserError(
+                f"minus: '{axis}' is no axis of the table{did_you_mean(axis, known)}; it has {', '.join(known)}"
+            )
+    return [axis for axis in known if axis not in table.minus]
+
+
+def _difference(run: Any, references: Mapping[int, Any], relative: bool) -> dict[str, Any]:
+    """Return what changes about a run: its value is the difference to that of the reference with its seed."""
+    other = references.get(run.seed)
+    found = {
+        "value": run.value,
+        "holds": run.holds,
+        "state": run.state,
+        "reason": run.reason,
+        "reference": next(iter(references.values())).paper,
+    }
+    if run.state != "done":
+        return found
+    if other is None or other.state != "done":
+        state, reason = (other.state, other.reason) if other else ("missing", "")
+        said = f"the reference: {reason}" if reason else "the reference"
+        return found | {"state": state, "reason": said, "value": math.nan}
+    value = run.value - other.value
+    if relative:
+        value = 100 * value / other.value if other.value else math.nan
+    return found | {"value": value, "holds": run.holds and other.holds}

@@ -1,0 +1,195 @@
+"""The pages of a tuned board: default and tuned rows, what was chosen, what it gained, and what it cost."""
+
+import math
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fedspan.benchmark.mirror.boards import mirror
+from fedspan.benchmark.mirror.runs import Mirror
+from fedspan.benchmark.records.selection import select
+from fedspan.benchmark.report.frame import collect
+from fedspan.benchmark.report.report import write_report
+from fedspan.benchmark.report.summary import read
+from fedspan.benchmark.report.tuning import (
+    Reported,
+    best_frame,
+    outcomes,
+    outcomes_frame,
+    sensitivities,
+    trials_frame,
+    tuning_facts,
+)
+from fedspan.benchmark.spec.board import Table
+from fedspan.benchmark.spec.studies import studies
+from fedspan.benchmark.spec.tuning import Tune
+from tests.report.made import board, cells_of, keep, record, results_of, stopped, trial
+
+SEEDS = [0, 1, 2, 3, 4]
+GRID = {"partition": "iid", "algorithm": ["fedavg", "fedprox"], "seed": SEEDS}
+TUNE = Tune(trials=4, seeds=(100, 101), space={"protocol.lr": {"log": [0.001, 1.0]}})
+TRIED = {"fedavg": [50.0, 80.0, 70.0, 60.0], "fedprox": [90.0, 40.0, 30.0, 20.0]}  # held-out accuracy by trial
+TESTED = {"fedavg": (45.0, 75.0), "fedprox": (85.0, 85.0)}  # test accuracy, default and tuned
+
+
+def method_of(planned):
+    return planned.cell.algorithm.name
+
+
+def result_of(planned, tuned):
+    return record(planned, TESTED[method_of(planned)][tuned] + 0.1 * (planned.cell.seed * (1 + tuned)))
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A tuned board, its cells, its studies, and a folder with the records of all trials and results."""
+    example = board(GRID, tables=[Table(rows=("algorithm",))], tune=TUNE)
+    cells, found = cells_of(example), studies(example, {})
+    results = results_of(tmp_path / "results", [result_of(planned, 0) for planned in cells])
+    for study in found:
+        for one in study.trials:
+            reached = TRIED[method_of(one.cells[0])][one.number]
+            keep(results, [trial(planned, reached + sign) for planned, sign in zip(one.cells, (-1, 1), strict=True)])
+    selections = [select(study, results.read) for study in found]
+    keep(results, [result_of(planned, 1) for one in selections if one.chosen.number for planned in one.tuned])
+    return example, cells, found, results, selections
+
+
+def test_tuned_cells_stand_beside_the_defaults_under_the_same_name(made):
+    _, cells, _, _, selections = made
+    found = Reported.of(cells, selections)
+    assert found.tuning == (("default",) * 5 + ("tuned",) * 5) * 2
+    assert found.cells[:5] == found.named[:5] == found.named[5:10] == tuple(cells[:5])
+    assert found.cells[10:15] == found.named[10:15] == tuple(cells[5:])
+    assert {one.cell.protocol.lr for one in found.cells[5:10]} == {selections[0].chosen.values["protocol.lr"]}
+    assert Reported.of(cells, []).tuning == ()
+    assert Reported.of(cells, selections[:1]).cells[10:] == tuple(cells[5:])
+
+
+def test_tables_have_both_rows_and_a_switch(made, tmp_path):
+    example, cells, _, results, selections = made
+    write_report(example, cells, results, tmp_path / "pages", selections)
+    table = pd.read_csv(tmp_path / "pages" / "example" / "table-1.csv")
+    means = {(row.algorithm, row.tuning): row.mean for row in table.itertuples()}
+    assert means == pytest.approx(
+        {("fedavg", "default"): 45.2, ("fedavg", "tuned"): 75.4,
+         ("fedprox", "default"): 85.2, ("fedprox", "tuned"): 85.2}
+    )  # fmt: skip
+    page = (tmp_path / "pages" / "example" / "index.html").read_text()
+    assert re.search(r"<label>Tuning <select[^>]*>.*<option>default</option><option>tuned</option>", page)
+
+
+def test_tuned_results_have_a_name_of_their_own_whatever_was_chosen(made, tmp_path):
+    example, cells, _, results, selections = made
+    found = write_report(example, cells, results, tmp_path / "pages", selections).summary
+    seen = {(one.method, one.asked): one.mean for one in found.results}
+    assert seen == pytest.approx(
+        {("fedavg", 5): 45.2, ("fedavg, tuned", 5): 75.4, ("fedprox", 5): 85.2, ("fedprox, tuned", 5): 85.2}
+    )
+    assert read(tmp_path / "pages" / "example" / "results.json") == found
+
+
+def test_an_outcome_says_what_was_chosen_and_what_it_gained_on_fresh_seeds(made):
+    _, _, _, results, selections = made
+    one, other = outcomes(selections, results)
+    assert one.chosen == 1
+    assert one.settings == f"protocol.lr={selections[0].study.trials[1].values['protocol.lr']}"
+    assert one.shown == (50.0, 80.0)
+    assert sorted(one.default) == sorted(one.tuned) == SEEDS
+    gaps = np.array([one.tuned[seed] - one.default[seed] for seed in SEEDS])
+    low, high = stats.t.interval(0.95, 4, gaps.mean(), stats.sem(gaps))
+    assert (one.gain.mean, one.gain.low, one.gain.high) == pytest.approx((gaps.mean(), low, high))
+    assert one.optimism == pytest.approx(80.0 - 75.4)
+    assert (other.chosen, other.settings, other.gain.mean) == (0, "the defaults", 0.0)
+
+
+def test_the_cost_is_that_of_the_trials_alone(made):
+    _, _, _, results, selections = made
+    found = outcomes(selections, results)
+    assert [one.seconds for one in found] == [6.0 * 8] * 2  # a record of `made` took six seconds
+    assert tuning_facts(found)["seconds"] == 6.0 * 16
+    assert tuning_facts([found[0], found[0]])["trials"] == 4  # shared trials are paid for once
+
+
+def test_trials_that_lack_or_diverged_are_said(made, tmp_path):
+    example, cells, found, _, _ = made
+    [study, _] = found
+    results = results_of(tmp_path / "some", [trial(planned, 50.0) for planned in study.trials[0].cells])
+    keep(
+        results,
+        [stopped(planned, "diverged", "round 2: the validation loss is nan") for planned in study.trials[1].cells],
+    )
+    [one] = outcomes([select(study, results.read)], results)
+    assert [row.status for row in one.trials] == ["done", "diverged", "missing", "missing"]
+    assert (one.chosen, one.settings, one.tuned, one.gain) == (None, "", {}, None)
+    assert [best.k for best in one.best] == [1, 2]
+    facts = tuning_facts([one])
+    assert (facts["missing"], facts["diverged"]) == (2, 1)
+    write_report(example, cells, results, tmp_path / "pages", [select(study, results.read)])
+    page = (tmp_path / "pages" / "example" / "index.html").read_text()
+    assert "not chosen yet" in page
+    assert "4 trials took 12.0 s of one processor; 2 have not run yet; 1 diverged." in page
+
+
+def test_sensitivity_shows_each_finished_trial_where_its_value_lies_in_the_space(made):
+    _, _, _, results, selections = made
+    one, _ = outcomes(selections, results)
+    [rate] = [found for found in sensitivities(one) if found.setting == "protocol.lr"]
+    for place, accuracy, number in rate.points:
+        value = one.trials[number].values["protocol.lr"]
+        assert accuracy == TRIED["fedavg"][number]
+        assert value == pytest.approx(0.001 * 1000**place, rel=1e-6)
+    assert rate.best == str(one.trials[1].values["protocol.lr"])
+    values, accuracies = zip(*((place, accuracy) for place, accuracy, _ in rate.points), strict=True)
+    assert rate.correlation == pytest.approx(stats.spearmanr(values, accuracies).statistic)
+
+
+def test_frames_have_a_row_per_trial_per_study_and_per_budget(made):
+    _, _, _, results, selections = made
+    found = outcomes(selections, results)
+    trials, whole, best = trials_frame(found), outcomes_frame(found), best_frame(found)
+    assert trials["validation_accuracy"].tolist() == TRIED["fedavg"] + TRIED["fedprox"]
+    assert trials["chosen"].tolist() == [False, True, False, False, True, False, False, False]
+    assert whole["validation_tuned"].tolist() == [80.0, 90.0]
+    assert whole["test_tuned"].tolist() == pytest.approx([75.4, 85.2])
+    assert best["trials"].tolist() == [1, 2, 4] * 2
+    assert best["mean"].tolist()[:3] == pytest.approx([65.0, np.mean([80, 80, 80, 70, 70, 60]), 80.0])
+
+
+def test_files_lie_beside_the_page_and_go_with_the_tuning(made, tmp_path):
+    example, cells, _, results, selections = made
+    names = {"tuning.csv", "trials.csv", "budget.csv"}
+    write_report(example, cells, results, tmp_path / "pages", selections)
+    assert names < {path.name for path in (tmp_path / "pages" / "example").iterdir()}
+    write_report(example, cells, results, tmp_path / "pages")
+    assert not names & {path.name for path in (tmp_path / "pages" / "example").iterdir()}
+
+
+def test_no_result_is_read_from_a_trial(made):
+    """A trial's record stands in the numbers of trials alone."""
+    _, cells, _, results, selections = made
+    frame = collect(Reported.of(cells, selections).cells, results)
+    assert not set(frame["key"]) & {planned.cell.key for one in selections for planned in one.study.cells}
+    assert all(math.isfinite(value) for one in outcomes(selections, results) for value in one.default.values())
+
+
+def test_mlflow_has_both_rows_and_a_run_for_each_study(made, tmp_path, empty_store, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    example, cells, _, results, selections = made
+    write_report(example, cells, results, tmp_path / "pages", selections)
+    empty_store(results.root)
+    store = Mirror(results)
+    mirror(store, tmp_path / "pages")
+    runs = store.client.search_runs([store.client.get_experiment_by_name("fedspan/example (own)").experiment_id])
+    rows = {run.data.tags["row"]: run.data.metrics["mean"] for run in runs if "mean" in run.data.metrics}
+    assert rows["fedavg, default"] == pytest.approx(45.2)
+    assert rows["fedavg, tuned"] == pytest.approx(75.4)
+    chosen = {run.data.tags["row"]: run.data for run in runs if run.data.tags["table"] == "tuning"}
+    assert set(chosen) == {one.study.method for one in selections}
+    assert chosen["fedavg"].tags["settings"].startswith("protocol.lr=")
+    assert chosen["fedavg"].metrics["validation_tuned"] == 80.0
+    assert chosen["fedavg"].metrics["gain"] == pytest.approx(30.2)
+    assert chosen["fedavg"].metrics["seconds"] == 48.0
