@@ -28,6 +28,10 @@ class CorruptFile(Exception):
     """A record, checkpoint or cache whose content is not what its writer wrote."""
 
 
+class LaterVersion(CorruptFile):
+    """A file that a later version of FedSpan wrote: it is good, but not for this version, and stays where it is."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` or, without a near name, the known names."""
     known = sorted(known)
@@ -41,6 +45,11 @@ def require(condition: bool, where: str, rule: str, got: Any) -> None:
     """Raise a `UserError` that names the setting, its rule and the value received, unless `condition`."""
     if not condition:
         raise UserError(f"{where} {rule}, got {got!r}")
+
+
+def plain(text: str) -> str:
+    """Return a text of anybody's in which nothing is a command to a terminal: such characters stand as their codes."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def is_number(value: object) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 import types
 import typing
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from fedspan.benchmark.errors import UserError, did_you_mean, is_number
+from fedspan.benchmark.errors import UserError, did_you_mean, is_number, require
 
 
 def defaults_of(cls: type[Any]) -> dict[str, Any]:
@@ -27,6 +29,9 @@ def defaults_of(cls: type[Any]) -> dict[str, Any]:
 
 
 T = TypeVar("T")
+
+LARGEST_INT = 2**63 - 1  # that every file format here can hold
+LONGEST_TEXT = 1000
 
 
 def from_values(cls: type[T], values: Mapping[str, Any], where: str) -> T:
@@ -76,17 +81,33 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         return value
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if hint is int and whole and not isinstance(value, bool):
+        require(abs(value) <= LARGEST_INT, where, f"must lie within ±{LARGEST_INT}", value)
         return int(value)
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not is_number(value):
-            raise UserError(f"{where} must be a finite number, got {value!r}")
-        return float(value)
+        return _number(value, where)
     if hint is Path and isinstance(value, (str, Path)):
-        return Path(value).expanduser()
+        return Path(_text(str(value), where)).expanduser()
     if hint is str and isinstance(value, (str, int, float)) and not isinstance(value, bool):
-        return str(value)
+        return _text(str(value), where)
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
     raise UserError(f"{where} must be {names.get(hint, hint)}, got {value!r}")
+
+
+def _number(value: float, where: str) -> float:
+    """Return a number that reads back as it is in any mode of the processor: some take the smallest for 0."""
+    if not is_number(value):
+        raise UserError(f"{where} must be a finite number, got {value!r}")
+    small = 0 < abs(value) < sys.float_info.min
+    require(not small, where, f"must be 0 or at least {sys.float_info.min:g} in size", value)
+    return float(value) or 0.0  # zero has no sign
+
+
+def _text(value: str, where: str) -> str:
+    """Return a text that a file and a terminal can hold."""
+    require(len(value) <= LONGEST_TEXT, where, f"must have at most {LONGEST_TEXT} characters", value[:20] + "...")
+    plain = all(unicodedata.category(letter) not in ("Cc", "Cs", "Zl", "Zp") for letter in value)
+    require(plain, where, "must not have control characters", value)
+    return value
 
 
 def _near(value: Any, choices: tuple[Any, ...]) -> str:

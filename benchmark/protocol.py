@@ -14,6 +14,9 @@ from fedspan.benchmark.errors import require
 from fedspan.benchmark.registry import later, what_of
 from fedspan.benchmark.search import choice
 
+MOST_ROUNDS = 1_000_000
+MOST_EPOCHS = 10_000  # of a client in a round
+
 DTYPES = {"float32": torch.float32, "bf16": torch.float32, "float64": torch.float64}
 
 
@@ -50,6 +53,9 @@ class Protocol:
     def __post_init__(self) -> None:
         for name in ("rounds", "local_epochs", "batch_size", "eval_every"):
             require(getattr(self, name) >= 1, f"protocol.{name}", "must be at least 1", getattr(self, name))
+        require(self.rounds <= MOST_ROUNDS, "protocol.rounds", f"must be at most {MOST_ROUNDS:,}", self.rounds)
+        epochs = self.local_epochs
+        require(epochs <= MOST_EPOCHS, "protocol.local_epochs", f"must be at most {MOST_EPOCHS:,}", epochs)
         require(self.lr > 0, "protocol.lr", "must be positive", self.lr)
         require(0 <= self.momentum < 1, "protocol.momentum", "must lie in [0, 1)", self.momentum)
         require(self.weight_decay >= 0, "protocol.weight_decay", "must not be negative", self.weight_decay)

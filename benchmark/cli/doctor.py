@@ -26,6 +26,7 @@ from fedspan.benchmark.spec.overrides import settings_of
 from fedspan.benchmark.spec.presets import yaml_files
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Dataset
+from fedspan.benchmark.training.process import device_of
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -42,6 +43,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 def _checks(config: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
     how = How.of(config)
+    device_of(how.device)
     yield True, "versions", ", ".join(f"{name} {version}" for name, version in versions().items())
     yield True, "checkout", git_commit() or "not a git checkout"
     yield True, "processor", f"{processor()}, {os.cpu_count()} cores"
@@ -60,7 +62,7 @@ def _checks(config: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
     yield True, "data folder", f"{how.data} ({'exists' if how.data.is_dir() else 'will be created'})"
     for name, cls in plugins("dataset").items():
         yield _dataset(name, cls, how.data)
-    results = Results(how.results)
+    results = Results(how.results, mends=False)
     try:
         results.check_writable()
         count = sum(1 for _ in results.records.glob("*.json"))

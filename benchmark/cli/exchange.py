@@ -25,7 +25,7 @@ def sync(arguments: argparse.Namespace) -> int:
     if arguments.place is not None:
         return _collect(arguments.place, Results(how.results))
     try:
-        store = Mirror(Results(how.results))
+        store = Mirror(Results(how.results, mends=False))
         sent = store.sync()
         boards = leaderboard.mirror(store, how.pages)
     except Unreachable as error:
@@ -49,7 +49,7 @@ def validate(arguments: argparse.Namespace) -> int:
     """Check records; return 1 if one is refused."""
     settings = [word for word in arguments.words if "=" in word and not Path(word).exists()]
     places = [Path(word) for word in arguments.words if word not in settings]
-    results = Results(How.of(resolve(settings_of(settings))).results)
+    results = Results(How.of(resolve(settings_of(settings))).results, mends=False)
     folders = [place for place in places or [results.root] if place.is_dir()]
     repeated = Repeated(one for folder in folders or [results.root] for one in readable(folder))
     found = exchange.validate_files(places or [results.root], repeated)

@@ -106,8 +106,11 @@ def _listed(plural: str) -> Iterator[tuple[str, str, str]]:
             yield name, _settings(changed) + more, " ".join(preset(name).description.split())
     elif plural == "boards":
         for name in sorted(yaml_files("boards")):
-            board = load_board(name)
-            yield name, f"{len(board.expand())} cells", board.title
+            try:
+                board = load_board(name)
+                yield name, f"{len(board.expand())} cells", board.title
+            except UserError as error:
+                yield name, "cannot be read", str(error)
     else:
         for name, cls in plugins(next(kind for kind, many in KINDS.items() if many == plural)).items():
             yield name, _settings(defaults_of(cls)), (cls.__doc__ or "").strip().splitlines()[0]

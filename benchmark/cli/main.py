@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from fedspan import __version__
-from fedspan.benchmark.errors import UserError, did_you_mean
+from fedspan.benchmark.errors import UserError, did_you_mean, plain
 from fedspan.benchmark.running.signals import Stopped
 
 SETTINGS = "name=value"
@@ -96,9 +96,19 @@ def _validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="*", metavar="FILE|FOLDER")
 
 
+def _port(text: str) -> int:
+    """Return a port's number; 0 lets the system choose."""
+    if not 0 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"a port lies in 0..65535, got {text}")
+    return int(text)
+
+
+_port.__name__ = "int"  # as argparse names what is no number
+
+
 def _ui(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=int, default=5000, help="MLflow's port (5000)")
-    parser.add_argument("--site-port", type=int, default=8000, help="the site's port (8000)")
+    parser.add_argument("--port", type=_port, default=5000, help="MLflow's port (5000)")
+    parser.add_argument("--site-port", type=_port, default=8000, help="the site's port (8000)")
     _settings(parser)
 
 
@@ -273,6 +283,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader closed the pipe, as in: fedspan list | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a disk that fails where nothing more can be said
+        return fail(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
 
 
 def _dispatch(arguments: list[str], from_shell: bool) -> int:
@@ -345,7 +357,7 @@ def whole_parser() -> argparse.ArgumentParser:
 
 def fail(message: str, status: int = 2) -> int:
     """Print one line to standard error; return the exit status."""
-    print(f"fedspan: {message}", file=sys.stderr)
+    print(f"fedspan: {plain(message)}", file=sys.stderr)
     return status
 
 

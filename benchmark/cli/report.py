@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.errors import CorruptFile, UserError, did_you_mean
+from fedspan.benchmark.records.atomic import discard
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.report import site
@@ -32,12 +34,15 @@ Grid = tuple[Board, list[Planned], list[Study]]
 def show(arguments: argparse.Namespace) -> int:
     """Render the named boards, by default every board with results; then the pages over all boards.
 
-    An unreadable board does not stop the others; the exit status is then 2.
+    What cannot be read or made does not stop the rest; the exit status is then 2.
     """
     axes = axes_of(arguments.settings)
     named = [str(name) for name in axes.pop("board", [])]
     config = resolve({key: values[0] for key, values in axes.items() if key.split(".")[0] in ("paths", "scale")})
-    results, pages = Results(How.of(config).results), Path(config["paths"]["pages"])
+    for scale in axes.get("scale", []):
+        if scale not in SCALES:
+            raise UserError(f"unknown scale '{scale}'{did_you_mean(str(scale), SCALES)}")
+    results, pages = Results(How.of(config).results, mends=False), Path(config["paths"]["pages"])
     status, built = 0, []
     for name in named or sorted(yaml_files("boards")):
         try:
@@ -46,6 +51,7 @@ def show(arguments: argparse.Namespace) -> int:
                 made = write_report(board, cells, results, pages, [select(study, results.read) for study in tuned])
                 _tell(made, whole=bool(named))
                 built.append(made)
+                status = max(status, 0 if made.whole else 2)
                 done = {result.point for result in made.summary.results}
                 draw_partitions(_one_of_each(cells, done), pages / site.PARTITIONS, How.of(cells[0].config).data)
         except UserError as error:
@@ -115,9 +121,10 @@ def _write_site(pages: Path, summaries: Sequence[Summary], clean: bool) -> None:
     for folder in ("methods", "datasets"):
         for path in (pages / folder).glob("*.html"):
             if path not in files:
-                path.unlink()
+                discard(path)
     if clean:
         kept = {pages / summary.page / FILE for summary in summaries}
         for path in pages.glob(f"**/{FILE}"):
-            if path not in kept and read(path) is not None:
-                path.unlink()  # so that a later report of one board does not find it
+            with contextlib.suppress(CorruptFile):
+                if path not in kept and read(path):
+                    discard(path)  # so that a later report of one board does not find it

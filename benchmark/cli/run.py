@@ -20,10 +20,10 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.registry import broken
 from fedspan.benchmark.running import retry as again
-from fedspan.benchmark.running.grid import failure_text, refresh, run_grid
+from fedspan.benchmark.running.grid import kept_text, refresh, run_grid, show_traceback
 from fedspan.benchmark.running.hydra_jobs import make_launcher
 from fedspan.benchmark.running.job import run_job
-from fedspan.benchmark.running.launchers import launcher_words
+from fedspan.benchmark.running.launchers import check_launcher, launcher_words
 from fedspan.benchmark.running.leases import Busy
 from fedspan.benchmark.running.progress import describe
 from fedspan.benchmark.spec.compose import by_hydra, plain, resolve, words_of
@@ -54,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     how = How.of(planned[0].config)
     if how.executor not in EXECUTORS:
         raise UserError(f"unknown executor '{how.executor}'{did_you_mean(how.executor, EXECUTORS)}")
+    check_launcher(how)
     _take_numerics([*planned, *trials], arguments)
     if not grid:
         return _run_one(planned[0], how)
@@ -134,8 +135,9 @@ def _tell(outcome: Record, planned: Planned, how: How, known: bool) -> bool:
     status, label = outcome["status"], planned.cell.label
     path = Results(how.results).path(planned.cell.key)
     if status in ("failed", "skipped"):
-        kept = failure_text(outcome, how) if status == "failed" else f"kept in {path})"
-        fail(f"{label}: {describe(outcome)} ({kept}")
+        kept = kept_text(outcome, how) if status == "failed" else f"(kept in {path})"
+        fail(f"{label}: {describe(outcome)} {kept}")
+        show_traceback(outcome, how)
         return True
     seconds = outcome["compute"].get("seconds", {}).get("total", 0.0)
     print(f"{describe(outcome).strip()}  {label}  ({'already has a record' if known else f'{seconds:.1f} s'})\n{path}")

@@ -1,30 +1,50 @@
-"""`fedspan ui`: the site and MLflow side by side, on loopback only."""
+"""`fedspan ui`: the site and MLflow side by side, on loopback only, and both end with this process."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import http.server
 import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import IO, Any
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.mirror import boards as leaderboard
 from fedspan.benchmark.mirror.runs import QUIET, Mirror, Unreachable, tracking_uri
 from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.running.signals import Stopped
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import settings_of
 from fedspan.benchmark.spec.settings import How
 
 HOST = "127.0.0.1"
+NAMES = (HOST, "localhost")  # by which a browser on this machine may call the site
+START_SECONDS = 120.0  # that MLflow may take to answer
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves the files of the site only: no listings, no log."""
+    """Serves the files of the site only: no listings, no log, no link out of it, nobody else's name for it."""
+
+    def send_head(self) -> IO[bytes] | None:  # type: ignore[override]
+        if self.headers.get("Host", "").rpartition(":")[0] not in NAMES:
+            self.send_error(403, "Not a name of this site")
+            return None
+        path = Path(self.translate_path(self.path)).resolve()
+        inside = path.is_relative_to(Path(self.directory).resolve())
+        if not inside or not (path.is_dir() or path.is_file()):  # a pipe has no end
+            self.send_error(404, "File not found")
+            return None
+        return super().send_head()
 
     def list_directory(self, path: Any) -> None:
         self.send_error(404, "File not found")
@@ -53,31 +73,80 @@ def serve_site(pages: Path, port: int) -> http.server.ThreadingHTTPServer:
 def show(arguments: argparse.Namespace) -> int:
     """Serve the pages and MLflow store of the settings."""
     how = How.of(resolve(settings_of(arguments.settings)))
-    return run(Results(how.results), how.pages, arguments.site_port, arguments.port)
+    return run(Results(how.results, mends=False), how.pages, arguments.site_port, arguments.port)
 
 
 def run(results: Results, pages: Path, site_port: int, mlflow_port: int) -> int:
-    """Mirror new records to MLflow, serve both until interrupted, and print their addresses, one line each."""
+    """Mirror new records to MLflow, serve both until a signal comes, and print their addresses, one line each."""
     if not (pages / "index.html").is_file():
         print(f"fedspan: {pages} has no site yet; run 'fedspan report' to make it", file=sys.stderr)
-    with serve_site(pages, site_port) as server:
+    with _ending_on_signals(), serve_site(pages, site_port) as server:
         print(f"site on http://{HOST}:{server.server_port} (Ctrl-C ends it)", flush=True)
         remote = os.environ.get("MLFLOW_TRACKING_URI", "")
         boards = _mirrored(results, pages)
-        address = remote.rstrip("/") if remote.startswith("http") else f"http://{HOST}:{mlflow_port}"
-        print(f"MLflow on {address}", flush=True)
-        for name, path in boards.items():
-            print(f"  {name}: {address}{path}", flush=True)
         if remote.startswith("http"):
+            _tell(remote.rstrip("/"), boards)
             threading.Event().wait()
-        environment = {**QUIET, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
-        command = ["-m", "mlflow", "server", "--host", HOST, "--port", str(mlflow_port)]
-        command += ["--backend-store-uri", tracking_uri(results.root)]
-        return subprocess.run([sys.executable, *command], env=environment, check=False).returncode
+        mlflow_port = mlflow_port or _free_port()
+        with _mlflow(results, mlflow_port) as process:
+            _tell(f"http://{HOST}:{mlflow_port}", boards)
+            return process.wait()
+
+
+def _tell(address: str, boards: dict[str, str]) -> None:
+    print(f"MLflow on {address}", flush=True)
+    for name, path in boards.items():
+        print(f"  {name}: {address}{path}", flush=True)
+
+
+@contextlib.contextmanager
+def _ending_on_signals() -> Iterator[None]:
+    """Let the signals by which terminals and systems end a process unwind this one, so that it ends what it started."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise Stopped
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _mlflow(results: Results, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Start MLflow and yield its guard once it answers; raise `UserError` if it does not. It ends with the block."""
+    environment = {**QUIET, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
+    names = ",".join(f"{name}:{port}" for name in NAMES)
+    server = ["-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--allowed-hosts", names]
+    server += ["--backend-store-uri", tracking_uri(results.root)]
+    command = [sys.executable, "-m", "fedspan.benchmark.cli.guard", sys.executable, *server]
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        _wait_for(process, port)
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait_for(process: subprocess.Popen[bytes], port: int) -> None:
+    """Return when a server answers; raise `UserError` if it ended or takes too long."""
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+            return
+        time.sleep(0.1)
+    raise UserError(f"MLflow does not answer on port {port}; choose another with --port")
+
+
+def _free_port() -> int:
+    with socket.create_server((HOST, 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 def _mirrored(results: Results, pages: Path) -> dict[str, str]:
-    results.root.mkdir(parents=True, exist_ok=True)
     try:
         store = Mirror(results)
         store.sync()

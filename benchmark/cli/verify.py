@@ -35,7 +35,7 @@ from fedspan.benchmark.records.record import digest_of
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.verification import Sample, Verification
 from fedspan.benchmark.registry import KINDS, plugins
-from fedspan.benchmark.running.progress import read_status, where
+from fedspan.benchmark.running.progress import Status, read_as, where
 from fedspan.benchmark.running.repetition import Difference, Repetition, compare, compared_by, machines
 from fedspan.benchmark.running.signals import Stopped
 from fedspan.benchmark.spec.compose import resolve
@@ -148,7 +148,7 @@ def show(arguments: argparse.Namespace) -> int:
     """Compute the records that are asked for and compare; return the exit status."""
     asked = Asked.of(arguments.words)
     how = How.of(asked.config)
-    results = Results(how.results)
+    results = Results(how.results, mends=False)
     keys = asked.records(results)
     console, sample = Console(soft_wrap=True, highlight=False, markup=False), None
     if asked.sample is not None:
@@ -302,8 +302,8 @@ class Verdicts:
         table = Table(box=None, show_header=False, padding=(0, 1))
         for repetition in self._running:
             key = repetition.planned.cell.key
-            if status := read_status(repetition.results.status / f"{key}.json"):
-                table.add_row(key, Text(str(status.get("label", ""))), *where(status))
+            if status := read_as(repetition.results.status / f"{key}.json", Status):
+                table.add_row(key, Text(status.label), *where(status))
         return table
 
 

@@ -32,6 +32,8 @@ OPENERS: dict[bytes, Callable[[io.BufferedReader], Any]] = {
 }
 ZIP_STARTS = (b"PK\x03\x04", b"PK\x05\x06")  # with members, and empty
 BUFFER_BYTES = 2**20
+MEMBER_BYTES = 2**29  # of a member when unpacked
+RATIO = 200  # times the bytes of an archive that its members may have
 
 
 def open_root(
@@ -129,6 +131,17 @@ class Archive(Root):
             return parts[0]
         return None
 
+    def _plus(self, unpacked: int, name: str, size: int) -> int:
+        """Return the unpacked bytes with those of another member; raise `UserError` for more than any dataset has."""
+        packed = self.path.stat().st_size
+        if size > MEMBER_BYTES:
+            what = f"its member {name!r} unpacks to {size} bytes, more than {MEMBER_BYTES}"
+        elif unpacked + size > max(RATIO * packed, MEMBER_BYTES):
+            what = f"its {packed} bytes unpack to more than {RATIO} times as many"
+        else:
+            return unpacked + size
+        raise UserError(f"the archive {self.where} is refused: {what}")
+
     def _check(self, name: str, is_link: bool, is_plain: bool) -> None:
         """Raise `UserError` for a member that no dataset needs and that unpacking could be harmed by."""
         if name.startswith("/") or ".." in PurePosixPath(name).parts:
@@ -172,15 +185,23 @@ class Tar(Archive):
 
     def _members(self) -> Iterator[tuple[str, str]]:
         with self._tar() as (tar, stream):
-            for member in tar:
-                self._check(member.name, member.issym() or member.islnk(), member.isreg() or member.isdir())
+            for member in self._checked(tar):
                 file = tar.extractfile(member)  # the stream is read through in any case, so hash it now
-                yield _name(member), hashlib.sha256(file.read()).hexdigest() if file else ""
+                yield _name(member), hashlib.file_digest(file, "sha256").hexdigest() if file else ""  # type: ignore[arg-type]
             # tarfile takes a cut or garbled header for the end; the true end is marked by a block of zeros.
             if len(stream.last) != tarfile.BLOCKSIZE or stream.last.strip(b"\0"):
                 raise tarfile.ReadError("it ends without an end mark")
             while stream.read(BUFFER_BYTES):  # the checksums of the compression lie at the end
                 pass
+
+    def _checked(self, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+        """Yield the members of a tar that is open, each checked before its content is read."""
+        unpacked = 0
+        for member in tar:
+            is_plain = (member.isreg() and not member.issparse()) or member.isdir()
+            self._check(member.name, member.issym() or member.islnk(), is_plain)
+            unpacked = self._plus(unpacked, member.name, member.size)
+            yield member
 
     def _extract(self, members: Collection[str]) -> Iterator[tuple[str, bytes]]:
         left = set(members)
@@ -220,12 +241,14 @@ class Zip(Archive):
     """A zip archive. Its list of members lies at its end; each content has a checksum that reading compares."""
 
     def _members(self) -> Iterator[tuple[str, str]]:
+        unpacked = 0
         with zipfile.ZipFile(self.path) as archive:
             for member in archive.infolist():
                 mode = stat.S_IFMT(member.external_attr >> 16)  # 0 where the archive is from another system
                 self._check(member.filename, mode == stat.S_IFLNK, mode in (0, stat.S_IFREG, stat.S_IFDIR))
                 if member.flag_bits & 1:
                     raise zipfile.BadZipFile(f"{member.filename} is encrypted")
+                unpacked = self._plus(unpacked, member.filename, member.file_size)
                 yield _zip_name(member), ""
 
     def _extract(self, members: Collection[str]) -> Iterator[tuple[str, bytes]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,6 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+# Pillow knows more, some of which run other programs, as EPS does.
+FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
+MOST_PIXELS = 2**26  # of an image
 CHUNK_BYTES = 256 * 1024  # encoded images that a thread decodes in one go
 STATISTICS_CHUNK = 1024  # images
 
@@ -27,7 +31,9 @@ def decode(content: bytes, size: int) -> np.ndarray:
     for what is no image, and for one that is cut short.
     """
     try:
-        with Image.open(io.BytesIO(content)) as image:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            if (pixels := math.prod(image.size)) > MOST_PIXELS:
+                raise Unreadable(f"it has {pixels} pixels, more than {MOST_PIXELS}")
             image.load()
             if min(image.size) < 1:
                 raise Unreadable("it has no pixels")
@@ -55,8 +61,10 @@ def to_rgb(image: Image.Image) -> Image.Image:
         values = np.asarray(image)
         if not np.isfinite(values).all():
             raise Unreadable("it has pixels that are not finite")
-        scaled = values if image.mode == "F" else values / 257
-        return Image.fromarray(np.rint(scaled.clip(0, 255)).astype(np.uint8)).convert("RGB")
+        grey = np.empty(values.shape, np.uint8)
+        for row, line in zip(grey, values, strict=True):  # one by one: as floats all take eight times the room
+            row[:] = np.rint((line if image.mode == "F" else line / 257).clip(0, 255))
+        return Image.fromarray(grey).convert("RGB")
     if image.has_transparency_data:
         black = Image.new("RGBA", image.size, (0, 0, 0, 255))
         return Image.alpha_composite(black, image.convert("RGBA")).convert("RGB")

@@ -10,9 +10,10 @@ from typing import Any
 
 from fedspan.benchmark.errors import CorruptFile, UserError
 from fedspan.benchmark.mirror.runs import EXPERIMENT, Unreachable, client_of, runs_of
+from fedspan.benchmark.records.atomic import content_of
 from fedspan.benchmark.records.exchange import runnable
 from fedspan.benchmark.records.model import Record
-from fedspan.benchmark.records.record import WHOLE_BYTES, content_of, parse, record_digest
+from fedspan.benchmark.records.record import WHOLE_BYTES, parse, record_digest
 
 
 def from_mlflow(uri: str) -> Iterator[tuple[str, Callable[[], Record]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from fedspan.benchmark.errors import is_number
+from fedspan.benchmark.mirror import database
 from fedspan.benchmark.records.model import TRIAL, Record, is_trial
 from fedspan.benchmark.records.record import flatten, is_record_file, leaves_of, record_digest
 from fedspan.benchmark.records.results import Results
+
+log = logging.getLogger("fedspan")
 
 EXPERIMENT = "fedspan"
 POLL_SECONDS = 2.0
@@ -28,13 +32,16 @@ QUIET = {
 }
 
 
+REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")  # by what is asked, not by how the store is
+
+
 class Unreachable(Exception):
     """The tracking store cannot be used now; the message says why."""
 
 
 def tracking_uri(results: Path) -> str:
     """Return `MLFLOW_TRACKING_URI`, else the embedded database in the results folder."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(results / 'mlflow.db').absolute()}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or database.uri_of(results / database.NAME)
 
 
 def first_line(error: Exception) -> str:
@@ -53,13 +60,16 @@ def client_of(uri: str) -> Any:
 
 def runs_of(client: Any, experiment: str) -> Iterator[Any]:
     """Yield every run of an experiment, which comes page by page."""
-    token = None
+    token, seen = None, set[str]()
     while True:
         page = client.search_runs([experiment], max_results=PAGE, page_token=token)
         yield from page
         token = page.token
         if not token:
             return
+        if token in seen:
+            raise Unreachable("it names the same page of runs again and again")
+        seen.add(token)
 
 
 class Mirror:
@@ -70,11 +80,13 @@ class Mirror:
         self.uri = tracking_uri(results.root)
         self._stamps: dict[Path, tuple[int, int]] = {}
         try:
+            for name, value in QUIET.items():
+                os.environ.setdefault(name, value)
+            if self.uri == database.uri_of(results.root / database.NAME):
+                database.prepare(results)
             self.client = client_of(self.uri)
             import mlflow
 
-            if self.uri.startswith("sqlite"):
-                results.root.mkdir(parents=True, exist_ok=True)
             self._entities: Any = mlflow.entities
             self.experiment = self.experiment_of(EXPERIMENT)
             self.runs = self._existing()
@@ -114,7 +126,8 @@ class Mirror:
             runs = self.runs.setdefault(record["key"], {})
             same = next((run for run, seen in runs.items() if seen == digest), None)
             try:
-                kept = same or self._send(record, digest)
+                if (kept := same or self._send(record, digest)) is None:
+                    continue
                 for run in [run for run in runs if run != kept]:
                     self.client.delete_run(run)
                     del runs[run]
@@ -130,8 +143,11 @@ class Mirror:
         for path in (*sorted(records.glob("*.json")), *sorted(failures.glob("*.json"))):
             if not is_record_file(path) or (path.parent == failures and (records / path.name).exists()):
                 continue
-            stat = path.stat()
-            stamp = (stat.st_mtime_ns, stat.st_size)
+            try:
+                found = path.stat()
+            except FileNotFoundError:  # it was set aside, or its cell ran again
+                continue
+            stamp = (found.st_mtime_ns, found.st_size)
             if self._stamps.get(path) == stamp:
                 continue
             record = self.results.read(path.stem) if path.parent == records else self.results.failure(path.stem)
@@ -139,8 +155,23 @@ class Mirror:
                 yield record
             self._stamps[path] = stamp
 
-    def _send(self, record: Record, digest: str) -> str:
-        entities, spec = self._entities, record["spec"]
+    def _send(self, record: Record, digest: str) -> str | None:
+        """Return the new run of a record, None if the store refuses to hold it; that stops no other."""
+        from mlflow.exceptions import MlflowException
+
+        run = self._new_run(record)
+        try:
+            self._fill(run, record, digest)
+        except MlflowException as error:
+            if error.error_code not in REFUSED:
+                raise
+            log.warning("%s is not mirrored, MLflow refuses it: %s", record["key"], first_line(error))
+            self.client.delete_run(run.info.run_id)
+            return None
+        return str(run.info.run_id)
+
+    def _new_run(self, record: Record) -> Any:
+        spec = record["spec"]
         addons = "+".join(addon["name"] for addon in spec["addons"])
         method = "+".join(part for part in (spec["algorithm"]["name"], addons) if part)
         axes = {
@@ -165,9 +196,11 @@ class Mirror:
             "fedspan.command": record["provenance"].get("command", "")[:5000],
         }
         name = f"{method} {spec['dataset']['name']} {spec['partition']['name']} s{spec['seed']} {record['key'][:6]}"
-        run = self.client.create_run(self.experiment, run_name=name, tags=tags)
+        return self.client.create_run(self.experiment, run_name=name, tags=tags)
+
+    def _fill(self, run: Any, record: Record, digest: str) -> None:
         run_id = str(run.info.run_id)
-        params = [entities.Param(key, str(value)[:6000]) for key, value in flatten(spec)]
+        params = [self._entities.Param(_name(key), str(value)[:6000]) for key, value in flatten(record["spec"])]
         for start in range(0, len(params), 100):
             self.client.log_batch(run_id, params=params[start : start + 100])
         metrics = list(self._metrics(record, int(run.info.start_time)))
@@ -178,25 +211,29 @@ class Mirror:
         self.client.set_terminated(run_id, status)
         # The digest comes last: a run that was cut off half-way is sent again.
         self.client.set_tag(run_id, "fedspan.digest", digest)
-        return run_id
 
     def _metrics(self, record: Record, now: int) -> Iterator[Any]:
         """Yield the metrics of a run; the curve of a trial has other names than that of a result."""
         last = record["spec"]["protocol"]["rounds"]
         for name, value in leaves_of(record, "scores", "compute").items():
             if is_number(value):
-                yield self._entities.Metric(name.removeprefix("scores."), float(value), now, last)
+                yield self._entities.Metric(_name(name.removeprefix("scores.")), float(value), now, last)
         rounds, of_curve = record["curve"].get("round", []), f"{TRIAL}." if is_trial(record) else ""
         for name, values in leaves_of(record, "curve").items():
             if name != "curve.round":
                 for round, value in zip(rounds, values, strict=True):
                     if value is not None:
-                        yield self._entities.Metric(of_curve + name, float(value), now, round)
+                        yield self._entities.Metric(_name(of_curve + name), float(value), now, round)
+
+
+def _name(name: str) -> str:
+    """Return a name as MLflow takes it for a metric or a parameter."""
+    return re.sub(r"[^\w. -]|^\.+", "_", name, flags=re.ASCII)[:250]
 
 
 def sync(results: Path) -> tuple[str, int]:
     """Mirror everything once; return (address, runs sent). Raises `Unreachable`."""
-    mirror = Mirror(Results(results))
+    mirror = Mirror(Results(results, mends=False))
     return mirror.uri, mirror.sync()
 
 
@@ -206,7 +243,7 @@ def follow(results: Path, ended: threading.Event) -> str:
     while True:
         final = ended.wait(POLL_SECONDS)
         try:
-            mirror = mirror or Mirror(Results(results))
+            mirror = mirror or Mirror(Results(results, mends=False))
             sent, trouble = sent + mirror.sync(), ""
         except Unreachable as error:
             mirror, trouble = None, str(error)

@@ -1,17 +1,24 @@
-"""Files that are whole or absent: written under a temporary name, synced, renamed."""
+"""Files that are whole or absent: written under a temporary name, synced, renamed; and read with a limit."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from fedspan.benchmark.errors import UserError
+import msgspec
+
+from fedspan.benchmark.errors import CorruptFile, UserError
+
+T = TypeVar("T")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -46,15 +53,39 @@ def replacing(path: Path) -> Iterator[Path]:
         raise unwritable(path, error) from error
     finally:
         if temporary is not None:
-            temporary.unlink(missing_ok=True)
+            discard(temporary)
+
+
+def check_regular(path: Path, limit: float = math.inf) -> None:
+    """Raise `CorruptFile` unless a file is a regular one of at most `limit` bytes: pipes and devices have no end."""
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise CorruptFile("it is no regular file")
+    if about.st_size > limit:
+        raise CorruptFile(f"it has {about.st_size} bytes, more than {limit}")
+
+
+def content_of(path: Path, limit: int) -> bytes:
+    """Return the bytes of a regular file of at most `limit` bytes, else raise `CorruptFile`."""
+    check_regular(path, limit)
+    return path.read_bytes()
+
+
+def read_json(path: Path, kind: type[T], limit: int) -> T:
+    """Return what a JSON file holds, checked to be a `kind`; raise `CorruptFile`, or `OSError` if it is unreadable."""
+    try:
+        return msgspec.json.decode(content_of(path, limit), type=kind)
+    except (ValueError, OverflowError, RecursionError) as error:  # msgspec's are ValueErrors
+        raise CorruptFile(str(error)) from error
 
 
 def discard(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it, if it is there."""
-    if path.is_dir():
+    """Remove a file, or a folder with all that is in it, if it is there; what cannot be removed stays."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def unwritable(path: Path, error: OSError) -> UserError:

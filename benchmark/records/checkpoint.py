@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from typing import Any
 import safetensors
 import safetensors.torch
 
-from fedspan.benchmark.errors import CorruptFile
-from fedspan.benchmark.records.atomic import replacing
+from fedspan.benchmark.errors import CorruptFile, UserError
+from fedspan.benchmark.records.atomic import check_regular, replacing
 from fedspan.benchmark.tree import Tree, digest
 
 MAPPED_BYTES = 2**29  # of a checkpoint that are looked at before they are let go
@@ -38,6 +39,7 @@ def save(path: Path, key: str, tensors: Tree, meta: dict[str, Any]) -> None:
             safetensors.torch.save_file(plain, whole, header)
         except safetensors.SafetensorError as error:
             raise OSError(str(error)) from error
+        whole.chmod(stat.S_IMODE(new.stat().st_mode))  # the library's files are for their owner alone
         os.replace(whole, new)
 
 
@@ -64,9 +66,18 @@ def _read(path: Path) -> tuple[dict[str, str], Tree]:
 
 
 def load(path: Path, key: str) -> tuple[Tree, dict[str, Any]] | None:
-    """Return (tensors, meta) or None if there is no checkpoint; raise `CorruptFile` if it is not what was written."""
-    if not path.exists():
+    """Return (tensors, meta) or None if there is no checkpoint.
+
+    Raises `CorruptFile` if it is not what was written, and `UserError` if it cannot be read, as for want of permission.
+    """
+    try:
+        check_regular(path)
+        with path.open("rb") as file:
+            file.read(1)
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}; make it readable, or move it away") from error
     try:
         header, tensors = _read(path)
         if header["key"] != key or header["digest"] != _digest(tensors, header["meta"]):
@@ -75,6 +86,6 @@ def load(path: Path, key: str) -> tuple[Tree, dict[str, Any]] | None:
         tensors = {name: tensors[name] for name in meta.pop("order")}
     except KeyError as error:
         raise CorruptFile(f"it lacks {error}") from error
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
+    except (safetensors.SafetensorError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFile(str(error)) from error
     return tensors, meta

@@ -201,6 +201,8 @@ def collect(results: Results, records: Iterable[tuple[str, Callable[[], Record]]
             record = load()
             digests.check(record)
             here = results.read(record["key"])
+            if (why := results.passed_over.get(results.path(record["key"]))) is not None:
+                raise CorruptFile(f"{results.path(record['key'])} is there and cannot be used: {why}")
             if here is None:
                 results.write(record)
                 found.good.append(name)

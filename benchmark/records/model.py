@@ -6,16 +6,16 @@ Fields that this version does not know are allowed: they are kept, and looked at
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from msgspec import Meta
 
-LARGEST = sys.float_info.max
+LARGEST = 1e150  # in a score: its square and sums of squares are still numbers
+MOST = 1e30  # of anything that is counted or measured as a cost
 
 Finite = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
-Cost = Annotated[float, Meta(ge=0, le=LARGEST)]
+Cost = Annotated[float, Meta(ge=0, le=MOST)]
 Percent = Annotated[float, Meta(ge=0, le=100)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]

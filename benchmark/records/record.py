@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ from typing import Any
 import msgspec
 
 from fedspan.benchmark.errors import CorruptFile
+from fedspan.benchmark.records.atomic import content_of
 from fedspan.benchmark.records.model import Record
-from fedspan.benchmark.records.validation import validate
+from fedspan.benchmark.records.validation import check_schema, validate
 
 LIMIT_BYTES = 64 * 1024
 WHOLE_BYTES = 256 * 2**20  # of a sidecar, or of a record that has none
@@ -60,16 +60,6 @@ def read(path: Path, sealed: bool = False) -> Record:
     return parse(content, path, sealed)
 
 
-def content_of(path: Path, limit: int) -> bytes:
-    """Return the bytes of a regular file of at most `limit` bytes, else raise `CorruptFile`: a pipe has no end."""
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode):
-        raise CorruptFile("it is no regular file")
-    if about.st_size > limit:
-        raise CorruptFile(f"it has {about.st_size} bytes, more than {limit}")
-    return path.read_bytes()
-
-
 def parse(content: bytes, path: Path | None, sealed: bool = False) -> Record:
     """Return the record of a file's content; raise `CorruptFile`.
 
@@ -78,6 +68,7 @@ def parse(content: bytes, path: Path | None, sealed: bool = False) -> Record:
     try:
         raw = msgspec.json.decode(content)
         if isinstance(raw, dict):
+            check_schema(raw)
             _take_sidecars(raw, path)
         record = validate(raw, path.stem if path else None)
         digest = record.pop("digest", None)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedspan.benchmark.errors import CorruptFile, UserError
+from fedspan.benchmark.errors import CorruptFile, LaterVersion, UserError
 from fedspan.benchmark.records.atomic import discard, set_aside, unwritable, write_json
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.record import LIMIT_BYTES, SIDECARS, digest_of, is_record_file, parse, read
@@ -24,10 +25,17 @@ TOLD = 2000  # characters of what a failure says
 
 
 class Results:
-    """The results folder: records, and beside them failures, checkpoints and what was set aside."""
+    """The results folder: records, and beside them failures, checkpoints and what was set aside.
 
-    def __init__(self, root: Path) -> None:
+    Whoever computes sets damaged files aside. With ``mends=False`` nothing is moved, as is right for all that only
+    read; `passed_over` says which files were not used, and why. A file that cannot be opened or that a later version
+    wrote is passed over in any case.
+    """
+
+    def __init__(self, root: Path, mends: bool = True) -> None:
         self.root = root
+        self.mends = mends
+        self.passed_over: dict[Path, str] = {}
         self.records = root / "records"
         self.failures = root / "failures"
         self.checkpoints = root / "checkpoints"
@@ -61,7 +69,11 @@ class Results:
     def forget_failure(self, key: str) -> None:
         """Remove what an earlier attempt at a cell left to say, but not its checkpoint."""
         for folder in (self.failures, self.status):
-            (folder / f"{key}.json").unlink(missing_ok=True)
+            path = folder / f"{key}.json"
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise UserError(f"cannot remove {path}: {error.strerror or error}") from error
 
     def clear_temporary(self, key: str) -> None:
         """Remove unfinished files that an earlier owner of the cell left when it was killed."""
@@ -97,6 +109,12 @@ class Results:
         """Return a record or None. A corrupt one is named in a warning, set aside, and counts as absent."""
         return self._read(self.path(key))
 
+    def check_free(self, key: str) -> None:
+        """Raise `UserError` if a cell has a record that was passed over: it must not be replaced."""
+        path = self.path(key)
+        if path in self.passed_over and os.path.lexists(path):
+            raise UserError(f"{path} cannot be used ({self.passed_over[path]}) and is not replaced; move it away")
+
     def failure(self, key: str) -> Record | None:
         """Return the failure of a cell or None."""
         return self._read(self.failures / f"{key}.json")
@@ -111,12 +129,22 @@ class Results:
         try:
             return read(path)
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            pass
         except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+            self._pass_over(path, error.strerror or str(error))
+        except LaterVersion as error:
+            self._pass_over(path, f"{error}; a later version of FedSpan wrote it")
         except CorruptFile as error:
-            self._set_aside(path, str(error))
-            return None
+            if self.mends:
+                self._set_aside(path, str(error))
+            else:
+                self._pass_over(path, str(error))
+        return None
+
+    def _pass_over(self, path: Path, why: str) -> None:
+        if self.passed_over.get(path) != why:
+            log.warning("%s is passed over: %s", path, why)
+        self.passed_over[path] = why
 
     def _set_aside(self, path: Path, why: str) -> None:
         try:
@@ -148,6 +176,7 @@ class Results:
         if record["status"] == "failed":
             write_json(self.failures / f"{key}.json", _shortened(record))
             return
+        self.check_free(key)
         stored: dict[str, Any] = {**record, "digest": digest_of(record)}
         for field, suffix in SIDECARS.items():
             if field in stored and len(json.dumps(stored, indent=1)) > LIMIT_BYTES:
@@ -156,7 +185,7 @@ class Results:
                 stored[field] = {"sidecar": sidecar.name}
         write_json(self.path(key), stored)
         for leftover in (self.failures / f"{key}.json", self.checkpoint(key), self.status / f"{key}.json"):
-            leftover.unlink(missing_ok=True)
+            discard(leftover)
 
 
 def _shortened(failure: Record) -> Record:

@@ -23,7 +23,7 @@ NUMBERLESS = frozenset(
         "running.compat", "running.estimate", "running.grid", "running.hydra_jobs", "running.job", "running.launchers",
         "running.leases", "running.progress", "running.repetition", "running.retry", "running.signals",
         "spec.board", "spec.compose", "spec.overrides", "spec.plan", "spec.presets", "spec.rebuild", "spec.settings",
-        "spec.studies", "spec.tuning",
+        "spec.studies", "spec.tuning", "spec.yaml_text",
         "records.atomic", "records.exchange", "records.model", "records.provenance", "records.record",
         "records.results", "records.selection", "records.sources", "records.validation", "records.verification",
         "data.download", "data.shares", "training.costs",

@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 
 import msgspec
 
-from fedspan.benchmark.errors import CorruptFile, is_number
+from fedspan.benchmark.errors import CorruptFile, LaterVersion, is_number
 from fedspan.benchmark.records.model import STAGES, TRIAL, Curve, Metrics, Record, Scores, Status, is_trial
 from fedspan.benchmark.spec.cell import SCHEMA, key_of
 
@@ -27,8 +27,7 @@ COUNTED = ("seconds.total", "flops.train", "bytes.up", "bytes.down", "steps", "i
 
 def validate(record: Any, key: str | None = None) -> Record:
     """Return `record` if it is one, and of the cell `key` where that is given; raise `CorruptFile` if not."""
-    if isinstance(record, dict) and record.get("schema", SCHEMA) != SCHEMA:
-        raise CorruptFile(f"its schema is {_shown(record['schema'])}, this version reads {SCHEMA}")
+    check_schema(record)
     if (complaint := _complaint(record)) is not None:
         raise CorruptFile(_sentence(record, complaint))
     found = cast(Record, record)
@@ -37,6 +36,14 @@ def validate(record: Any, key: str | None = None) -> Record:
     if key not in (None, found["key"]):
         raise CorruptFile(f"its key does not belong to its name {key}")
     return found
+
+
+def check_schema(record: Any) -> None:
+    """Raise `CorruptFile` for a record of another schema than this version's, `LaterVersion` if it is a later one."""
+    if isinstance(record, dict) and (schema := record.get("schema", SCHEMA)) != SCHEMA:
+        later = type(schema) is int and schema > SCHEMA
+        kind = LaterVersion if later else CorruptFile
+        raise kind(f"its schema is {_shown(schema)}, this version reads {SCHEMA}")
 
 
 # types and ranges of single fields ----------------------------------------------------------------------------------

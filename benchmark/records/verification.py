@@ -11,7 +11,6 @@ import datetime
 import hashlib
 import json
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +19,7 @@ from typing import Any, Literal
 
 from fedspan.benchmark.errors import CorruptFile, UserError, require
 from fedspan.benchmark.fields import from_values
-from fedspan.benchmark.records.atomic import write_json
+from fedspan.benchmark.records.atomic import read_json, write_json
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.record import digest_of
 from fedspan.benchmark.records.results import Results
@@ -115,13 +114,10 @@ class Verification:
 def read(path: Path) -> Verification:
     """Return the verification of a file; raise `CorruptFile` with the first thing that is wrong."""
     try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode) or about.st_size > LIMIT_BYTES:
-            raise CorruptFile(f"it is no regular file of at most {LIMIT_BYTES} bytes")
-        raw = json.loads(path.read_bytes().decode())
-    except (OSError, ValueError, RecursionError) as error:
-        raise CorruptFile(str(error)) from error
-    if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
+        raw = read_json(path, dict[str, Any], LIMIT_BYTES)
+    except OSError as error:
+        raise CorruptFile(error.strerror or str(error)) from error
+    if raw.get("schema") != SCHEMA:
         raise CorruptFile(f"it is no verification of schema {SCHEMA}")
     digest = raw.pop("digest", None)
     del raw["schema"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -92,6 +94,19 @@ def to_markdown(table: Tabulated) -> str:
     return "\n\n".join([*blocks, *(["\n".join(notes)] if notes else [])]) + "\n"
 
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return lines as CSV in which no text begins like a formula, which spreadsheets would compute."""
+    inert = [{name: _inert(value) for name, value in line.items()} for line in lines]
+    return pd.DataFrame(inert).to_csv(index=False, lineterminator="\n")
+
+
+def _inert(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
 def to_csv(table: Tabulated) -> str:
     """Return one line per table cell with full precision: score, seeds, cost, keys and reasons."""
     lines = []
@@ -125,7 +140,7 @@ def to_csv(table: Tabulated) -> str:
                     "reasons": "; ".join(dict.fromkeys(run.reason for run in entry.runs if run.reason)),
                 }
             )
-    return pd.DataFrame(lines).to_csv(index=False, lineterminator="\n")
+    return _csv(lines)
 
 
 def _means(reach: Reach) -> dict[str, float]:
@@ -173,7 +188,7 @@ def targets_to_csv(found: Targets) -> str:
         for column, target, reach in zip(table.columns, found.targets, reached, strict=True)
         if reach is not None
     ]
-    return pd.DataFrame(lines).to_csv(index=False, lineterminator="\n")
+    return _csv(lines)
 
 
 def standings_to_csv(analysis: Analysis) -> str:
@@ -201,7 +216,7 @@ def standings_to_csv(analysis: Analysis) -> str:
                 "withheld": gap.reason if isinstance(gap, Withheld) else "",
             }
         )
-    return pd.DataFrame(lines).to_csv(index=False, lineterminator="\n")
+    return _csv(lines)
 
 
 LATEX = {

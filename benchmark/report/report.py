@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.records.atomic import write_atomically
+from fedspan.benchmark.records.atomic import discard, write_atomically
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import Selection
 from fedspan.benchmark.report import figures, render_text, summary
@@ -41,15 +41,21 @@ from fedspan.benchmark.spec.plan import Planned, distinct
 from fedspan.benchmark.spec.settings import FULL
 from fedspan.benchmark.training.costs import STAGE
 
+LEFT_OUT = "left out: "
+
 
 @dataclass
 class Report:
-    """What was made: the files, the tables as Markdown for the terminal, and what is wrong with the records."""
+    """What was made: the files, the tables as Markdown for the terminal, and what is wrong with the records.
+
+    It is not `whole` if a record, a table or a figure had to be left out.
+    """
 
     written: list[Path]
     summary: Summary
     markdown: str
     problems: list[str]
+    whole: bool
 
 
 def write_report(
@@ -71,7 +77,7 @@ def write_report(
     frame, problems = collect(reported.cells, results, computed), _Problems()
     tables, drawings = _made(board, frame, reported, problems)
     runs = frame.drop_duplicates("key")
-    problems.add("records", _stale(runs))
+    problems.add("records", [*_stale(runs), *_passed_over(reported.cells, results)])
     tuned = outcomes(selections, results)
     found = summarise(board, reported.named, frame, tables, f"{place}/", reported.tuning)
     found = replace(found, studies=tuple(outcome_lines(tuned)))
@@ -94,6 +100,7 @@ def write_report(
         summary=found,
         markdown="\n".join(contents[f"table-{table.number}.md"].decode() for table in tables),
         problems=said,
+        whole=not any(LEFT_OUT in problem for problem in said),
     )
 
 
@@ -114,7 +121,7 @@ def _made(
             tables.append(tabulate(frame, axes, table, number))
             problems.add(f"table {number}", tables[-1].problems)
         except UserError as error:
-            problems.add(f"table {number}", [f"it is left out: {error}"])
+            problems.add(f"table {number}", [f"it is {LEFT_OUT}{error}"])
     if tuned:
         defaults = [i for i, name in enumerate(reported.tuning) if name == DEFAULT]
         frame, axes = frame.iloc[defaults], Axes([reported.named[i] for i in defaults])
@@ -123,7 +130,7 @@ def _made(
             drawings.append(figures.draw(frame, axes, figure, number))
             problems.add(f"figure {number}", drawings[-1].problems)
         except UserError as error:
-            problems.add(f"figure {number}", [f"it is left out: {error}"])
+            problems.add(f"figure {number}", [f"it is {LEFT_OUT}{error}"])
     return tables, drawings
 
 
@@ -167,6 +174,14 @@ def _stale(frame: pd.DataFrame) -> list[str]:
     return [f"{count} {text}; fresh=true computes such cells anew" for text, count in sorted(counts.items())]
 
 
+def _passed_over(cells: Sequence[Planned], results: Results) -> Iterator[str]:
+    """Say of which cells there are files that cannot be used, and why."""
+    keys = {planned.cell.key for planned in cells}
+    for path, why in sorted(results.passed_over.items()):
+        if path.stem in keys:
+            yield f"{path.parent.name}/{path.name} is {LEFT_OUT}{why}"
+
+
 def _extras(table: Tabulated, frame: pd.DataFrame) -> Extras:
     analysis = analyse(table)
     drawn = (average_ranks(analysis), score_against_cost(analysis)) if analysis else ()
@@ -182,7 +197,7 @@ def _write_runs(cells: Sequence[Planned], frame: pd.DataFrame, results: Results,
         if all(run.status == "missing" for _, run in runs):
             continue
         put(out / "runs" / f"{point}.html", runs_page(runs[0][0], [run for _, run in runs]))
-        for _, run in runs:
+        for run in (run for _, run in runs if run.status != "missing"):
             for source in (results.path(run.key), results.failures / f"{run.key}.json"):
                 if source.exists():
                     put(out / "records" / source.name, source.read_bytes())
@@ -223,4 +238,4 @@ def _remove_stale(folder: Path, written: set[str]) -> None:
     mine += r"(tuning|trials|budget)\.csv)"
     for path in folder.iterdir():
         if re.fullmatch(mine, path.name) and path.name not in written:
-            path.unlink()
+            discard(path)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import json
+import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import ParseError
 
+import msgspec
+
+from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.fields import defaults_of
+from fedspan.benchmark.records.atomic import content_of, read_json
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.report import statistics
 from fedspan.benchmark.report.axes import text
@@ -33,6 +38,9 @@ from fedspan.benchmark.report.summary import FILE, Result, Summary, Task, positi
 from fedspan.benchmark.report.units import CostColumn, cost_columns, counted_as
 from fedspan.benchmark.spec.settings import SCALES
 
+log = logging.getLogger("fedspan")
+
+PICTURE_BYTES = 2**24
 PARTITIONS = "partitions"  # the folder of their pictures
 MOST_PICTURES = 12  # on the page of a dataset
 MOST_LINES = 300  # on the page of a method; the overview shows all
@@ -46,9 +54,25 @@ FILTERS = [
 ]
 
 
+class Said(msgspec.Struct):
+    """What stands beside the picture of a partition."""
+
+    title: str
+    words: str
+
+
 def found(out: Path) -> list[Summary]:
-    """Return the summaries that earlier reports left in a site, by board and scale."""
-    return [summary for path in sorted(out.glob(f"**/{FILE}")) if (summary := read(path)) is not None]
+    """Return the summaries that earlier reports left in a site, by board and scale; pass over what is none."""
+    summaries = []
+    for path in sorted(out.glob(f"**/{FILE}")):
+        try:
+            summary = read(path)
+            if out / summary.page != path.parent:
+                raise CorruptFile(f"it is of the page {summary.page}")
+            summaries.append(summary)
+        except CorruptFile as error:
+            log.warning("%s is passed over: %s; 'fedspan report' makes it again", path, error)
+    return summaries
 
 
 def write(out: Path, summaries: Sequence[Summary], without: Sequence[tuple[str, str]] = ()) -> dict[Path, bytes]:
@@ -326,6 +350,11 @@ def _order(task: Task) -> tuple[Any, ...]:
 def _pictures(name: str, folder: Path) -> Iterator[tuple[str, str]]:
     """Yield title and element of the pictures of a dataset's partitions."""
     for path in sorted(folder.glob(f"{slug(name)}.*.json"))[:MOST_PICTURES]:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        svg = path.with_suffix(".svg").read_text(encoding="utf-8")
-        yield said["title"], embed(svg, path.stem.replace(".", "-"), said["title"], said["words"])
+        try:
+            said = read_json(path, Said, PICTURE_BYTES)
+            svg = content_of(path.with_suffix(".svg"), PICTURE_BYTES).decode()
+            element = embed(svg, path.stem.replace(".", "-"), said.title, said.words)
+        except (CorruptFile, OSError, UnicodeDecodeError, ParseError) as error:
+            log.warning("%s is passed over: %s; remove it, and 'fedspan report' makes it again", path, error)
+            continue
+        yield said.title, element

@@ -9,15 +9,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import pandas as pd
+from msgspec import Meta
 
+from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.fields import defaults_of
-from fedspan.benchmark.records.model import STAGES
+from fedspan.benchmark.records.atomic import read_json
+from fedspan.benchmark.records.model import STAGES, Count, Finite, Key, Number, Percent, Share
+from fedspan.benchmark.records.record import digest_of
 from fedspan.benchmark.report import statistics
 from fedspan.benchmark.report.axes import text
 from fedspan.benchmark.report.frame import mean_cost
@@ -26,8 +31,13 @@ from fedspan.benchmark.report.tuning import TUNED
 from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.compose import option, tuned
 from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.settings import SCALES
 
 FILE = "results.json"
+LIMIT_BYTES = 2**28
+Stage = Annotated[str, Meta(pattern=f"^({'|'.join(STAGES)}|)$")]
+ScaleName = Annotated[str, Meta(pattern=f"^({'|'.join(SCALES)})$")]
+Costs = dict[str, Finite | None]  # by name, None where unknown
 OF_THE_TASK = ("rounds", "local_epochs", "eval_every")  # of a protocol; the rest is a setting of the method
 
 
@@ -37,14 +47,14 @@ class Task:
 
     dataset: str
     partition: str
-    skew: float | None  # of the partition's field that says how unequal the clients are
-    clients: int
-    participation: float
+    skew: Finite | None  # of the partition's field that says how unequal the clients are
+    clients: Number
+    participation: Share
     model: str
     protocol: str
-    rounds: int
-    local_epochs: int
-    scale: str
+    rounds: Number
+    local_epochs: Number
+    scale: ScaleName
     digest: str  # of the dataset, so that other images are another task
 
     @property
@@ -65,15 +75,15 @@ class Result:
     diverged, so that they have no accuracy. An `ablation` competes only where a reader asks for it.
     """
 
-    point: str
+    point: Key
     family: str
     method: str
     task: Task
-    stage: str
-    seeds: dict[str, float]
-    asked: int
-    cost: dict[str, float | None]
-    lost: tuple[int, ...] = ()
+    stage: Stage
+    seeds: dict[Annotated[str, Meta(pattern="^[0-9]{1,19}$")], Percent]
+    asked: Count
+    cost: Costs
+    lost: tuple[Count, ...] = ()
     ablation: bool = False
 
     @property
@@ -118,17 +128,17 @@ class TableNumber:
     metric: str
     row: dict[str, str]
     column: dict[str, str]
-    mean: float | None
-    std: float | None
-    n: int
-    asked: int
-    rank: float | None
-    printed: float | None
-    difference: float | None
-    cost: dict[str, float | None]
-    point: str
-    keys: tuple[str, ...]
-    diverged: int = 0
+    mean: Finite | None
+    std: Finite | None
+    n: Count
+    asked: Count
+    rank: Finite | None
+    printed: Finite | None
+    difference: Finite | None
+    cost: Costs
+    point: Key
+    keys: tuple[Key, ...]
+    diverged: Count = 0
 
 
 @dataclass(frozen=True)
@@ -143,7 +153,7 @@ class Summary:
     description: str
     scale: str
     page: str
-    counts: dict[str, int]
+    counts: dict[str, Count]
     results: tuple[Result, ...]
     entries: tuple[TableNumber, ...]
     studies: tuple[dict[str, Any], ...] = ()
@@ -316,21 +326,21 @@ def _tuned_for(overrides: str) -> dict[str, Any]:
 
 
 def to_json(summary: Summary) -> str:
-    """Return a summary as JSON, the same text for the same records."""
-    return json.dumps(asdict(summary), ensure_ascii=False, separators=(",", ":")) + "\n"
+    """Return a summary as JSON with a digest, the same text for the same records."""
+    content = asdict(summary)
+    return json.dumps({**content, "digest": digest_of(content)}, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
-def read(path: Path) -> Summary | None:
-    """Return the summary that a page of the site left, None if there is none of this version."""
+def read(path: Path) -> Summary:
+    """Return the summary that a page of the site left; raise `CorruptFile` if it is none of this version."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        results = tuple(
-            Result(**{**one, "task": Task(**one["task"]), "lost": tuple(one["lost"])}) for one in raw.pop("results")
-        )
-        entries = tuple(TableNumber(**{**one, "keys": tuple(one["keys"])}) for one in raw.pop("entries"))
-        studies = tuple(raw.pop("studies"))
-        made = ("results", "entries", "studies")
-        plain = {field.name: raw[field.name] for field in fields(Summary) if field.name not in made}
-        return Summary(**plain, results=results, entries=entries, studies=studies)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        raw = read_json(path, dict[str, Any], LIMIT_BYTES)
+        digest = raw.pop("digest", None)
+        found = msgspec.convert(raw, Summary)
+    except OSError as error:
+        raise CorruptFile(error.strerror or str(error)) from error
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise CorruptFile(str(error)) from error
+    if digest != digest_of(asdict(found)):
+        raise CorruptFile("its digest does not match: another version wrote it, or it was changed")
+    return found

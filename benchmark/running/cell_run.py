@@ -70,6 +70,7 @@ def run_cell(
     results = Results(how.results)
     if (known := results.read(cell.key)) is not None:
         return known
+    results.check_free(cell.key)
     results.check_writable()
     settle(how)
     reset_peak_memory(device_of(how.device))

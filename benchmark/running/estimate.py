@@ -14,6 +14,7 @@ import numpy as np
 from rich.console import Console
 
 from fedspan.benchmark.errors import Incompatible, UserError
+from fedspan.benchmark.protocol import MOST_ROUNDS
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.spec.cell import Cell
@@ -228,5 +229,5 @@ def _probe(cell: Cell) -> Cell:
 
 def _endless(cell: Cell) -> Cell:
     """Return a cell that goes on as long as it is watched, and evaluates every round."""
-    protocol = dataclasses.replace(cell.protocol, rounds=10**9, eval_every=1)
+    protocol = dataclasses.replace(cell.protocol, rounds=MOST_ROUNDS, eval_every=1)
     return dataclasses.replace(cell, protocol=protocol, diagnostics=Diagnostics())

@@ -21,13 +21,14 @@ from hydra.plugins.launcher import Launcher
 from rich.console import Console
 from rich.table import Table
 
-from fedspan.benchmark.errors import Incompatible, UserError
+from fedspan.benchmark.errors import Incompatible, UserError, plain
+from fedspan.benchmark.records.atomic import discard
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import stale
 from fedspan.benchmark.records.verification import Repeated
 from fedspan.benchmark.running.cell_run import Outcome, make_record, run_cell
-from fedspan.benchmark.running.leases import Leases, Owner, machine
+from fedspan.benchmark.running.leases import Leases, Owner
 from fedspan.benchmark.running.progress import GridDisplay
 from fedspan.benchmark.running.signals import GRACE, Stopped
 from fedspan.benchmark.spec.overrides import override_text
@@ -37,6 +38,8 @@ from fedspan.benchmark.spec.settings import How
 log = logging.getLogger("fedspan")
 
 DEATHS = 2  # times that a cell may take its worker down, the last time alone, before it counts as failed
+STARTS = 3  # launches in a row that may end before any cell has begun: whoever dies so early has no lease
+MIRROR_SECONDS = 2.0  # that the mirror may take at the end before it is named
 LOOK_SECONDS = 0.5  # between two looks at what other processes compute
 
 
@@ -124,6 +127,7 @@ def launch_all(launcher: Launcher, todo: Sequence[Planned], results: Results, ho
     """
     leases = Leases(results.leases)
     deaths: Counter[str] = Counter()
+    fruitless = 0
     groups, elsewhere = [list(todo)], list[Planned]()
     while groups or elsewhere:
         if not groups:
@@ -137,14 +141,15 @@ def launch_all(launcher: Launcher, todo: Sequence[Planned], results: Results, ho
         suspects = [cell for cell in left if leases.bury(cell.cell.key)]
         busy = [cell for cell in left if leases.owner(cell.cell.key) is not None]
         rest = [cell for cell in left if cell not in suspects and cell not in busy]
-        if rest and len(rest) == len(group):
+        fruitless = fruitless + 1 if rest and len(rest) == len(group) else 0
+        if fruitless and not (trouble and fruitless < STARTS):
             raise UserError(f"the launcher started none of {_count(rest)}: {trouble or 'it returned without a result'}")
         if left and trouble:
             kind = trouble.split(":")[0]
             log.warning("a worker died (%s); %s without a record will be started again", kind, _count(left))
         for cell in suspects:
             deaths[cell.cell.key] += 1
-            (results.status / f"{cell.cell.key}.json").unlink(missing_ok=True)
+            discard(results.status / f"{cell.cell.key}.json")
         if len(group) == 1 and suspects and deaths[group[0].cell.key] >= DEATHS:
             outcome = Outcome("failed", f"its worker died {DEATHS} times; is there enough memory?")
             results.write(make_record(group[0].cell, how, outcome, None))
@@ -212,18 +217,24 @@ def summarise(
         first, more = ended[0], f" and {len(ended) - 1} more" if ended[1:] else ""
         line = f"{status}: {labels[first['key']]}{more}: {reason}"
         if status == "failed":
-            print(f"{line} ({failure_text(first, how)}", file=sys.stderr)
+            print(plain(f"{line} {kept_text(first, how)}"), file=sys.stderr)
+            show_traceback(first, how)
         else:
-            print(line)
+            print(plain(line))
 
 
-def failure_text(failure: Record, how: How) -> str:
-    """Return the end of a line about a failed cell: its file and, with ``traceback=true``, the lines after it."""
+def kept_text(failure: Record, how: How) -> str:
+    """Return where a failure is kept, as the end of a line about it."""
     path = Results(how.results).failures / f"{failure['key']}.json"
-    found = failure.get("traceback", "")
-    if how.traceback and found:
-        return f"kept in {path})\n{found.rstrip()}"
-    return f"kept in {path}{'; traceback=true shows where in the code' if found else ''})"
+    more = "; traceback=true shows where in the code" if "traceback" in failure and not how.traceback else ""
+    return f"(kept in {path}{more})"
+
+
+def show_traceback(failure: Record, how: How) -> None:
+    """Print the traceback of a failure to standard error, if it is asked for and there is one."""
+    if how.traceback:
+        for line in failure.get("traceback", "").splitlines():
+            print(plain(line), file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -240,13 +251,17 @@ def mirroring(how: How, console: Console) -> Iterator[None]:
         os.setpriority(os.PRIO_PROCESS, mirror.pid, 19)
     try:
         yield
-    except Stopped:  # there is no time left; the records wait for the next run
+        try:
+            said, _ = mirror.communicate(timeout=MIRROR_SECONDS)
+        except subprocess.TimeoutExpired:
+            console.print("sending records to MLflow; Ctrl-C leaves the rest to 'fedspan sync'", highlight=False)
+            said, _ = mirror.communicate()
+    except BaseException:  # the records wait for the next run
         mirror.kill()
+        mirror.wait()
         raise
-    finally:
-        said, _ = mirror.communicate()
-        if said.strip():
-            console.print(said.strip(), markup=False, soft_wrap=True)
+    if said.strip():
+        console.print(said.strip(), markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -255,7 +270,7 @@ def _passing_on(results: Results) -> Iterator[None]:
     leases = Leases(results.leases)
 
     def workers() -> list[Owner]:
-        return [owner for owner in leases.held() if (owner.machine, owner.parent) == (machine(), os.getpid())]
+        return [owner for owner in leases.held() if owner.is_child]
 
     def end(number: int, frame: FrameType | None) -> None:
         deadline = time.monotonic() + GRACE

@@ -6,9 +6,11 @@ import math
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from hydra.conf import HydraConf
@@ -27,6 +29,30 @@ from fedspan.benchmark.running.signals import GRACE, Stopped
 from fedspan.benchmark.spec.compose import by_hydra, plain, resolve
 from fedspan.benchmark.spec.overrides import axes_of
 
+LOOK_SECONDS = 1.0  # between two looks whether the driver lives
+
+
+def _is_joblibs() -> bool:
+    return multiprocessing.current_process().name.startswith("Loky")
+
+
+@cache
+def _end_with(driver: int) -> None:
+    """End one of joblib's workers when its driver has been killed: nobody else would.
+
+    A cell that runs is saved after its round, as on any SIGTERM.
+    """
+
+    def watch() -> None:
+        while os.getppid() == driver:
+            time.sleep(LOOK_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(2 * GRACE)
+        os._exit(128 + signal.SIGTERM)
+
+    if _is_joblibs():
+        threading.Thread(target=watch, name="driver", daemon=True).start()
+
 
 @dataclass(frozen=True)
 class Task:
@@ -38,6 +64,7 @@ class Task:
     driver: int
 
     def __call__(self, config: DictConfig) -> float | UserError:
+        _end_with(self.driver)
         try:
             record = run_job(plain(config), list(HydraConfig.get().overrides.task))
         except UserError as error:
@@ -47,7 +74,7 @@ class Task:
         except Stopped:
             if os.getpid() == self.driver:
                 raise
-            if multiprocessing.current_process().name.startswith("Loky"):
+            if _is_joblibs():
                 time.sleep(GRACE)  # when one of joblib's workers ends all end, and others may still have to save
             os._exit(128 + signal.SIGTERM)
         return math.nan if (reached := headline(record)) is None else reached

@@ -25,12 +25,17 @@ LOCAL = ("basic", "joblib", "submitit_local")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+def check_launcher(how: How) -> None:
+    """Raise `UserError` for a launcher that nobody knows."""
+    if how.launcher is not None and how.launcher not in LAUNCHERS:
+        raise UserError(f"unknown launcher '{how.launcher}'{did_you_mean(how.launcher, LAUNCHERS)}")
+
+
 def launcher_words(how: How) -> list[str]:
     """Return the overrides that give Hydra the launcher of these settings, ready to start; raise `UserError`."""
+    check_launcher(how)
     count = how.cells_at_a_time
     chosen = how.launcher or ("joblib" if count > 1 else "basic")
-    if chosen not in LAUNCHERS:
-        raise UserError(f"unknown launcher '{chosen}'{did_you_mean(chosen, LAUNCHERS)}")
     if importlib.util.find_spec(LAUNCHERS[chosen]) is None:
         raise UserError(f"launcher={chosen} is not installed; install fedspan[{EXTRAS.get(chosen, chosen)}]")
     if chosen in LOCAL:

@@ -12,17 +12,24 @@ import contextlib
 import json
 import os
 import platform
+import re
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Annotated, Any
 
-from fedspan.benchmark.records.atomic import unwritable
+import msgspec
+from msgspec import Meta
+
+from fedspan.benchmark.errors import CorruptFile
+from fedspan.benchmark.records.atomic import discard, read_json, unwritable
 
 EXPIRY = 120.0  # more than network file systems keep what they know of a file
 BEAT = 15.0
+LIMIT_BYTES = 16 * 1024
 WRITING = 1.0  # seconds in which whoever has created a lease has also written it
 
 
@@ -36,9 +43,9 @@ class Owner:
 
     machine: str
     host: str
-    pid: int
+    pid: Annotated[int, Meta(ge=1, lt=2**31)]  # a lease of another form is none: 0 and below are groups of processes
     started: str
-    parent: int
+    parent: Annotated[int, Meta(ge=0, lt=2**31)]
 
     @staticmethod
     def me() -> Owner:
@@ -59,6 +66,11 @@ class Owner:
         started = _started(self.pid)
         return started is None or bool(started and self.started and started != self.started)
 
+    @property
+    def is_child(self) -> bool:
+        """Whether this process started it, by what the system says: a lease may say anything."""
+        return (self.machine, self.parent) == (machine(), os.getpid()) == (machine(), _parent(self.pid) or self.parent)
+
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
@@ -73,10 +85,23 @@ def machine() -> str:
         return platform.node()
 
 
+def _stat(pid: int) -> list[str]:
+    """Return what the system says of a process from its state on; raise `OSError` where it says nothing."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _parent(pid: int) -> int | None:
+    """Return the parent of a process, None where that is not told."""
+    try:
+        return int(_stat(pid)[1])
+    except OSError:
+        return None
+
+
 def _started(pid: int) -> str | None:
     """Return when a process started, ``""`` where that is not told, or None if it has ended."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = _stat(pid)
         return None if fields[0] in "ZX" else fields[19]
     except OSError:  # it has ended, or there is no /proc, or it hides others' processes
         try:
@@ -126,10 +151,12 @@ class Leases:
     def forget(self, key: str) -> None:
         """Remove a cell's lease: its record exists."""
         for path in self._files(key):
-            path.unlink(missing_ok=True)
+            discard(path)
 
     def _files(self, key: str) -> list[Path]:
-        return [path for path in self.folder.glob(f"{key}.*.json") if path.name.split(".")[1].isdecimal()]
+        return [
+            path for path in self.folder.glob(f"{key}.*.json") if re.fullmatch("[0-9]{1,18}", path.name.split(".")[1])
+        ]
 
     def newest(self, key: str) -> tuple[int, Owner | None]:
         """Return (number, owner) of a cell's newest lease; 0 if it has none, no owner if it is free."""
@@ -140,11 +167,11 @@ class Leases:
         deadline = time.monotonic() + WRITING
         while True:
             try:
-                found = json.loads(path.read_text(encoding="utf-8"))
-                return Owner(**found) if found else None
+                found = read_json(path, dict[str, Any], LIMIT_BYTES)
+                return msgspec.convert(found, Owner) if found else None
             except FileNotFoundError:
                 return None
-            except (OSError, ValueError, TypeError):  # being written, or cut off by a loss of power
+            except (OSError, CorruptFile, msgspec.ValidationError):  # being written, or cut off by a loss of power
                 if time.monotonic() > deadline:
                     return None
                 time.sleep(0.05)
@@ -179,11 +206,11 @@ class Leases:
             with os.fdopen(handle, "w") as file:
                 file.write(text)
         except OSError as error:
-            path.unlink(missing_ok=True)
+            discard(path)
             raise unwritable(path, error) from error
         for older in self._files(key):
             if int(older.name.split(".")[1]) < number:
-                older.unlink(missing_ok=True)
+                discard(older)
         return path
 
 

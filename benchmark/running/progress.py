@@ -9,15 +9,19 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from fedspan.benchmark.records.model import TRIAL, headline
+from fedspan.benchmark.errors import CorruptFile, is_number, plain
+from fedspan.benchmark.records.atomic import read_json
+from fedspan.benchmark.records.model import TRIAL, Count, Number, Percent, headline
+from fedspan.benchmark.records.record import LIMIT_BYTES
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.cell_run import CellProgress
 from fedspan.benchmark.spec.plan import Planned
@@ -55,13 +59,35 @@ class StatusFile:
             self.path.unlink(missing_ok=True)
 
 
-def read_status(path: Path) -> dict[str, Any] | None:
-    """Return a status or None."""
+class Status(msgspec.Struct):
+    """What a worker says of its cell; before the first client it knows no more than label and rounds."""
+
+    label: str = ""
+    round: Count = 0
+    rounds: Number = 1
+    client: Count = 0
+    clients: Count = 0
+    accuracy: Percent | None = None
+
+
+class Ended(msgspec.Struct):
+    """What a line says of a record; whoever uses its numbers reads all of it."""
+
+    status: str = ""
+    reason: str | None = None
+    scores: dict[str, Any] = {}
+    compute: dict[str, Any] = {}
+
+
+S = TypeVar("S")
+
+
+def read_as(path: Path, kind: type[S]) -> S | None:
+    """Return a small file as `kind`, or None where it is none: nothing is lost with what is only shown."""
     try:
-        status = json.loads(path.read_text())
-    except (OSError, ValueError):
+        return read_json(path, kind, LIMIT_BYTES)
+    except (OSError, CorruptFile):
         return None
-    return status if isinstance(status, dict) else None
 
 
 class GridDisplay:
@@ -71,7 +97,7 @@ class GridDisplay:
         self.console, self.results, self.workers = console, results, workers
         self.todo = {planned.cell.key: planned for planned in todo}
         self.known, self.total = done, done + len(todo)
-        self.finished: dict[str, dict[str, Any]] = {}
+        self.finished: dict[str, str] = {}  # status by key
         self.started = time.monotonic()
         self._stop = threading.Event()
         self._bar = Progress(
@@ -105,19 +131,21 @@ class GridDisplay:
                 continue
             for folder in (self.results.records, self.results.failures):
                 path = folder / f"{key}.json"
-                if path.exists() and (record := read_status(path)) is not None:
-                    self.finished[key] = {"status": record.get("status")}  # and not all of it
+                if path.exists() and (record := read_as(path, Ended)) is not None:
+                    self.finished[key] = record.status
                     if live is None:
                         self.console.print(self._line(planned, record), markup=False, highlight=False, soft_wrap=True)
         if live is not None:
             live.update(self.render())
 
-    def _line(self, planned: Planned, record: dict[str, Any]) -> str:
-        number = self.known + len(self.finished)
-        seconds = record.get("compute", {}).get("seconds", {}).get("total", 0.0)
-        return f"[{number}/{self.total}] {describe(record)}  {planned.cell.label}  ({seconds:.1f} s)"
+    def _line(self, planned: Planned, record: Ended) -> str:
+        number, seconds = self.known + len(self.finished), record.compute.get("seconds")
+        total = seconds.get("total", 0.0) if isinstance(seconds, dict) else 0.0  # in a file of their own where many
+        spent = f"{total:.1f} s" if is_number(total) else "?"
+        said = describe(msgspec.structs.asdict(record))
+        return f"[{number}/{self.total}] {said}  {planned.cell.label}  ({spent})"
 
-    def seconds_left(self, running: Sequence[dict[str, Any]]) -> float | None:
+    def seconds_left(self, running: Sequence[Status]) -> float | None:
         """Return the expected seconds until the end, or None before there is anything to go by."""
         elapsed = time.monotonic() - self.started
         fraction = len(self.finished) + sum(_fraction(status) for status in running)
@@ -130,9 +158,9 @@ class GridDisplay:
         running = [
             status
             for key in self.todo
-            if key not in self.finished and (status := read_status(self.results.status / f"{key}.json"))
+            if key not in self.finished and (status := read_as(self.results.status / f"{key}.json", Status))
         ]
-        failed = sum(record.get("status") == "failed" for record in self.finished.values())
+        failed = sum(status == "failed" for status in self.finished.values())
         left = self.seconds_left(running)
         note = f"{len(running)} running, {failed} failed" + ("" if left is None else f", {duration(left)} left")
         self._bar.update(self._task, completed=self.known + len(self.finished), left=note)
@@ -140,32 +168,33 @@ class GridDisplay:
         for column in ("label", "round", "client", "accuracy"):
             table.add_column(no_wrap=column != "label", overflow="fold")
         for status in running[: 2 * self.workers]:
-            table.add_row(Text(str(status.get("label", ""))), *where(status))
+            table.add_row(Text(plain(status.label)), *where(status))
         return Group(self._bar, table)
 
 
 def describe(record: Mapping[str, Any]) -> str:
     """Return a record's outcome in a few words."""
-    if record.get("status") == "done" and (accuracy := headline(record)) is not None:
-        return f"{accuracy:6.2f} %" + (" of held-out images" if TRIAL in record["scores"] else "")
-    return f"{record.get('status')}: {record.get('reason')}"
+    scores = record.get("scores", {})
+    if record.get("status") == "done" and isinstance(scores.get(TRIAL, scores.get("trained")), dict):
+        accuracy = headline(record)
+        if is_number(accuracy):
+            return f"{accuracy:6.2f} %" + (" of held-out images" if TRIAL in scores else "")
+    return plain(f"{record.get('status')}: {record.get('reason')}")
 
 
-def where(status: dict[str, Any]) -> tuple[str, str, str]:
+def where(status: Status) -> tuple[str, str, str]:
     """Return round, client and accuracy of a running cell, as far as they are known."""
-    if not status.get("clients"):
+    if not status.clients:
         return ("preparing", "", "")
-    accuracy = status.get("accuracy")
     return (
-        f"round {min(status['round'] + 1, status['rounds'])}/{status['rounds']}",
-        f"client {status['client']}/{status['clients']}",
-        "" if accuracy is None else f"{accuracy:.2f} %",
+        f"round {min(status.round + 1, status.rounds)}/{status.rounds}",
+        f"client {status.client}/{status.clients}",
+        "" if status.accuracy is None else f"{status.accuracy:.2f} %",
     )
 
 
-def _fraction(status: dict[str, Any]) -> float:
-    rounds, clients = max(status.get("rounds", 1), 1), max(status.get("clients", 1), 1)
-    return min(1.0, (status.get("round", 0) + status.get("client", 0) / clients) / rounds)
+def _fraction(status: Status) -> float:
+    return min(1.0, (status.round + status.client / max(status.clients, 1)) / status.rounds)
 
 
 def duration(seconds: float) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +22,8 @@ from fedspan.benchmark.spec.tuning import Tune, tuning_settings
 Overrides = dict[str, Any]
 
 
+MOST_PIECES = 5  # that one file extends, and that extend each other
+MOST_CELLS = 1_000_000  # of one grid
 ABLATION = "ablation"  # a mark beside settings in `base`, a sub-grid or a point of an axis; not a setting
 
 
@@ -79,18 +83,9 @@ class Figure:
     """
 
     kind: Literal[
-        "accuracy",
-        "spectrum",
-        "local_spectrum",
-        "gap",
-        "sweep",
-        "bars",
-        "penalty",
-        "shares",
-        "spaces",
-        "sphere",
-        "tsne",
-    ] = "accuracy"
+        "accuracy", "spectrum", "local_spectrum", "gap", "sweep", "bars",
+        "penalty", "shares", "spaces", "sphere", "tsne",
+    ] = "accuracy"  # fmt: skip
     title: str = ""
     rows: tuple[str, ...] = ("method",)
     columns: tuple[str, ...] = ("partition",)
@@ -243,6 +238,8 @@ def product(axes: Mapping[str, Any]) -> list[Overrides]:
             choices.append([dict(item) for item in value])
         else:
             choices.append([{key: item} for item in value])
+    if (cells := math.prod(map(len, choices))) > MOST_CELLS:
+        raise UserError(f"a grid of {cells:,} cells is too large; at most {MOST_CELLS:,} can be planned")
     return [{k: v for part in point for k, v in part.items()} for point in itertools.product(*choices)]
 
 
@@ -256,6 +253,7 @@ def load_board(name: str) -> Board:
 
 
 FIELDS = {"title", "description", "base", "grid", "scales", "tables", "figures", "extends", "boards", "printed", "tune"}
+SITE_FOLDERS = ("methods", "datasets", "partitions", "runs", "records")  # of the pages over all boards
 PIECE_FIELDS = {"base", "scales", "axes", "tables", "extends"}
 
 
@@ -267,6 +265,8 @@ def read_board(path: Path) -> Board:
     name. ``boards: [...]`` makes a union of other boards. ``ablation: true`` in `base`, a sub-grid or a point of an
     axis marks rows that do not compete in rankings. ``tune: {trials: 12, ...}`` tunes the methods (`spec.tuning.Tune`).
     """
+    if not re.fullmatch(r"\w[\w-]*", path.stem) or path.stem in SITE_FOLDERS:
+        raise UserError(f"{path}: a board is named by letters, digits, _ and -, and not {', '.join(SITE_FOLDERS)}")
     raw = _mapping(path, FIELDS)
     shared = _pieces(raw.pop("extends", None), path) | _piece(raw, path)
     grid = _section(raw, "grid", list, path)
@@ -315,11 +315,14 @@ class Pieces:
 def _pieces(names: Any, asked_by: Path, above: tuple[str, ...] = ()) -> Pieces:
     """Return the union of the named pieces; `names` is one, a list of them, or None."""
     known, shared = yaml_files("pieces"), Pieces()
-    for name in map(str, names if isinstance(names, list) else [names] if names is not None else []):
+    asked = names if isinstance(names, list) else [names] if names is not None else []
+    for name in dict.fromkeys(map(str, asked[:MOST_PIECES])):
         if name not in known:
             raise UserError(f"{asked_by}: unknown piece '{name}'{did_you_mean(name, known)}")
         if name in above:
             raise UserError(f"{asked_by}: it extends itself")
+        if len(above) == MOST_PIECES:
+            raise UserError(f"{asked_by}: pieces extend each other {MOST_PIECES} times over; name them on the board")
         raw = _mapping(known[name], PIECE_FIELDS)
         shared |= _pieces(raw.pop("extends", None), known[name], (*above, name)) | _piece(raw, known[name])
     return shared

@@ -18,6 +18,9 @@ from fedspan.benchmark.registry import Plugin
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.task import Dataset, Model, Partition
 
+MOST_CLIENTS = 1_000_000
+SPEC_BYTES = 6000  # of a cell's settings, which its record holds twice: as they are, and as a quoted command
+
 SCHEMA = 1  # of records and keys; raise it when their meaning changes
 
 
@@ -45,8 +48,11 @@ class Cell:
 
     def __post_init__(self) -> None:
         require(self.clients >= 1, "clients", "must be at least 1", self.clients)
+        require(self.clients <= MOST_CLIENTS, "clients", f"must be at most {MOST_CLIENTS:,}", self.clients)
         require(0 < self.participation <= 1, "participation", "must lie in (0, 1]", self.participation)
         require(self.seed >= 0, "seed", "must not be negative", self.seed)
+        size = len(json.dumps(self.what))
+        require(size <= SPEC_BYTES, "the settings of a cell", f"must fit into {SPEC_BYTES} bytes", f"{size} bytes")
 
     @cached_property
     def what(self) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from hydra import compose, initialize
@@ -22,14 +23,23 @@ from fedspan.benchmark.spec.overrides import override_text
 from fedspan.benchmark.spec.presets import applies, default_choices, preset, yaml_files
 from fedspan.benchmark.spec.settings import What, how_defaults, paths_of, what_defaults
 
+log = logging.getLogger("fedspan")
+
 CONFIG_NAME = "fedspan"
 GROUPS = ("dataset", "partition", "model", "algorithm", "protocol")
 
 
 def options(group: str) -> dict[str, dict[str, Any]]:
     """Return the choices of a group, each with its configuration node."""
-    names = ("default", *yaml_files("protocols")) if group == "protocol" else plugins(group)
-    return {name: option(group, name) for name in names}
+    if group != "protocol":
+        return {name: option(group, name) for name in plugins(group)}
+    found = {"default": option(group, "default")}
+    for name in yaml_files("protocols"):
+        try:
+            found[name] = option(group, name)
+        except UserError as error:  # the file of a protocol that nobody asked for stops nothing
+            log.warning("protocol '%s' is left out: %s", name, error)
+    return found
 
 
 def option(group: str, name: str) -> dict[str, Any]:
@@ -125,15 +135,32 @@ def assign(config: dict[str, Any], key: str, value: Any) -> None:
         if not isinstance(node, dict) or part not in node:
             walked = (*parents, last)[:depth]
             where = ".".join(walked)
-            known = [".".join([*walked, name]) for name in node if name != "name"] if isinstance(node, dict) else []
             holder = f" of {where}={node['name']}" if isinstance(node, dict) and where and "name" in node else ""
-            raise UserError(f"unknown setting '{key}'{holder}{did_you_mean(key, known)}")
+            raise UserError(f"unknown setting '{key}'{holder}{_near(part, node, walked, config)}")
         parent, node = node, node[part]
     if isinstance(node, dict):
         raise UserError(f"'{key}' holds several settings; set them one by one, as {key}.{next(iter(node), 'name')}=...")
     if last == "name" and parents and parents[0] in GROUPS:
         raise UserError(f"'{key}' cannot be set; choose with {parents[0]}=...")
     parent[last] = value
+
+
+def _near(part: str, node: Any, walked: Sequence[str], config: Mapping[str, Any]) -> str:
+    """Return a hint at a setting like the unknown `part` of `node`: beside it, or of that very name elsewhere."""
+    names = [name for name in node if name != "name"] if isinstance(node, dict) else []
+    if elsewhere := [name for name in _leaves(config) if name.split(".")[-1] == part]:
+        return f"; did you mean '{elsewhere[0]}'?"
+    hint, prefix = did_you_mean(part, names), ".".join(walked)
+    return hint.replace("did you mean '", f"did you mean '{prefix}.") if prefix else hint
+
+
+def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the names of all settings; those of the chosen plugins come before those of add-ons."""
+    for name, value in sorted(config.items(), key=lambda item: item[0] == "addon"):
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        elif prefix and name != "name":
+            yield prefix + name
 
 
 def make_cell(config: Mapping[str, Any]) -> Cell:
@@ -154,19 +181,22 @@ def make_cell(config: Mapping[str, Any]) -> Cell:
         plain["addons"] = [plain["addons"]]
     what = from_values(What, plain, "")
     addons = [plugin("addon", {"name": name, **config["addon"].get(name, {})}, f"addon.{name}") for name in what.addons]
-    return Cell(
-        dataset=plugin("dataset", config["dataset"], "dataset"),
-        partition=plugin("partition", config["partition"], "partition"),
-        clients=what.clients,
-        participation=what.participation,
-        model=plugin("model", config["model"], "model"),
-        algorithm=plugin("algorithm", config["algorithm"], "algorithm"),
-        addons=tuple(addons),
-        protocol=from_values(Protocol, config["protocol"], "protocol"),
-        seed=what.seed,
-        scale=what.scale,
-        diagnostics=from_values(Diagnostics, config["diagnostics"], "diagnostics"),
-    )
+    try:
+        return Cell(
+            dataset=plugin("dataset", config["dataset"], "dataset"),
+            partition=plugin("partition", config["partition"], "partition"),
+            clients=what.clients,
+            participation=what.participation,
+            model=plugin("model", config["model"], "model"),
+            algorithm=plugin("algorithm", config["algorithm"], "algorithm"),
+            addons=tuple(addons),
+            protocol=from_values(Protocol, config["protocol"], "protocol"),
+            seed=what.seed,
+            scale=what.scale,
+            diagnostics=from_values(Diagnostics, config["diagnostics"], "diagnostics"),
+        )
+    except OSError as error:  # a place that no file system can have
+        raise UserError(f"cannot read {str(error.filename)[:60]}: {error.strerror or error}") from None
 
 
 def tuned(overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterable
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -16,6 +17,7 @@ from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.spec.settings import is_how
 
 # How and where a machine ran a cell.
+MOST_VALUES = 100_000  # of a setting in a grid
 NOT_REPEATED = ("workers=", "launcher=", "board=", "paths.", "tracking=", "fresh=")
 
 
@@ -70,7 +72,10 @@ def axes_of(arguments: Iterable[str]) -> dict[str, list[Any]]:
 def _values(override: Override) -> list[Any]:
     if isinstance(override.value(), Glob) or (override.is_sweep_override() and not override.is_discrete_sweep()):
         raise UserError(f"'{override.input_line}': only lists of values and range(...) can be swept")
-    values = list(override.sweep_iterator()) if override.is_sweep_override() else [override.value()]
+    swept = override.is_sweep_override()
+    values = list(islice(override.sweep_iterator(), MOST_VALUES + 1)) if swept else [override.value()]
+    if len(values) > MOST_VALUES:
+        raise UserError(f"'{override.input_line}': at most {MOST_VALUES:,} values can be swept")
     if any(isinstance(value, dict) for value in values):
         raise UserError(f"'{override.input_line}': set the settings one by one, as {override.key_or_group}.field=value")
     return [plain_value(value) for value in values]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import io
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.places import packaged
 from fedspan.benchmark.protocol import Protocol
+from fedspan.benchmark.spec.yaml_text import checked
 
 
 def folders(kind: str) -> list[Path]:
@@ -52,12 +54,12 @@ def load_yaml(path: Path) -> dict[str, Any]:
 def _load_yaml(path: Path, changed: int) -> dict[str, Any]:
     """Read a file once per change, for the same reason."""
     try:
-        loaded = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        loaded = OmegaConf.to_container(OmegaConf.load(io.StringIO(checked(path))), resolve=False)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
         raise UserError(f"{path}{line} is not valid YAML: {getattr(error, 'problem', None) or error}") from None
-    except (OSError, OmegaConfBaseException, UnicodeDecodeError) as error:
+    except (OSError, OmegaConfBaseException, ValueError) as error:
         raise UserError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
     if not isinstance(loaded, dict):
         raise UserError(f"{path} must be a mapping")

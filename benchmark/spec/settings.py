@@ -17,6 +17,16 @@ SCALES = ("paper", "own", "small", "smoke")
 FULL = ("paper", "own")  # sizes of a whole grid: a recipe of a paper, or one in no paper
 
 
+# What no machine has, or nobody waits for: what lies beyond is a slip, and some of it ends libraries without a word.
+MOST = {
+    "threads": (1024, ""),
+    "workers": (10_000, ""),
+    "gpus": (1024, ""),
+    "checkpoint_seconds": (10**9, " seconds"),
+    "timeout": (10**9, " seconds"),
+}
+
+
 @dataclass(frozen=True)
 class What:
     """What a cell computes, besides its plugins, protocol and diagnostics. All of it enters the key."""
@@ -61,11 +71,13 @@ class How:
 
     def __post_init__(self) -> None:
         for name, value in (("threads", self.threads), ("workers", self.workers)):
-            if value is not None and value < 1:
-                raise UserError(f"{name} must be at least 1, got {value}")
+            require(value is None or value >= 1, name, "must be at least 1", value)
         require(self.checkpoint_seconds >= 0, "checkpoint_seconds", "must not be negative", self.checkpoint_seconds)
         require(self.gpus is None or self.gpus > 0, "gpus", "must be positive", self.gpus)
         require(self.timeout is None or self.timeout > 0, "timeout", "must be positive", self.timeout)
+        for name, (most, unit) in MOST.items():
+            value = getattr(self, name)
+            require(value is None or value <= most, name, f"must be at most {most:,}{unit}", value)
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> How:

@@ -66,6 +66,25 @@ MISTAKES = {
     "run dataset=image_folder dataset.root=absent": "/absent does not exist; it must name train/",
     "plan workers=x": "workers must be a whole number, got 'x'",
     "ui --port x": "argument --port: invalid int value: 'x'",
+    "ui --site-port 70000": "a port lies in 0..65535, got 70000",
+    "report scale=huge": "unknown scale 'huge'; known: own, paper, small, smoke",
+    "doctor device=nope": "device=nope is no device to train on",
+    "run launcher=jobli": "unknown launcher 'jobli'; did you mean 'joblib'?",
+    "run lr=0.1": "unknown setting 'lr'; did you mean 'protocol.lr'?",
+    "run rounds=3": "unknown setting 'rounds'; did you mean 'protocol.rounds'?",
+    "run mu=3 algorithm=fedprox": "unknown setting 'mu'; did you mean 'algorithm.mu'?",
+    "run addon.nope=3": "unknown setting 'addon.nope'; known: ",
+    # what no machine has and nobody waits for
+    "run partition.alpha=1e-320": "partition.alpha must be 0 or at least 2.22507e-308 in size, got 1e-320",
+    "run threads=100000": "threads must be at most 1,024, got 100000",
+    "run -m workers=1000000": "workers must be at most 10,000, got 1000000",
+    "run timeout=1e300": "timeout must be at most 1,000,000,000 seconds, got 1e+300",
+    "run clients=1000000000": "clients must be at most 1,000,000, got 1000000000",
+    "run protocol.rounds=1e30": "protocol.rounds must lie within ±9223372036854775807, got 1e+30",
+    "run protocol.rounds=10000000": "protocol.rounds must be at most 1,000,000, got 10000000",
+    "run protocol.local_epochs=1e5": "protocol.local_epochs must be at most 10,000, got 100000",
+    "run -m seed=range(0,1000000000)": "at most 100,000 values can be swept",
+    "run -m seed=range(0,9000) clients=range(1,9000)": "a grid of 80,991,000 cells is too large",
     # what cannot be together
     "run addon.feddecorr.beta=0.2": "'feddecorr' is in no cell's addons; add addons=[feddecorr]",
     "run -m addon.feddecorr.beta=0.2,0.3": "'feddecorr' is in no cell's addons; add addons=[feddecorr]",
@@ -110,17 +129,52 @@ BOARDS = {
     "tables: [{row: [method]}]": "board.yaml: tables[0].row'; did you mean",
     "figures: [{kind: pie}]": "board.yaml: figures[0].kind must be one of accuracy, spectrum, local_spectrum,",
     "tables: nice": "board.yaml: tables must be a list of mappings",
+    "title: &a [*a]": "board.yaml: line 1 repeats *a, which is not complete there",
+    "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9 if n else ['x'] * 9)}]" for n in range(9)): "values",
+    "base: " + "[" * 40 + "]" * 40: "board.yaml: line 1 is nested more than 30 deep",
 }
 
 
 @pytest.mark.parametrize("command", ["run", "plan", "report"])
-@pytest.mark.parametrize(("text", "message"), BOARDS.items(), ids=BOARDS)
+@pytest.mark.parametrize(("text", "message"), BOARDS.items(), ids=[text[:40] for text in BOARDS])
 def test_a_mistake_in_a_board_names_the_file_and_the_place(fedspan, here, command, text, message):
     (here / "board.yaml").write_text(text)
     ran = fedspan(command, "board=board.yaml")
     assert ran.status == 2
     assert message in ran.complaint
     assert [path.name for path in here.iterdir()] == ["board.yaml"]
+
+
+@pytest.mark.parametrize("name", ["..", "methods", "runs", "a b", "-x"])
+def test_a_board_whose_page_would_take_the_place_of_another_is_refused(fedspan, here, name):
+    (here / f"{name}.yaml").write_text("title: x")
+    for command in ("plan", "report"):
+        ran = fedspan(command, f"board='{name}.yaml'")
+        assert ran.status == 2
+        assert f"{name}.yaml: a board is named by letters, digits, _ and -, and not methods, datasets" in ran.complaint
+
+
+def test_a_board_of_any_size_or_kind_of_file_is_answered(fedspan, here):
+    (here / "large.yaml").write_text("title: x" + " " * 2**20)
+    assert "large.yaml: it has 1048584 bytes, more than 1048576" in fedspan("plan", "board=large.yaml").complaint
+    os.mkfifo(here / "pipe.yaml")
+    assert "unknown board 'pipe.yaml'" in fedspan("plan", "board=pipe.yaml").complaint
+
+
+def test_a_protocol_that_cannot_be_read_stops_only_who_asks_for_it(fedspan, here, caplog):
+    (here / "leaderboards" / "protocols").mkdir(parents=True)
+    (here / "leaderboards" / "protocols" / "bad.yaml").write_text("rounds: [")
+    assert fedspan("run", "--cfg", "job").status == 0
+    assert "bad.yaml line 1 is not valid YAML" in fedspan("plan", "protocol=bad").complaint
+
+
+def test_pieces_that_extend_each_other_without_end_are_refused(fedspan, here):
+    (here / "leaderboards" / "pieces").mkdir(parents=True)
+    for number in range(40):
+        text = f"extends: [p{number + 1}, p{number + 1}]\nbase: {{clients: 3}}" if number < 39 else "base: {clients: 3}"
+        (here / "leaderboards" / "pieces" / f"p{number}.yaml").write_text(text)
+    (here / "board.yaml").write_text("extends: p0")
+    assert "pieces extend each other 5 times over" in fedspan("plan", "board=board.yaml").complaint
 
 
 def test_a_scale_that_the_board_lacks_is_refused(fedspan, here):

@@ -1,5 +1,6 @@
 """Killed, interrupted or bereft of a worker: the same command finishes, with the records of an undisturbed run."""
 
+import json
 import signal
 from pathlib import Path
 
@@ -75,3 +76,14 @@ def test_a_driver_that_is_asked_to_end_lets_its_workers_save_first(start, fedspa
     assert ran.status == 143
     assert ran.complaint == "fedspan: terminated; run the same command again to resume"
     assert len(checkpoints()) == 2
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_driver_that_is_killed(start, here):
+    process = start("run", "-m", *QUICK, "workers=2", "algorithm=toy_held", "seed=0,1")
+    wait_for(lambda: len(list(Path("results/leases").glob("*.json"))) == 2)
+    workers = [json.loads(path.read_text())["pid"] for path in Path("results/leases").glob("*.json")]
+    process.kill()
+    process.wait()
+    Path("go").touch()
+    wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))

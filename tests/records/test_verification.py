@@ -62,7 +62,7 @@ def test_what_is_no_verification_is_refused(tmp_path, text):
 )  # fmt: skip
 def test_a_field_that_cannot_be_is_refused(wrong):
     with pytest.raises(UserError):
-        verification.build(Verification, vars(ONE) | wrong, "verification")
+        verification.from_values(Verification, vars(ONE) | wrong, "verification")
 
 
 # badges -----------------------------------------------------------------------------------------------------

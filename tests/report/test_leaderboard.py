@@ -1,6 +1,7 @@
 """MLflow as a leaderboard: one experiment per board, one run per number, written again only if a number changed."""
 
 import json
+import os
 import urllib.error
 import urllib.request
 from dataclasses import replace
@@ -93,19 +94,25 @@ def test_a_board_is_written_again_only_when_a_number_changed(mirrored):
     assert [run.data.metrics["seeds"] for run in after] == [3, 2]
 
 
-def test_the_site_is_served_on_loopback_without_listings(tmp_path):
+def test_the_site_is_served_on_loopback_without_listings_or_links_out_of_it(tmp_path):
     site = tmp_path / "site"
     (site / "folder").mkdir(parents=True)
     (site / "index.html").write_text("a page")
     (tmp_path / "secret").write_text("not of the site")
+    (site / "link").symlink_to(tmp_path / "secret")
+    (site / "above").symlink_to(tmp_path)
+    os.mkfifo(site / "pipe")
     with serve_site(site, 0) as server:
         assert server.server_address[0] == "127.0.0.1"
         address = f"http://127.0.0.1:{server.server_port}"
         with urllib.request.urlopen(f"{address}/", timeout=PATIENCE) as answer:
             assert answer.read() == b"a page"
-        for missing in ("folder/", "../secret", "%2e%2e/secret"):
+        for missing in ("folder/", "../secret", "%2e%2e/secret", "link", "above/secret", "pipe"):
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 urllib.request.urlopen(f"{address}/{missing}", timeout=PATIENCE)
+        for name in ("rebound.example", f"rebound.example:{server.server_port}", ""):
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(urllib.request.Request(address, headers={"Host": name}), timeout=PATIENCE)
         with pytest.raises(UserError, match=f"port {server.server_port} cannot be used"):
             serve_site(site, server.server_port)
         server.shutdown()

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.report import site
 from fedspan.benchmark.report.overall import Comparisons, verdict, with_names
 from fedspan.benchmark.report.pages import coded, slug
@@ -28,8 +29,10 @@ def test_a_summary_survives_its_file(summary, tmp_path):
     path = tmp_path / "results.json"
     path.write_text(to_json(summary), encoding="utf-8")
     assert read(path) == summary
-    path.write_text("{}")
-    assert read(path) is None
+    for content in ("{}", to_json(summary).replace("own", "full", 1), to_json(summary).replace("3", "4", 1)):
+        path.write_text(content)
+        with pytest.raises(CorruptFile):
+            read(path)
 
 
 def ranking(results, ablations=False):

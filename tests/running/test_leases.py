@@ -219,3 +219,54 @@ def process_that_sleeps():
     yield sleeper.pid
     sleeper.kill()
     sleeper.wait()
+
+
+# what anybody can write -----------------------------------------------------------------------------
+
+FORGED = {
+    "pid -1": '{"machine": "m", "host": "h", "pid": -1, "started": "", "parent": 1}',
+    "pid 0": '{"machine": "m", "host": "h", "pid": 0, "started": "", "parent": 1}',
+    "pid abc": '{"machine": "m", "host": "h", "pid": "abc", "started": "", "parent": 1}',
+    "pid 1e30": '{"machine": "m", "host": "h", "pid": 1e30, "started": "", "parent": 1}',
+    "a list": "[1, 2]",
+    "a number": "17",
+    "more fields": '{"pid": 1, "more": 2}',
+    "deep": "[" * 100_000,
+    "long": '{"host": "' + "x" * 20_000 + '"}',
+}
+
+
+@pytest.mark.parametrize("text", FORGED.values(), ids=FORGED.keys())
+def test_a_lease_of_another_form_belongs_to_nobody(leases, clock, monkeypatch, text):
+    monkeypatch.setattr(module, "WRITING", -1.0)
+    leases.folder.mkdir()
+    (leases.folder / f"{KEY}.1.json").write_text(text)
+    assert list(leases.held()) == []
+    leases.claim(KEY).release(finished=True)
+
+
+def test_a_pipe_in_the_place_of_a_lease_is_not_waited_for(leases, clock, monkeypatch):
+    monkeypatch.setattr(module, "WRITING", -1.0)
+    leases.folder.mkdir()
+    os.mkfifo(leases.folder / f"{KEY}.1.json")
+    assert leases.owner(KEY) is None
+
+
+def test_a_file_with_another_number_is_no_lease(leases):
+    write(leases, number="٣")
+    write(leases, number="9" * 40)
+    assert leases.newest(KEY) == (0, None)
+
+
+def test_only_the_system_says_whose_child_a_process_is(leases):
+    """A lease that names a living process of somebody else as our worker does not make it one."""
+    stranger = subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+    try:
+        grandchild = int(stranger.stdout.readline())
+        for pid, ours in ((stranger.pid, True), (grandchild, False), (os.getpid(), False)):
+            write(leases, pid=pid, parent=os.getpid(), started="")
+            assert leases.owner(KEY).is_child == ours
+        os.kill(grandchild, signal.SIGKILL)
+    finally:
+        stranger.kill()
+        stranger.wait()

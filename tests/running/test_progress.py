@@ -6,7 +6,7 @@ from rich.console import Console
 
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.cell_run import CellProgress
-from fedspan.benchmark.running.progress import GridDisplay, StatusFile, describe, duration, read_status
+from fedspan.benchmark.running.progress import GridDisplay, Status, StatusFile, describe, duration, read_as
 from fedspan.benchmark.spec.plan import plan
 
 
@@ -54,8 +54,9 @@ def test_a_cell_that_ends_is_no_longer_running(grid):
 def test_a_half_written_status_shows_nothing(grid):
     results, keys, screen = grid
     results.status.mkdir()
-    (results.status / f"{keys[0]}.json").write_text('{"label": "a c')
-    assert "0 running" in screen()
+    for text in ('{"label": "a c', "[]", '{"round": "x"}', '{"rounds": 0}', '{"round": 1e400}', '{"clients": -1}'):
+        (results.status / f"{keys[0]}.json").write_text(text)
+        assert "0 running" in screen()
 
 
 @pytest.mark.parametrize(
@@ -67,8 +68,8 @@ def test_time_left_follows_from_the_share_that_is_done(grid, monkeypatch, finish
     planned = plan([{"seed": seed} for seed in range(3)])
     display = GridDisplay(Console(file=io.StringIO()), results, planned, done=0, workers=1)
     display.started = 100.0
-    display.finished = {key: {} for key in keys[:finished]}
-    statuses = [{"round": round, "rounds": 8, "client": 0, "clients": 5} for round in running]
+    display.finished = dict.fromkeys(keys[:finished], "done")
+    statuses = [Status(round=round, rounds=8, client=0, clients=5) for round in running]
     seconds = display.seconds_left(statuses)
     assert seconds == (None if left is None else pytest.approx(left))
 
@@ -80,7 +81,7 @@ def test_statuses_are_written_at_most_twice_a_second(tmp_path, monkeypatch):
     for round in range(10):
         now[0] += 0.125
         status(CellProgress("a cell", round, 10))
-    assert read_status(status.path)["round"] == 8
+    assert read_as(status.path, Status).round == 8
 
 
 def test_a_status_that_cannot_be_written_harms_nothing(tmp_path):
@@ -88,7 +89,7 @@ def test_a_status_that_cannot_be_written_harms_nothing(tmp_path):
     status = StatusFile(tmp_path / "taken" / "k.json")
     status.write({"label": "a cell"})
     status.remove()
-    assert read_status(status.path) is None
+    assert read_as(status.path, Status) is None
 
 
 @pytest.mark.parametrize(
@@ -113,6 +114,9 @@ def test_durations_read_as_people_say_them(seconds, text):
         ({"status": "done", "scores": {"trained": {"accuracy": None, "client_accuracy": 50.0}}}, " 50.00 %"),
         ({"status": "done", "scores": {"validation": {"accuracy": 97.5}}}, " 97.50 % of held-out images"),
         ({"status": "failed", "scores": {}, "reason": "no memory"}, "failed: no memory"),
+        ({"status": "failed", "scores": {}, "reason": "\x1b[2Jgone"}, "failed: \\x1b[2Jgone"),
+        ({"status": "done", "scores": {"trained": {"accuracy": "x"}}}, "done: None"),
+        ({"status": "done", "scores": {"sidecar": "a.scores.json"}}, "done: None"),
     ],
 )
 def test_an_outcome_in_a_few_words(record, text):

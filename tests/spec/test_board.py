@@ -260,10 +260,11 @@ def test_the_working_folder_hides_the_installation(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", sorted(name for name in yaml_files("boards") if not load_board(name).boards))
 def test_every_board_can_be_planned_at_every_scale(name):
     board = load_board(name)
-    papers = {planned.cell.key for planned in plan(board.expand({"seed": [0]}))}
+    one = {"seed": [board.expand()[0].get("seed", 0)]}
+    papers = {planned.cell.key for planned in plan(board.expand(one))}
     assert papers
     for scale in board.scales:
-        cells = plan(board.expand({"scale": [scale], "seed": [0]}))
+        cells = plan(board.expand({"scale": [scale]} | one))
         assert {planned.cell.scale for planned in cells} == {scale}
         assert points_of(planned.cell for planned in cells) == points_of(planned.origin for planned in cells)
         assert {planned.origin.key for planned in cells} <= papers

@@ -1,0 +1,103 @@
+"""MLflow's embedded database. It appears whole: made under another name and linked into place.
+
+A database that was cut off while it was made, as by versions that made it in place, is set aside and made again:
+records are the truth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+from fedspan.benchmark.errors import CorruptFile
+from fedspan.benchmark.records.atomic import check_regular, discard, set_aside
+from fedspan.benchmark.records.results import Results
+
+NAME = "mlflow.db"
+PATIENCE = 60.0  # seconds that another process may take to make the database
+BESIDE = ("-journal", "-wal", "-shm")  # what SQLite keeps beside a database
+
+
+class Unusable(Exception):
+    """The database cannot be opened; the message says why."""
+
+
+def uri_of(path: Path) -> str:
+    """Return the address of a database file, as MLflow takes it."""
+    return f"sqlite:///{path.absolute()}"
+
+
+def prepare(results: Results) -> None:
+    """See to it that the embedded database of a results folder is there and whole; raise `Unusable` if it cannot be."""
+    path = results.root / NAME
+    try:
+        results.root.mkdir(parents=True, exist_ok=True)
+        with _alone(results.root):
+            for left in results.root.glob(f".{NAME}.*"):
+                discard(left)
+            if path.exists() and not is_whole(path):
+                set_aside(path, results.damaged)
+                for suffix in BESIDE:
+                    discard(path.with_name(f"{NAME}{suffix}"))
+            if not path.exists():
+                _make(path, results.root)
+    except OSError as error:
+        raise Unusable(error.strerror or str(error)) from error
+
+
+def is_whole(path: Path) -> bool:
+    """Tell whether a database has all of MLflow's tables, or runs that an earlier MLflow kept.
+
+    Raises `Unusable` if it cannot be opened: at once, where MLflow would try for minutes.
+    """
+    from mlflow.store.tracking.dbmodels.models import Base
+
+    try:
+        check_regular(path)
+        with contextlib.closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=rw", uri=True)) as found:
+            tables = {name for [name] in found.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if set(Base.metadata.tables) <= tables:
+                return True
+            return "runs" in tables and found.execute("SELECT 1 FROM runs").fetchone() is not None
+    except (CorruptFile, sqlite3.OperationalError) as error:
+        raise Unusable(str(error)) from error
+    except sqlite3.DatabaseError:  # it is no database
+        return False
+
+
+def _make(path: Path, root: Path) -> None:
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    new = root / f".{NAME}.{secrets.token_hex(4)}.tmp"
+    try:
+        SqlAlchemyStore(uri_of(new), (root / "mlartifacts").absolute().as_uri()).engine.dispose()
+        os.link(new, path)
+    finally:
+        for suffix in ("", *BESIDE):
+            discard(new.with_name(new.name + suffix))
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time look after the database; the system frees the lock of one that ends."""
+    deadline = time.monotonic() + PATIENCE
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Unusable("another process has been making it for too long") from None
+                time.sleep(0.1)
+        yield
+    finally:
+        os.close(handle)
