@@ -12,6 +12,10 @@ class UserError(Exception):
     """Something that the user must change. The command prints the message and exits with status 2."""
 
 
+class HookError(UserError):
+    """A plugin's hook returned what it must not, or raised; the message names plugin, hook, file and line."""
+
+
 class Incompatible(Exception):
     """Components that cannot work together, or not on this task; the cell is recorded as skipped."""
 

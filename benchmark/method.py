@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from torch import Tensor, nn
 
 from fedspan.benchmark.component import Aggregate, Component, Local, Phases, Setting, Step, Upload, acts_in
+from fedspan.benchmark.contract import check_returned
 from fedspan.benchmark.errors import Incompatible
 from fedspan.benchmark.net import Net
 from fedspan.benchmark.tree import Tree
@@ -27,6 +29,18 @@ class Method:
     def using(self, hook: str) -> tuple[Component, ...]:
         """Return the components that override `hook`, base first."""
         return tuple(component for component in self.components if acts_in(component, hook))
+
+    @cached_property
+    def _asked(self) -> set[tuple[str, str]]:
+        return set()
+
+    def ask(self, component: Component, hook: str, *inputs: Any) -> Any:
+        """Return what a hook returns; what it returns first is checked, and later calls cost nothing more."""
+        returned = getattr(component, hook)(*inputs)
+        if (component.name, hook) not in self._asked:
+            check_returned(component, hook, inputs, returned)
+            self._asked.add((component.name, hook))
+        return returned
 
     @cached_property
     def _penalties(self) -> tuple[Component, ...]:
@@ -55,13 +69,13 @@ class Method:
 
     def net(self, net: Net, setting: Setting) -> Net:
         for component in self.components:
-            net = component.net(net, setting)
+            net = self.ask(component, "net", net, setting)
         return net
 
     def init(self, params: Tree, shared: Tree, buffers: Tree) -> tuple[States, States]:
         server, client = {}, {}
         for component in self.components:
-            server[component.name], client[component.name] = component.init(params, shared, buffers)
+            server[component.name], client[component.name] = self.ask(component, "init", params, shared, buffers)
         return server, client
 
     @property
@@ -70,13 +84,14 @@ class Method:
         return any(component.one_client for component in self.components)
 
     def trainable(self, path: str) -> bool:
-        return all(component.trainable(path) for component in self.components)
+        return all(self.ask(component, "trainable", path) for component in self.components)
 
     def shared(self, path: str, module: nn.Module) -> bool:
-        return all(component.shared(path, module) for component in self.components)
+        return all(self.ask(component, "shared", path, module) for component in self.components)
 
     def phases(self, epochs: int) -> Phases:
-        return next(iter(self.using("phases")), self.components[0]).phases(epochs)
+        found: Phases = self.ask(next(iter(self.using("phases")), self.components[0]), "phases", epochs)
+        return found
 
     def objective(self, step: Step, server: States, client: States) -> Tensor:
         """Return loss plus penalties of one batch."""
@@ -85,9 +100,9 @@ class Method:
             step.server, step.client = server[component.name], client[component.name]
             return step
 
-        total = self._loss.loss(view(self._loss))
+        total: Tensor = self.ask(self._loss, "loss", view(self._loss))
         for component in self._penalties:
-            total = total + component.penalty(view(component))
+            total = total + self.ask(component, "penalty", view(component))
         return total
 
     def penalties(self, step: Step, server: States, client: States) -> dict[str, Tensor]:
@@ -102,17 +117,19 @@ class Method:
     def grads(self, grads: Tree, step: Step, server: States, client: States) -> Tree:
         for component in self._grads:
             step.server, step.client = server[component.name], client[component.name]
-            grads = component.grads(grads, step)
+            grads = self.ask(component, "grads", grads, step)
         return grads
 
     def shifts(self, step: Step, server: States, client: States) -> Iterator[Tree]:
         """Yield what each component adds to the weights after the optimiser's step."""
         for component in self._shifts:
             step.server, step.client = server[component.name], client[component.name]
-            yield component.shift(step)
+            yield self.ask(component, "shift", step)
 
     def broadcast(self, server: States) -> States:
-        return {component.name: component.broadcast(server[component.name]) for component in self.components}
+        return {
+            component.name: self.ask(component, "broadcast", server[component.name]) for component in self.components
+        }
 
     def client_end(self, delta: Tree, local: Callable[[str], Local]) -> tuple[Tree, dict[str, Upload], States]:
         """Chain `client_end`; `local` makes each component's view by its name."""
@@ -120,14 +137,14 @@ class Method:
         clients: States = {}
         for component in self.components:
             name = component.name
-            delta, uploads[name], clients[name] = component.client_end(delta, local(name))
+            delta, uploads[name], clients[name] = self.ask(component, "client_end", delta, local(name))
         return delta, uploads, clients
 
     def server(self, delta: Tree, agg: Callable[[str], Aggregate]) -> tuple[Tree, States]:
         """Chain `server`; `agg` makes each component's view by its name."""
         servers = {}
         for component in self.components:
-            delta, servers[component.name] = component.server(delta, agg(component.name))
+            delta, servers[component.name] = self.ask(component, "server", delta, agg(component.name))
         return delta, servers
 
     @property

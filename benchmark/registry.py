@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import importlib.metadata
-import pkgutil
+import os
 import re
-import traceback
+import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
+from fedspan.benchmark import discovery
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import defaults_of
+from fedspan.benchmark.registration import check_class, check_fields
 
 DIGEST = re.compile(r"(?<=\b[0-9a-f]{8})[0-9a-f]{56}\b")  # all but the beginning
 
@@ -24,13 +24,13 @@ KINDS = {
     "algorithm": "algorithms",
     "addon": "addons",
 }
-ENTRY_POINT_GROUP = "fedspan.plugins"
 PLUGIN_PACKAGES = ("fedspan.methods", "fedspan.tasks")
-RESERVED = ("kind", "name", "version")  # they identify a plugin in a record
+_ARTICLE = {"algorithm": "an", "addon": "an"}
 
 _plugins: dict[str, dict[str, type[Plugin]]] = {kind: {} for kind in KINDS}
 _discovered = False
-broken_entry_points: dict[str, str] = {}
+_files: dict[str, str] = {}  # of the setting `plugins`: absolute path -> as given
+_broken: list[discovery.Broken] = []  # what could not be imported
 
 
 class Plugin:
@@ -94,20 +94,13 @@ def decorator(kind: str) -> Callable[[str], Callable[[type[P]], type[P]]]:
     @dataclass_transform(frozen_default=True)
     def named(name: str) -> Callable[[type[P]], type[P]]:
         def register(cls: type[P]) -> type[P]:
-            if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-                raise UserError(f"{kind} name {name!r} ({cls.__module__}) must be lower case letters, digits and _")
-            if not re.search(r"\b(19|20)\d\d\b", cls.__doc__ or ""):
-                raise UserError(
-                    f"{kind} '{name}' ({cls.__module__}) needs a docstring that names its source with a year"
-                )
+            check_class(cls, kind, name)
             known = _plugins[kind].get(name)
             mine, theirs = (f"{c.__module__}.{c.__qualname__}" if c else None for c in (cls, known))
             if theirs not in (None, mine):
                 raise UserError(f"{kind} '{name}' is registered twice: by {theirs} and by {mine}")
             plugin = dataclasses.dataclass(frozen=True)(cls)
-            for field in dataclasses.fields(typing.cast(Any, plugin)):
-                if field.name in RESERVED:
-                    raise UserError(f"{kind} '{name}' ({mine}) cannot have a field called '{field.name}'; rename it")
+            check_fields(plugin, kind, name)
             plugin.kind, plugin.name = kind, name
             _plugins[kind][name] = plugin
             return plugin
@@ -118,42 +111,55 @@ def decorator(kind: str) -> Callable[[str], Callable[[type[P]], type[P]]]:
 
 
 def discover() -> None:
-    """Import every module under `fedspan.methods` and `fedspan.tasks`, then the installed entry points, once.
+    """Import every module that brings plugins, once: of this package, installed ones, those of `FEDSPAN_PLUGINS`.
 
-    Raises `UserError` with the place of the mistake for a broken module of this checkout. A broken entry point of
-    another distribution is remembered in `broken_entry_points` and does not stop the rest.
+    What cannot be imported stops nothing else: `broken` tells it, with file and line.
     """
     global _discovered
     if _discovered:
         return
-    for package_name in PLUGIN_PACKAGES:
-        package = importlib.import_module(package_name)
-        for module in pkgutil.walk_packages(package.__path__, f"{package_name}."):
-            try:
-                importlib.import_module(module.name)
-            except UserError:
-                raise
-            except Exception as error:
-                raise UserError(f"{module.name} cannot be imported: {_one_line(error)} ({_place(error)})") from error
-    for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-        try:
-            entry.load()
-        except (Exception, SystemExit) as error:
-            broken_entry_points[entry.name] = f"{entry.value}: {_one_line(error)}"
     _discovered = True
+    for source in discovery.everywhere(PLUGIN_PACKAGES):
+        try:
+            source.load()
+        except (Exception, SystemExit) as error:
+            _forget_unfinished()
+            _broken.append(discovery.broken(source, error))
 
 
-def _one_line(error: BaseException) -> str:
-    text = str(error.msg if isinstance(error, SyntaxError) else error)
-    return f"{type(error).__name__}: {' '.join(text.split())}"
+def load_files(given: Iterable[str]) -> None:
+    """Import the plugins of files, or of all files in folders; raise `UserError` for what cannot be imported.
+
+    A file that brought plugins already, as one of this package, is not imported again.
+    """
+    for path in given:
+        if os.path.abspath(path) in _files:
+            continue
+        discover()
+        modules = {cls.__module__ for known in _plugins.values() for cls in known.values()}
+        here = {os.path.realpath(getattr(sys.modules.get(name), "__file__", None) or "") for name in modules}
+        for source in discovery.files(path):
+            if os.path.realpath(str(source.path)) in here:
+                continue
+            try:
+                source.load()
+            except (Exception, SystemExit) as error:
+                _forget_unfinished()
+                raise UserError(discovery.broken(source, error).text) from error
+        _files[os.path.abspath(path)] = path
 
 
-def _place(error: Exception) -> str:
-    """Return file and line of the mistake."""
-    if isinstance(error, SyntaxError):
-        return f"{error.filename}, line {error.lineno}"
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{frame.filename}, line {frame.lineno}"
+def _forget_unfinished() -> None:
+    """Remove the plugins of a module whose import failed after it had registered some."""
+    for known in _plugins.values():
+        for name in [name for name, cls in known.items() if cls.__module__ not in sys.modules]:
+            del known[name]
+
+
+def broken() -> list[discovery.Broken]:
+    """Return the sources of plugins that could not be imported, with what is wrong with each."""
+    discover()
+    return list(_broken)
 
 
 def plugins(kind: str) -> Mapping[str, type[Plugin]]:
@@ -167,12 +173,18 @@ class UnknownPlugin(UserError):
 
 
 def find(kind: str, name: str) -> type[Plugin]:
-    """Return the class registered under `name`; raise `UnknownPlugin` with a did-you-mean otherwise."""
+    """Return the class registered under `name`; raise `UnknownPlugin`, which says what is near or what is broken."""
     known = plugins(kind)
-    if name not in known:
-        note = f" (its entry point is broken: {broken_entry_points[name]})" if name in broken_entry_points else ""
-        raise UnknownPlugin(f"unknown {kind} '{name}'{note}{did_you_mean(str(name), known)}")
-    return known[name]
+    if name in known:
+        return known[name]
+    if here := [one for one in _broken if name in one.names]:
+        raise UnknownPlugin(f"unknown {kind} '{name}' ({here[0].text})")
+    if other := next((other for other in KINDS if name in _plugins[other]), None):
+        setting = f"addons=[{name}]" if other == "addon" else f"{other}={name}"
+        raise UnknownPlugin(f"'{name}' is no {kind}, it is {_ARTICLE.get(other, 'a')} {other}; write {setting}")
+    near = did_you_mean(str(name), known)
+    where = discovery.where(PLUGIN_PACKAGES, _files.values())
+    raise UnknownPlugin(f"unknown {kind} '{name}'{near}{'' if near.endswith('?') else '.'} {where}")
 
 
 def all_plugins() -> Iterator[type[Plugin]]:

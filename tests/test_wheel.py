@@ -1,6 +1,7 @@
 """A wheel has all that the checkout has: plugins, boards, protocols, templates and the printed numbers."""
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -64,6 +65,7 @@ def test_it_holds_every_source_board_template_and_printed_number_and_nothing_tha
     if not (ROOT / ".git").exists():
         pytest.skip("what belongs to it is what git tracks")
     packaged = ("benchmark", "methods", "tasks", "leaderboards", "results/paper")
+    packaged += ("tests/contract", "tests/helpers.py", "tests/__init__.py")  # what `fedspan test` runs
     expected = {f"fedspan/{name}" for name in tracked(*packaged)} | tracked("fedspan")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == expected
@@ -88,6 +90,13 @@ def test_a_board_of_a_paper_shows_the_printed_numbers(site, tmp_path):
     ran = python(site, "-m", "fedspan", "report", "board=spherefed_main", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert "69.19" in ran.stdout
+
+
+def test_a_method_is_written_run_and_tested_from_an_empty_folder(site, tmp_path):
+    for command in ("new algorithm fedx --package mine", "test fedx plugins=mine/fedspan_fedx.py"):
+        ran = python(site, "-m", "fedspan", *command.split(), cwd=tmp_path)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert int(re.search(r"(\d+) passed", ran.stdout)[1]) > 10
 
 
 def test_folders_of_the_same_names_beside_a_notebook_are_in_nobodys_way(site, tmp_path):

@@ -20,7 +20,7 @@ from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.mirror.runs import Mirror, Unreachable
 from fedspan.benchmark.records.provenance import git_commit, processor, versions
 from fedspan.benchmark.records.results import Results
-from fedspan.benchmark.registry import KINDS, Plugin, broken_entry_points, plugins
+from fedspan.benchmark.registry import KINDS, Plugin, broken, plugins
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import settings_of
 from fedspan.benchmark.spec.presets import yaml_files
@@ -52,8 +52,8 @@ def _checks(config: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
     yield True, "GPUs", ", ".join(gpus) or "none (device=cpu)"
     for kind, plural in KINDS.items():
         yield bool(plugins(kind)), plural, ", ".join(plugins(kind)) or "none found"
-    for name, why in broken_entry_points.items():
-        yield False, f"plugin {name}", why
+    for one in broken():
+        yield False, "broken plugin", one.text
     yield (
         bool(yaml_files("boards")),
         "boards",

@@ -32,7 +32,8 @@ def show(arguments: argparse.Namespace) -> int:
     if "methods" in words:
         return _show_spaces([word for word in words if word != "methods"])
     names = {**KINDS, "protocol": "protocols", "board": "boards"}
-    wanted = words or list(names.values())
+    resolve(settings_of(word for word in words if "=" in word))  # imports the files of plugins=
+    wanted = [word for word in words if "=" not in word] or list(names.values())
     for word in wanted:
         if word not in names.values():
             raise UserError(f"cannot list '{word}'{did_you_mean(word, names.values())}")

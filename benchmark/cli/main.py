@@ -117,7 +117,12 @@ def _data(parser: argparse.ArgumentParser) -> None:
 
 
 def _new(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="algorithm|addon|dataset NAME")
+    parser.add_argument("--package", metavar="DIR", help="write a distribution of its own into this folder")
+    parser.add_argument("words", nargs="*", metavar="algorithm|addon|dataset|partition|model|board NAME")
+
+
+def _test(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", nargs="*", metavar="NAME [plugins=FILE.py]")
 
 
 def _verify(parser: argparse.ArgumentParser) -> None:
@@ -238,9 +243,19 @@ COMMANDS = {
         "Exits with status 1 if something needs attention.",
     ),
     "new": Command(
-        "write a working plugin and its test into this checkout",
+        "write a working plugin and its test, or a board",
         "new:make",
         _new,
+        "Writes into the checkout in the working folder. With --package DIR it writes into DIR, wherever that is, what "
+        "can be run at once (plugins=FILE) and installed (pip install DIR).",
+    ),
+    "test": Command(
+        "run the contract tests of a plugin",
+        "test:run",
+        _test,
+        "The tests hold every plugin to the promises of the interface: hooks change no input and draw no global random "
+        "numbers, runs resume bit for bit, neutral settings change nothing, executors agree. NAME may come from this "
+        "package, an installed distribution, or a file (plugins=FILE.py). Needs pytest.",
     ),
     "completion": Command(
         "print the completion script of a shell",

@@ -18,9 +18,9 @@ from fedspan.benchmark.mirror.runs import Unreachable, sync
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
-from fedspan.benchmark.registry import broken_entry_points, discover
+from fedspan.benchmark.registry import broken
 from fedspan.benchmark.running import retry as again
-from fedspan.benchmark.running.grid import refresh, run_grid
+from fedspan.benchmark.running.grid import kept_text, refresh, run_grid, show_traceback
 from fedspan.benchmark.running.hydra_jobs import make_launcher
 from fedspan.benchmark.running.job import run_job
 from fedspan.benchmark.running.launchers import check_launcher, launcher_words
@@ -121,7 +121,7 @@ def _run_one(planned: Planned, how: How) -> int:
         outcome = run_job(plain(by_hydra(words)), words)
     except Busy as owner:
         raise UserError(f"{owner} is already computing {planned.cell.label}; wait for it") from None
-    impossible = _tell(outcome, planned, results, known)
+    impossible = _tell(outcome, planned, how, known)
     if how.tracking:
         try:
             sync(how.results)
@@ -130,13 +130,14 @@ def _run_one(planned: Planned, how: How) -> int:
     return int(impossible)
 
 
-def _tell(outcome: Record, planned: Planned, results: Results, known: bool) -> bool:
+def _tell(outcome: Record, planned: Planned, how: How, known: bool) -> bool:
     """Print the outcome of a cell; return whether it failed."""
     status, label = outcome["status"], planned.cell.label
-    folder = results.failures if status == "failed" else results.records
-    path = folder / f"{planned.cell.key}.json"
+    path = Results(how.results).path(planned.cell.key)
     if status in ("failed", "skipped"):
-        fail(f"{label}: {describe(outcome)} (kept in {path})")
+        kept = kept_text(outcome, how) if status == "failed" else f"(kept in {path})"
+        fail(f"{label}: {describe(outcome)} {kept}")
+        show_traceback(outcome, how)
         return True
     seconds = outcome["compute"].get("seconds", {}).get("total", 0.0)
     print(f"{describe(outcome).strip()}  {label}  ({'already has a record' if known else f'{seconds:.1f} s'})\n{path}")
@@ -168,7 +169,6 @@ def retry(arguments: argparse.Namespace) -> int:
 
 
 def warn_of_broken_plugins() -> None:
-    """Print the installed plugins that could not be loaded, and why."""
-    discover()
-    for name, why in broken_entry_points.items():
-        print(f"fedspan: plugin '{name}' could not be loaded: {why}", file=sys.stderr)
+    """Print the files and installed plugins that could not be loaded, and why."""
+    for one in broken():
+        print(f"fedspan: {one.text}", file=sys.stderr)

@@ -44,7 +44,16 @@ from fedspan.benchmark.spec.plan import plan_grid
 from fedspan.benchmark.spec.rebuild import rebuild
 from fedspan.benchmark.spec.settings import How
 
-HERE = ("device", "executor", "threads", "numerics", "checkpoint_seconds", "timeout", "paths")  # how a cell may run
+HERE = (
+    "device",
+    "executor",
+    "threads",
+    "numerics",
+    "checkpoint_seconds",
+    "timeout",
+    "paths",
+    "plugins",
+)  # how a cell may run
 LOOK_SECONDS = 0.5
 
 

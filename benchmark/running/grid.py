@@ -71,7 +71,7 @@ def run_grid(planned: Sequence[Planned], launcher: Launcher) -> list[Record | No
     results.sweep()
     records = [results.read(cell.cell.key) or results.failure(cell.cell.key) for cell in planned]
     found = [record for record in records if record is not None]
-    summarise(console, planned, found, {cell.cell.key for cell in todo}, time.monotonic() - started)
+    summarise(console, planned, found, {cell.cell.key for cell in todo}, time.monotonic() - started, how)
     return records
 
 
@@ -196,9 +196,9 @@ def _has_outcome(planned: Planned, results: Results) -> bool:
 
 
 def summarise(
-    console: Console, planned: Sequence[Planned], records: Sequence[Record], ran: set[str], seconds: float
+    console: Console, planned: Sequence[Planned], records: Sequence[Record], ran: set[str], seconds: float, how: How
 ) -> None:
-    """Print how many cells ended how, and the reasons; those of failures go to standard error."""
+    """Print how many cells ended how, and the reasons; those of failures, with their files, go to standard error."""
     table = Table("outcome", "cells", "of them now", title=f"grid finished in {seconds:.0f} s", title_justify="left")
     for status in ("done", "skipped", "diverged", "failed"):
         keys = [record["key"] for record in records if record["status"] == status]
@@ -209,13 +209,32 @@ def summarise(
         table.add_row("without outcome", str(lost), str(lost))
     console.print(table)
     labels = {cell.cell.key: cell.cell.label for cell in planned}
-    reasons: dict[tuple[str, str], list[str]] = {}
+    reasons: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         if record["status"] != "done":
-            reasons.setdefault((record["status"], record["reason"] or ""), []).append(labels[record["key"]])
-    for (status, reason), cells in sorted(reasons.items()):
-        more = f" and {len(cells) - 1} more" if cells[1:] else ""
-        print(plain(f"{status}: {cells[0]}{more}: {reason}"), file=sys.stderr if status == "failed" else sys.stdout)
+            reasons.setdefault((record["status"], record["reason"] or ""), []).append(record)
+    for (status, reason), ended in sorted(reasons.items(), key=lambda found: found[0]):
+        first, more = ended[0], f" and {len(ended) - 1} more" if ended[1:] else ""
+        line = f"{status}: {labels[first['key']]}{more}: {reason}"
+        if status == "failed":
+            print(plain(f"{line} {kept_text(first, how)}"), file=sys.stderr)
+            show_traceback(first, how)
+        else:
+            print(plain(line))
+
+
+def kept_text(failure: Record, how: How) -> str:
+    """Return where a failure is kept, as the end of a line about it."""
+    path = Results(how.results).failures / f"{failure['key']}.json"
+    more = "; traceback=true shows where in the code" if "traceback" in failure and not how.traceback else ""
+    return f"(kept in {path}{more})"
+
+
+def show_traceback(failure: Record, how: How) -> None:
+    """Print the traceback of a failure to standard error, if it is asked for and there is one."""
+    if how.traceback:
+        for line in failure.get("traceback", "").splitlines():
+            print(plain(line), file=sys.stderr)
 
 
 @contextlib.contextmanager

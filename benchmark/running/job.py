@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fedspan.benchmark.contract import blame
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
@@ -66,5 +67,5 @@ def reason_of(error: BaseException) -> str:
     elif isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error):
         reason = f"out of memory: {error}"
     else:
-        reason = f"{type(error).__name__}: {error}"
+        reason = blame(error) or f"{type(error).__name__}: {error}"
     return " ".join(reason.split())

@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 
-from fedspan.benchmark import numerics
+from fedspan.benchmark import discovery, numerics
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.spec.overrides import override_text
 from fedspan.benchmark.spec.settings import How
@@ -59,12 +59,15 @@ def _ray(how: How) -> list[str]:
     address = os.environ.get("RAY_ADDRESS")
     if address and not how.results.is_absolute():
         raise UserError(f"paths.results={how.results} must be an absolute path that all nodes of the Ray cluster share")
+    if address and (near := [path for path in how.plugins if not os.path.isabs(path)]):
+        raise UserError(f"plugins={near[0]} must be an absolute path that all nodes of the Ray cluster share")
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     cores = (how.workers or os.cpu_count() or 1) * how.threads
     here = {} if address else {"num_cpus": cores, "include_dashboard": False}
     try:
         if not ray.is_initialized():
-            environment = {"env_vars": {name: os.environ[name] for name in (*THREADS, numerics.CHOICE)}}
+            passed = (*THREADS, numerics.CHOICE, *([discovery.VARIABLE] if discovery.VARIABLE in os.environ else []))
+            environment = {"env_vars": {name: os.environ[name] for name in passed}}
             ray.init(address=address, runtime_env=environment, **quiet, **here)
     except Exception as error:  # whatever the cluster and its network raise
         raise UserError(f"launcher=ray cannot use {address or 'this machine'}: {error}".split("\n")[0]) from error

@@ -65,6 +65,8 @@ class How:
     fresh: bool = False  # recompute cells whose records other sources made
     tracking: bool = True
     board: str | None = None
+    plugins: tuple[str, ...] = ()  # files, or folders of files, that bring plugins
+    traceback: bool = False  # print where in the code a cell failed
     command: str = field(default="", metadata={"setting": None})  # as typed by the user; not a setting
 
     def __post_init__(self) -> None:
@@ -80,7 +82,8 @@ class How:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> How:
         """Return the checked settings of a configuration; raise `UserError`."""
-        return from_values(cls, {name: _at(config, setting) for name, setting in _SETTINGS.items()}, "")
+        values = {name: _at(config, setting) for name, setting in _SETTINGS.items()}
+        return from_values(cls, values | {"plugins": paths_of(values["plugins"])}, "")
 
     @property
     def cells_at_a_time(self) -> int:
@@ -102,6 +105,14 @@ def _at(config: Mapping[str, Any], setting: str) -> Any:
     return value
 
 
+def paths_of(value: Any) -> tuple[str, ...]:
+    """Return the value of `plugins`, a path or a list of them, as a tuple; raise `UserError` for anything else."""
+    paths = (value,) if isinstance(value, str) else () if value is None else value
+    if not isinstance(paths, (list, tuple)) or not all(isinstance(path, str) and path for path in paths):
+        raise UserError(f"plugins must be the path of a Python file, or a list of paths, got {value!r}")
+    return tuple(paths)
+
+
 def is_how(setting: str) -> bool:
     """Tell whether a setting is about where or how to run, not about what to compute."""
     return setting.split(".")[0] in {name.split(".")[0] for name in _SETTINGS.values()}
@@ -121,5 +132,5 @@ def how_defaults() -> dict[str, Any]:
         node, value = config, defaults[name]
         for parent in parents:
             node = node.setdefault(parent, {})
-        node[last] = str(value) if isinstance(value, Path) else value
+        node[last] = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
     return config

@@ -117,7 +117,9 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
     head = {path: leaf for path, leaf in state.params.items() if in_head(path)}
     numbers, flops = 0, 0 if not method.calibrator else None
     if method.calibrator and (
-        told := method.calibrator.calibration_cost(round(trained), cell.clients, net.head.in_features, extent.classes)
+        told := method.ask(
+            method.calibrator, "calibration_cost", round(trained), cell.clients, net.head.in_features, extent.classes
+        )
     ):
         numbers, flops = told
     times = 1 + ((cell.protocol.rounds - 1) // method.calibrates_every if method.calibrates_every else 0)

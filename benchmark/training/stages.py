@@ -42,7 +42,7 @@ def calibrate(trainer: LocalTrainer, state: State, seed: int) -> Tree:
             numbers += features.numel() + labels.numel()
             continue
         with trainer.meter.step("calibrate", str(len(labels))):
-            stats = component.stats(features.double(), labels, data.classes)
+            stats = trainer.method.ask(component, "stats", features.double(), labels, data.classes)
         numbers += sum(leaf.numel() for leaf in stats.values())
         for path, leaf in stats.items():
             sums[path] = sums[path].add_(leaf) if path in sums else leaf
@@ -52,7 +52,7 @@ def calibrate(trainer: LocalTrainer, state: State, seed: int) -> Tree:
         }
     draws = generator(seed, "calibrate", component.name, state.round)
     with trainer.meter.phase("calibrate_server"), trainer.meter.step("calibrate", "server"):
-        params = component.calibrate(state.params, sums, draws)
+        params: Tree = trainer.method.ask(component, "calibrate", state.params, sums, draws)
     count_calibration(trainer, state, numbers)
     return params
 
@@ -66,4 +66,5 @@ def personalise(trainer: LocalTrainer, state: State, client: int, seed: int) -> 
     params, _ = trainer.load(state, state.row(client))
     features, labels = client_features(trainer, client)
     draws = generator(seed, "personalise", component.name, client)
-    trainer.put(component.personalise(params, features, labels, trainer.data.classes, draws))
+    classes = trainer.data.classes
+    trainer.put(trainer.method.ask(component, "personalise", params, features, labels, classes, draws))

@@ -1,14 +1,17 @@
 import dataclasses
 import hashlib
 import importlib
+import inspect
+import os
 from typing import Literal
 
 import pytest
 
-from fedspan.benchmark import registry
+from fedspan.benchmark import discovery, registry
 from fedspan.benchmark.component import Component, algorithm
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.fields import defaults_of, from_values
+from fedspan.benchmark.fields import from_values
+from fedspan.benchmark.records.sources import sources_behind
 from fedspan.benchmark.registry import all_plugins, find, how, later, plugins
 from fedspan.benchmark.task import Dataset
 
@@ -111,12 +114,6 @@ def test_a_field_that_would_hide_an_identity_is_refused(field):
         make("fresh", __annotations__={field: int}, **{field: 1})
 
 
-def test_a_field_without_a_default_is_named():
-    make("fresh", __annotations__={"mu": float})
-    with pytest.raises(UserError, match=r"Fresh\.mu needs a default value"):
-        defaults_of(find("algorithm", "fresh"))
-
-
 @pytest.mark.parametrize(("wrong", "near"), [("fedprx", "fedprox"), ("feddavg", "fedavg")])
 def test_an_unknown_name_is_answered_with_a_near_one(wrong, near):
     with pytest.raises(UserError, match=f"unknown algorithm '{wrong}'; did you mean '{near}'"):
@@ -128,8 +125,35 @@ def test_a_name_near_to_nothing_is_answered_with_all():
         find("algorithm", "zzz")
 
 
+@pytest.mark.parametrize("name", ["fedavgg", "zzz"])
+def test_an_unknown_name_is_answered_with_where_plugins_are_looked_for(monkeypatch, name):
+    monkeypatch.delenv("FEDSPAN_PLUGINS", raising=False)
+    monkeypatch.setattr(registry, "_files", {"/where/my.py": "./my.py"})
+    places = r"Plugins are looked for in fedspan\.methods, fedspan\.tasks, installed distributions, and files named by "
+    with pytest.raises(UserError, match=places + r"plugins= or FEDSPAN_PLUGINS \(\./my\.py\)$"):
+        find("algorithm", name)
+    monkeypatch.setattr(registry, "_files", {})
+    with pytest.raises(UserError, match=r"FEDSPAN_PLUGINS \(none\)$"):
+        find("algorithm", name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "answer"),
+    [
+        ("algorithm", "feddecorr", "'feddecorr' is no algorithm, it is an addon; write addons=[feddecorr]"),
+        ("addon", "fedprox", "'fedprox' is no addon, it is an algorithm; write algorithm=fedprox"),
+        ("model", "digits", "'digits' is no model, it is a dataset; write dataset=digits"),
+    ],
+)
+def test_a_name_of_another_kind_is_answered_with_how_to_write_it(kind, name, answer):
+    with pytest.raises(UserError) as found:
+        find(kind, name)
+    assert str(found.value) == answer
+
+
 def test_a_broken_entry_point_is_told_when_it_is_asked_for(monkeypatch):
-    monkeypatch.setitem(registry.broken_entry_points, "theirs", "their.module: ImportError: no")
+    theirs = discovery.Broken(frozenset(["theirs"]), "their.module: ImportError: no")
+    monkeypatch.setattr(registry, "_broken", [theirs])
     with pytest.raises(UserError, match=r"unknown algorithm 'theirs' .*their\.module: ImportError: no"):
         find("algorithm", "theirs")
 
@@ -146,10 +170,91 @@ def test_one_broken_entry_point_does_not_stop_the_others(monkeypatch):
 
     entries = [Entry("bad", ImportError("no such thing")), Entry("good", None)]
     monkeypatch.setattr(registry, "_discovered", False)
-    monkeypatch.setattr(registry, "broken_entry_points", {})
-    monkeypatch.setattr(registry.importlib.metadata, "entry_points", lambda group: entries)
+    monkeypatch.setattr(registry, "_broken", [])
+    monkeypatch.setattr(discovery.importlib.metadata, "entry_points", lambda group: entries)
     assert "good" in plugins("algorithm")
-    assert registry.broken_entry_points == {"bad": "bad.module: ImportError: no such thing"}
+    [one] = registry.broken()
+    assert one.names == {"bad"}
+    assert one.text.startswith("plugin 'bad' could not be loaded: bad.module: ImportError: no such thing (")
+
+
+# files that a user names ------------------------------------------------------------------------------
+
+METHOD = """
+from fedspan.benchmark.component import Component, algorithm
+
+@algorithm("{name}")
+class Mine(Component):
+    "Nobody 2020."
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with the files of two methods, as the working folder; what is imported here is forgotten."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_files", {})
+    monkeypatch.setattr(registry, "_broken", [])
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.py").write_text(METHOD.format(name=name))
+    return tmp_path
+
+
+def test_a_file_brings_its_plugins_under_a_module_of_its_own(folder):
+    (folder / "random.py").write_text(METHOD.format(name="drawn"))
+    registry.load_files(["./random.py"])
+    assert find("algorithm", "drawn").__module__ not in ("random", "drawn")
+    assert importlib.import_module("random").random
+    registry.load_files(["random.py", str(folder / "random.py")])
+
+
+def test_a_folder_brings_the_plugins_of_all_its_files(folder):
+    registry.load_files([str(folder)])
+    assert {"first", "second"} <= set(plugins("algorithm"))
+
+
+def test_what_lies_behind_a_plugin_of_a_file_is_that_file(folder):
+    registry.load_files(["first.py"])
+    assert list(sources_behind(find("algorithm", "first").__module__).values()) == [(folder / "first.py").read_text()]
+
+
+def test_a_file_of_the_package_is_not_imported_again(folder):
+    registry.load_files([inspect.getfile(find("algorithm", "fedavg"))])
+
+
+MISTAKES = {
+    "absent.py": "the plugin file absent.py does not exist",
+    "text.txt": r"text.txt must be a Python file \(.py\), or a folder that holds some",
+    "empty": r"empty must be a Python file \(.py\), or a folder that holds some",
+    "broken.py": r"broken.py cannot be imported: ZeroDivisionError: division by zero \(.*broken.py, line 7\)",
+    "again.py": "again.py cannot be imported: algorithm 'fedavg' is registered twice",
+}
+
+
+@pytest.mark.parametrize(("given", "message"), MISTAKES.items(), ids=MISTAKES)
+def test_a_file_that_brings_nothing_is_one_line(folder, given, message):
+    (folder / "text.txt").touch()
+    (folder / "empty").mkdir()
+    (folder / "broken.py").write_text(METHOD.format(name="half") + "1 / 0")
+    (folder / "again.py").write_text(METHOD.format(name="fedavg"))
+    with pytest.raises(UserError, match=message):
+        registry.load_files([given])
+    assert "half" not in plugins("algorithm"), "half a file registered something"
+
+
+def test_files_that_the_environment_names_bring_plugins_and_stop_nothing(folder, monkeypatch):
+    (folder / "broken.py").write_text("import no_such_module\n" + METHOD.format(name="lost"))
+    monkeypatch.setenv("FEDSPAN_PLUGINS", os.pathsep.join(["first.py", "absent.py", "broken.py", "second.py"]))
+    monkeypatch.setattr(registry, "_discovered", False)
+    assert {"first", "second", "fedavg"} <= set(plugins("algorithm"))
+    assert [one.text.split(":")[0] for one in registry.broken()] == [
+        "FEDSPAN_PLUGINS",
+        f"{folder}/broken.py cannot be imported",
+    ]
+    with pytest.raises(
+        UserError, match=r"unknown algorithm 'lost' \(.*No module named 'no_such_module' \(.*, line 1\)"
+    ):
+        find("algorithm", "lost")
 
 
 def test_every_kind_has_plugins():

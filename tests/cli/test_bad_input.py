@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedspan.benchmark import registry
+from fedspan.benchmark.cli.doctor import _checks
+from fedspan.benchmark.spec.compose import resolve
 from tests.cli.conftest import ONE, QUICK, ROOT, failures, records
 
 MISTAKES = {
@@ -18,6 +20,9 @@ MISTAKES = {
     "run -m algorithm=fedavg,fedproxx": "unknown algorithm 'fedproxx'; did you mean 'fedprox'?",
     "run dataset=digit": "unknown dataset 'digit'; did you mean 'digits'?",
     "run protocol=digit": "unknown protocol 'digit'; did you mean 'digits'?",
+    "run addons=[fedprox]": "'fedprox' is no addon, it is an algorithm; write algorithm=fedprox",
+    "run plugins=3": "plugins must be the path of a Python file, or a list of paths, got 3",
+    "run plugins=absent.py": "the plugin file absent.py does not exist",
     "run addons=[feddecor]": "unknown addon 'feddecor'; did you mean 'feddecorr'?",
     "run board=digit": "unknown board 'digit'; did you mean 'digits'?",
     "run board=absent.yaml": "unknown board 'absent.yaml'; known: cifar10_small, ",
@@ -33,7 +38,10 @@ MISTAKES = {
     "new algorithm fedavg": "algorithm 'fedavg' already exists",
     "new algorithm FedX": "'FedX' must be lower case letters, digits and _",
     "new algorithm fedx": "run this in a checkout of FedSpan",
-    "new algorithm": "write: fedspan new algorithm|addon|dataset NAME",
+    "new algorithm": "write: fedspan new algorithm|addon|dataset|partition|model|board NAME [--package DIR]",
+    "new board digits": "board 'digits' already exists: ",
+    "test": "write: fedspan test NAME [plugins=FILE.py]",
+    "test fedprx": "unknown plugin 'fedprx'; did you mean 'fedprox'?",
     # values and types
     "run algorithm=fedprox algorithm.mu=much": "algorithm.mu must be a number, got 'much'",
     "run algorithm=fedprox algorithm.mu=-1": "algorithm.mu must not be negative, got -1.0",
@@ -318,7 +326,9 @@ def test_a_damaged_checkpoint_is_named_set_aside_and_the_cell_starts_again(fedsp
         ("\n1 / 0", "ZeroDivisionError: division by zero (PATH, line 2)"),
     ],
 )
-def test_a_broken_file_of_the_checkout_is_one_line_with_its_place(fedspan, here, monkeypatch, source, message):
+def test_a_broken_file_of_the_checkout_is_one_line_with_its_place_and_stops_nothing(
+    fedspan, here, monkeypatch, source, message
+):
     package = here / "methods_with_a_mistake"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -326,9 +336,17 @@ def test_a_broken_file_of_the_checkout_is_one_line_with_its_place(fedspan, here,
     monkeypatch.syspath_prepend(here)
     monkeypatch.setattr(registry, "PLUGIN_PACKAGES", (package.name,))
     monkeypatch.setattr(registry, "_discovered", False)
-    ran = fedspan("list")
+    monkeypatch.setattr(registry, "_broken", [])
+    expected = f"{package.name}.broken cannot be imported: {message.replace('PATH', str(package / 'broken.py'))}"
+    ran = fedspan("list", "algorithms")
+    assert (ran.status, ran.complaint) == (0, f"fedspan: {expected}")
+    assert "fedavg" in ran.out
+    ran = fedspan("run", *QUICK, "algorithm=fedavg")
+    assert (ran.status, ran.complaint) == (0, f"fedspan: {expected}")
+    ran = fedspan("run", *QUICK, "algorithm=broken")
     assert ran.status == 2
-    expected = message.replace("PATH", str(package / "broken.py"))
-    assert ran.complaint == f"fedspan: {package.name}.broken cannot be imported: {expected}"
+    assert ran.err.splitlines()[-1] == f"fedspan: unknown algorithm 'broken' ({expected})"
+    said = "".join(found for good, _, found in _checks(resolve({})) if not good)
+    assert expected in said
     for name in [name for name in sys.modules if name.startswith(package.name)]:
         del sys.modules[name]

@@ -1,24 +1,31 @@
 import ast
+import shlex
 import shutil
 import subprocess
+import sys
+import tomllib
 
 import pytest
 
-from fedspan.benchmark.cli.new import TEMPLATES, create
+from fedspan.benchmark import registry
+from fedspan.benchmark.cli.new import SKELETONS, create
 from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.spec.board import read_board
+from tests.cli.conftest import QUICK, records
 
-kinds = pytest.mark.parametrize("kind", TEMPLATES)
+plugin_kinds = pytest.mark.parametrize("kind", [kind for kind in SKELETONS if kind != "board"])
+kinds = pytest.mark.parametrize("kind", SKELETONS)
 
 
 @pytest.fixture
 def checkout(tmp_path):
-    for plugin_folder, _, test_folder, _ in TEMPLATES.values():
-        (tmp_path / plugin_folder).mkdir(parents=True, exist_ok=True)
-        (tmp_path / test_folder).mkdir(parents=True, exist_ok=True)
+    for skeleton in SKELETONS.values():
+        (tmp_path / skeleton.folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / skeleton.test_folder).mkdir(parents=True, exist_ok=True)
     return tmp_path
 
 
-@kinds
+@plugin_kinds
 def test_a_plugin_and_its_test_are_python_named_after_it(checkout, kind):
     plugin, test = create(kind, "new_idea", checkout)
     assert [node.name for node in ast.walk(ast.parse(plugin.read_text())) if isinstance(node, ast.ClassDef)] == [
@@ -27,6 +34,60 @@ def test_a_plugin_and_its_test_are_python_named_after_it(checkout, kind):
     assert f'@{kind}("new_idea")' in plugin.read_text()
     assert "from fedspan." + ".".join(plugin.relative_to(checkout).with_suffix("").parts) in test.read_text()
     ast.parse(test.read_text())
+
+
+@pytest.mark.parametrize("package", [None, "mine"])
+def test_a_board_is_one_that_can_be_run_at_every_scale(checkout, package):
+    [path] = create("board", "new_idea", checkout, package and checkout / package)
+    board = read_board(path)
+    assert path.name == "new_idea.yaml"
+    assert [len(board.expand({"scale": [name]})) for name in ("own", "small", "smoke")] == [12, 12, 4]
+
+
+@plugin_kinds
+def test_a_package_holds_all_that_is_needed_to_run_test_and_install_it(tmp_path, kind):
+    folder = tmp_path / "somewhere" / "mine"
+    plugin, test, project = create(kind, "new_idea", tmp_path, folder)
+    assert {path.parent for path in (plugin, test, project)} == {folder}
+    assert plugin.name == "fedspan_new_idea.py"
+    assert "from fedspan_new_idea import NewIdea" in test.read_text()
+    entry = tomllib.loads(project.read_text())["project"]["entry-points"]["fedspan.plugins"]
+    assert entry == {"new_idea": "fedspan_new_idea"}
+
+
+def test_what_is_written_into_a_package_passes_its_own_tests(tmp_path):
+    for kind in ("algorithm", "addon", "dataset", "partition", "model"):
+        create(kind, f"new_{kind}", tmp_path, tmp_path / kind)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", str(tmp_path)]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout
+    assert "6 passed" in ran.stdout
+
+
+@pytest.fixture
+def forgotten(monkeypatch):
+    """Forget afterwards what is imported here."""
+    registry.discover()
+    monkeypatch.setattr(registry, "_plugins", {kind: dict(known) for kind, known in registry._plugins.items()})
+    monkeypatch.setattr(registry, "_files", {})
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_the_printed_commands_run_what_was_written(fedspan, here):
+    ran = fedspan("new", "addon", "new_idea", "--package", "my folder")
+    assert ran.status == 0
+    first, second, third = ran.out.splitlines()
+    assert first.endswith(
+        "try it: fedspan run 'plugins=my folder/fedspan_new_idea.py' 'addons=[new_idea]' protocol.rounds=2"
+    )
+    assert second.endswith("fedspan test new_idea 'plugins=my folder/fedspan_new_idea.py'")
+    assert third.endswith("install it: pip install './my folder'")
+    words = shlex.split(first.split("try it: fedspan ")[1])
+    quick = [word for word in QUICK if not word.startswith("protocol.rounds")]
+    ran = fedspan(*words, *quick)
+    assert (ran.status, ran.err) == (0, "")
+    [record] = records().values()
+    assert [one["name"] for one in record["spec"]["addons"]] == ["new_idea"]
 
 
 @pytest.mark.parametrize("kind", ["algorithm", "addon"])
@@ -40,7 +101,7 @@ def test_a_method_is_at_most_fifteen_lines_of_code(checkout, kind):
     assert 5 < len(code) <= 15
 
 
-@kinds
+@plugin_kinds
 @pytest.mark.skipif(shutil.which("ruff") is None, reason="ruff is not installed")
 def test_what_is_written_is_formatted(checkout, kind):
     files = create(kind, "a_rather_long_name_for_it", checkout)
@@ -49,12 +110,13 @@ def test_what_is_written_is_formatted(checkout, kind):
 
 
 @kinds
-def test_nothing_is_overwritten(checkout, kind):
-    _, test = create(kind, "new_idea", checkout)
-    test.write_text("mine")
-    with pytest.raises(UserError, match="already exists; choose another name"):
-        create(kind, "new_idea", checkout)
-    assert test.read_text() == "mine"
+@pytest.mark.parametrize("package", [None, "mine"])
+def test_nothing_is_overwritten(checkout, kind, package):
+    *_, last = create(kind, "new_idea", checkout, package and checkout / package)
+    last.write_text("mine")
+    with pytest.raises(UserError, match="already exists"):
+        create(kind, "new_idea", checkout, package and checkout / package)
+    assert last.read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["New", "1st", "a-b", "", "a.b", "../a", "a b"])

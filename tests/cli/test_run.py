@@ -177,6 +177,10 @@ def test_a_scale_is_part_of_the_cell(fedspan, board):
 # failures -----------------------------------------------------------------------------------------
 
 
+def toys_file():
+    return sys.modules["toys"].__file__
+
+
 @pytest.mark.usefixtures("with_toys")
 def test_a_failing_cell_never_stops_the_others(fedspan):
     algorithms = "algorithm=toy_raises,toy_quits,toy_diverges,toy_picky,fedavg"
@@ -191,10 +195,19 @@ def test_a_failing_cell_never_stops_the_others(fedspan):
         "diverged": {"toy_diverges"},
         "skipped": {"toy_picky"},
     }
-    assert ran.err.splitlines() == [
-        "failed: toy_raises on digits/iid, 2 clients, seed 0 and 1 more: RuntimeError: the toy broke",
-        "failed: toy_quits on digits/iid, 2 clients, seed 0 and 1 more: SystemExit: enough",
-    ]
+    lines = ran.err.splitlines()
+    for name, error in (
+        ("toy_raises", "RuntimeError: the toy broke; expected: "),
+        ("toy_quits", "SystemExit: enough; "),
+    ):
+        [line] = [
+            line for line in lines if line.startswith(f"failed: {name} on digits/iid, 2 clients, seed 0 and 1 more: ")
+        ]
+        kept = [f"results/failures/{one['key']}.json" for one in failures() if one["spec"]["algorithm"]["name"] == name]
+        assert f"algorithm '{name}', server ({toys_file()}, line " in line
+        assert f"): {error}" in line
+        assert any(f"(kept in {path};" in line for path in kept), "a grid names the file of a failure"
+    assert len(lines) == 2
     assert "skipped: toy_picky on digits/iid, 2 clients, seed 0 and 1 more: toy_picky needs 1,000 classes" in ran.out
     assert "diverged: toy_diverges on digits/iid, 2 clients, seed 0 and 1 more: round 2" in ran.out
 
@@ -203,7 +216,8 @@ def test_a_failing_cell_never_stops_the_others(fedspan):
 def test_a_failure_is_kept_beside_the_records_with_its_reason_and_where_it_happened(fedspan):
     fedspan(*GRID, "algorithm=toy_raises")
     [failure] = failures()
-    assert failure["reason"] == "RuntimeError: the toy broke"
+    assert failure["reason"].startswith(f"algorithm 'toy_raises', server ({toys_file()}, line ")
+    assert "): RuntimeError: the toy broke; expected: Return (delta, server tree)" in failure["reason"]
     assert "toys.py" in failure["traceback"]
     assert records() == {}
 
@@ -243,9 +257,20 @@ def test_a_single_run_that_fails_says_so_in_one_line(fedspan):
     [failure] = failures()
     assert ran.status == 1
     assert ran.complaint == (
-        "fedspan: toy_raises on digits/iid, 2 clients, seed 0: failed: RuntimeError: the toy broke "
-        f"(kept in results/failures/{failure['key']}.json)"
+        f"fedspan: toy_raises on digits/iid, 2 clients, seed 0: failed: {failure['reason']} "
+        f"(kept in results/failures/{failure['key']}.json; traceback=true shows where in the code)"
     )
+
+
+@pytest.mark.usefixtures("with_toys")
+@pytest.mark.parametrize("command", [("run",), GRID])
+def test_a_traceback_is_shown_on_request(fedspan, command):
+    ran = fedspan(*command, *(QUICK if command == ("run",) else ()), "algorithm=toy_raises", "traceback=true")
+    first, second, *middle, last = ran.err.splitlines()
+    assert "algorithm 'toy_raises', server" in first
+    assert second == "Traceback (most recent call last):"
+    assert any(f'File "{toys_file()}", line ' in line for line in middle)
+    assert "the toy" in middle[-1] + last
 
 
 # plugins that do not load ---------------------------------------------------------------------------

@@ -22,7 +22,8 @@ from fedspan.benchmark.training.saving import resume, save
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.tree import digest
 from fedspan.methods.algorithms.fedavg import FedAvg
-from tests.helpers import (
+
+from ..helpers import (
     NormNet,
     PlainNet,
     counted,

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import re
 import typing
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -11,7 +12,7 @@ from PIL import Image
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.protocol import Protocol
-from fedspan.benchmark.registry import KINDS, all_plugins, broken_entry_points, plugins
+from fedspan.benchmark.registry import KINDS, all_plugins, broken, plugins
 from fedspan.benchmark.spec import compose, settings
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.spec.settings import How
@@ -245,6 +246,8 @@ HOW = {
     "checkpoint_seconds": 1.0,
     "timeout": 60.0,
     "tracking": False,
+    "traceback": True,
+    "plugins": str(Path(__file__).with_name("__init__.py")),  # an empty file
     "paths.data": "elsewhere",
     "paths.results": "elsewhere",
     "paths.pages": "elsewhere",
@@ -272,5 +275,5 @@ def test_how_reaches_the_run():
     assert isinstance(how, How)
 
 
-def test_no_entry_point_is_broken():
-    assert broken_entry_points == {}
+def test_no_source_of_plugins_is_broken():
+    assert broken() == []

@@ -9,8 +9,9 @@ from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.training.traffic import classifier_cost
 from fedspan.methods.addons import spherefed
 from fedspan.methods.algorithms.fedavg import FedAvg
-from tests.contract.test_components import cell_of, every_net, every_stack
-from tests.helpers import CLASSES, Blobs, toy, toy_cell, trained
+
+from ..helpers import CLASSES, Blobs, toy, toy_cell, trained
+from .test_components import cell_of, every_net, every_stack
 
 CLIENTS, BATCH = 4, 6
 

@@ -10,9 +10,10 @@ from fedspan.benchmark.training.executors import EXECUTORS
 from fedspan.benchmark.training.executors.graph import Graph
 from fedspan.benchmark.training.executors.patch_conv import PatchConv2d
 from fedspan.methods.algorithms.fedavg import FedAvg
-from tests.contract.tape import Tapes
-from tests.contract.test_components import cell_of, every_net, every_stack
-from tests.helpers import counted, start, toy, toy_cell, trained
+
+from ..helpers import counted, start, toy, toy_cell, trained
+from .tape import Tapes
+from .test_components import cell_of, every_net, every_stack
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,9 @@ from fedspan.benchmark.training.executors import graph
 from fedspan.benchmark.training.executors.graph import EAGER, Graph, Width
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.scaffold import Scaffold
-from tests.contract.tape import Tapes
-from tests.helpers import NormNet, start, toy, toy_cell, trained, weights
+
+from ..helpers import NormNet, start, toy, toy_cell, trained, weights
+from .tape import Tapes
 
 LONG = {"rounds": 5, "local_epochs": 3}
 

@@ -12,7 +12,8 @@ from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.task import Data, Images
 from fedspan.benchmark.training.state import Paths
-from tests.helpers import how, toy_cell
+
+from ..helpers import how, toy_cell
 
 DATASETS = plugins("dataset")
 PARTITIONS = plugins("partition")

@@ -192,12 +192,13 @@ def test_the_summary_counts_outcomes_and_tells_each_reason_once(tmp_path, capsys
     ]
     found = [make_record(cell.cell, how, outcome, None) for cell, outcome in zip(cells, outcomes, strict=False)]
     console = Console(file=io.StringIO(), width=100)
-    summarise(console, cells, found, {record["key"] for record in found[1:]}, 75.0)
+    summarise(console, cells, found, {record["key"] for record in found[1:]}, 75.0, how)
     said = console.file.getvalue()
     rows = [[part.strip() for part in line.strip("│").split("│")] for line in said.splitlines() if line.startswith("│")]
     assert rows == [["done", "1", "0"], ["skipped", "1", "1"], ["failed", "3", "3"], ["without outcome", "1", "1"]]
     out, err = capsys.readouterr()
-    assert err == f"failed: {cells[1].cell.label} and 2 more: no memory\n"
+    kept = tmp_path / "failures" / f"{cells[1].cell.key}.json"
+    assert err == f"failed: {cells[1].cell.label} and 2 more: no memory (kept in {kept})\n"
     assert out == f"skipped: {cells[4].cell.label}: no way\n"
 
 

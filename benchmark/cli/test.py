@@ -1,0 +1,65 @@
+"""`fedspan test`: the contract tests of one plugin, whichever file or distribution it comes from."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from typing import Any
+
+from fedspan.benchmark.errors import UserError, did_you_mean
+from fedspan.benchmark.places import packaged
+from fedspan.benchmark.registry import KINDS, broken, find, plugins
+from fedspan.benchmark.spec.compose import resolve
+from fedspan.benchmark.spec.overrides import settings_of
+
+OPTIONS = ("-q", "--noconftest", "--disable-warnings", "-p", "no:cacheprovider", "-c", os.devnull)
+NONE_COLLECTED = 5  # pytest's exit status
+
+
+class Selection:
+    """A plugin of pytest's that keeps the cases of one name, by the names between the dashes of a case."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
+        """Drop the cases of others."""
+        kept = [item for item in items if self.name in _parts(item)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+
+def _parts(item: Any) -> list[str]:
+    return item.callspec.id.split("-") if hasattr(item, "callspec") else []
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the contract tests of the named plugin; return 1 if one fails."""
+    names = [word for word in arguments.words if "=" not in word]
+    if len(names) != 1:
+        raise UserError("write: fedspan test NAME [plugins=FILE.py]")
+    resolve(settings_of(word for word in arguments.words if "=" in word))  # imports the files of plugins=
+    check_known(names[0])
+    if importlib.util.find_spec("pytest") is None:
+        raise UserError("fedspan test needs pytest, which is not installed; run: pip install pytest")
+    import pytest
+
+    folder = packaged("tests", "contract")
+    sys.dont_write_bytecode = True  # an installation may be read-only
+    options = [*OPTIONS, "--rootdir", str(folder), str(folder)]
+    status = int(pytest.main(options, plugins=[Selection(names[0])]))
+    if status == NONE_COLLECTED:
+        raise UserError(f"there is no contract test of '{names[0]}'")
+    return int(status != 0)
+
+
+def check_known(name: str) -> None:
+    """Raise `UserError` unless a plugin of some kind has the name."""
+    known = {other for kind in KINDS for other in plugins(kind)}
+    if name in known:
+        return
+    if any(name in one.names for one in broken()):
+        find("algorithm", name)  # which says what is wrong with its file
+    raise UserError(f"unknown plugin '{name}'{did_you_mean(name, known)}")

@@ -1,0 +1,195 @@
+"""What hooks must return, checked where they are called first, and which hook is behind an error."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+
+from fedspan.benchmark.component import Component
+from fedspan.benchmark.errors import HookError
+from fedspan.benchmark.net import Net
+from fedspan.benchmark.registration import ENGINE
+from fedspan.benchmark.registry import Plugin
+
+
+def check_returned(component: Component, hook: str, inputs: Sequence[Any], returned: Any) -> None:
+    """Raise `HookError` if a hook returned what it must not. Shapes and names are read, never values."""
+    wanted, wrong_with = RULES.get(hook, ("", lambda returned, *inputs: ""))
+    if problem := wrong_with(returned, *inputs):
+        code = getattr(type(component), hook).__code__
+        place = f"{code.co_filename}, line {code.co_firstlineno}"
+        raise HookError(f"{_called(component, hook)} ({place}) must return {wanted}: {problem}")
+
+
+def blame(error: BaseException) -> str | None:
+    """Return in one line which hook of which plugin raised `error`, where, and what it should do; None if none did."""
+    frames = _frames(error)
+    calls = [(frame, plugin) for frame, _ in frames if isinstance(plugin := frame.f_locals.get("self"), Plugin)]
+    theirs = [(frame, plugin) for frame, plugin in calls if not frame.f_globals.get("__name__", "").startswith(ENGINE)]
+    if isinstance(error, NotImplementedError) and not str(error) and calls and not theirs:
+        hook = calls[-1][0].f_code.co_name
+        return f"{_called(calls[-1][1], hook)} is missing; expected: {_about(calls[-1][1], hook)}"
+    if not theirs:
+        return None
+    frame, plugin = theirs[0]
+    hook = frame.f_code.co_name
+    line = [number for other, number in frames if other.f_code.co_filename == frame.f_code.co_filename][-1]
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    expected = f"; expected: {about}" if (about := _about(plugin, hook)) else ""
+    return f"{_called(plugin, hook)} ({frame.f_code.co_filename}, line {line}): {said}{_hint(error, plugin)}{expected}"
+
+
+def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    found, step = [], error.__traceback__
+    while step is not None:
+        found.append((step.tb_frame, step.tb_lineno))
+        step = step.tb_next
+    return found
+
+
+def _called(plugin: Plugin, hook: str) -> str:
+    return f"{plugin.kind} '{plugin.name}', {hook}"
+
+
+def _about(plugin: Plugin, hook: str) -> str:
+    """Return the first line of what the interface says of a hook."""
+    base = next(owner for owner in type(plugin).__mro__ if owner.__module__.startswith(ENGINE))
+    return (inspect.getdoc(getattr(base, hook, None)) or "").split("\n")[0].rstrip(".")
+
+
+def _hint(error: BaseException, plugin: Plugin) -> str:
+    """Say why a tree may lack a name, where that is known."""
+    if not isinstance(error, KeyError) or not isinstance(plugin, Component):
+        return ""
+    if type(plugin).broadcast is Component.broadcast:
+        return " (clients see of the server tree only what `broadcast` returns, and there is no `broadcast`)"
+    return ""
+
+
+# rules: what is wrong with a returned value, or nothing ------------------------------------------------
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "it returned None; is a return missing?"
+    if isinstance(value, Tensor):
+        return f"it returned a tensor of shape {list(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"it returned a dict of {len(value)}"
+    if isinstance(value, (tuple, list)):
+        return f"it returned a {type(value).__name__} of {len(value)}"
+    return f"it returned {value!r:.60}"
+
+
+def _scalar(returned: Any, *inputs: Any) -> str:
+    return "" if isinstance(returned, Tensor) and returned.ndim == 0 else _shown(returned)
+
+
+def _truth(returned: Any, *inputs: Any) -> str:
+    return "" if isinstance(returned, bool) else _shown(returned)
+
+
+def _net(returned: Any, *inputs: Any) -> str:
+    return "" if isinstance(returned, Net) else _shown(returned)
+
+
+def _tree(value: Any, name: str = "it") -> str:
+    if not isinstance(value, Mapping):
+        return _shown(value) if name == "it" else f"{name} is {_shown(value).removeprefix('it returned ')}"
+    wrong = next((path for path, leaf in value.items() if not isinstance(leaf, Tensor)), None)
+    return "" if wrong is None else f"{name} holds {value[wrong]!r:.60} under '{wrong}', which is no tensor"
+
+
+def _like(value: Any, model: Mapping[str, Tensor], name: str, part: bool = False) -> str:
+    """Compare names and shapes of a tree with those of a model; with `part` it may lack some."""
+    if problem := _tree(value, name):
+        return problem
+    if strange := [path for path in value if path not in model]:
+        return f"{name} has '{min(strange)}', which is not among {_listed(model)}"
+    if not part and (missing := [path for path in model if path not in value]):
+        return f"{name} lacks '{min(missing)}'"
+    wrong = [path for path, leaf in value.items() if leaf.shape != model[path].shape]
+    if not wrong:
+        return ""
+    path = min(wrong)
+    return f"{name} has the shape {list(value[path].shape)} under '{path}', not {list(model[path].shape)}"
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    some = ", ".join(sorted(names)[:3])
+    return f"{some}{', ...' if len(names) > 3 else ''}" if names else "its names, which are none"
+
+
+def _tuple_of(number: int, returned: Any) -> str:
+    return "" if isinstance(returned, tuple) and len(returned) == number else _shown(returned)
+
+
+def _init(returned: Any, *inputs: Any) -> str:
+    return _tuple_of(2, returned) or _tree(returned[0], "the server tree") or _tree(returned[1], "the client tree")
+
+
+def _phases(returned: Any, *inputs: Any) -> str:
+    if not isinstance(returned, (list, tuple)) or not returned:
+        return _shown(returned)
+    for phase in returned:
+        if _tuple_of(2, phase) or not isinstance(phase[0], int) or not callable(phase[1]):
+            return f"one phase is {phase!r:.60}"
+    return ""
+
+
+def _grads(returned: Any, grads: Mapping[str, Tensor], *inputs: Any) -> str:
+    if problem := _tree(returned):
+        return problem
+    return _like({path: leaf for path, leaf in returned.items() if path in grads}, grads, "the tree")
+
+
+def _client_end(returned: Any, delta: Mapping[str, Tensor], local: Any) -> str:
+    if problem := _tuple_of(3, returned):
+        return problem
+    moved, upload, tree = returned
+    if not isinstance(upload, Mapping):
+        return f"the upload is {_shown(upload).removeprefix('it returned ')}"
+    if wrong := [name for name, leaf in upload.items() if not isinstance(leaf, (Tensor, int, float))]:
+        return f"the upload holds {upload[wrong[0]]!r:.60} under '{wrong[0]}', which is neither a tensor nor a number"
+    return _like(moved, delta, "delta") or _like(tree, local.client, "the client tree (its names come from init)")
+
+
+def _server(returned: Any, delta: Mapping[str, Tensor], agg: Any) -> str:
+    if problem := _tuple_of(2, returned):
+        return problem
+    moved, tree = returned
+    return _like(moved, delta, "delta") or _like(tree, agg.server, "the server tree (its names come from init)")
+
+
+def _cost(returned: Any, *inputs: Any) -> str:
+    if returned is None or (not _tuple_of(2, returned) and all(isinstance(number, int) for number in returned)):
+        return ""
+    return _shown(returned)
+
+
+Rule = Callable[..., str]
+RULES: dict[str, tuple[str, Rule]] = {
+    "net": ("a Net", _net),
+    "init": ("(server tree, client tree)", _init),
+    "trainable": ("True or False", _truth),
+    "shared": ("True or False", _truth),
+    "phases": ("a list of (epochs, predicate)", _phases),
+    "loss": ("a scalar tensor", _scalar),
+    "penalty": ("a scalar tensor", _scalar),
+    "grads": ("a tree with the gradient of every weight that moves", _grads),
+    "shift": ("a tree over weights", lambda returned, step: _like(returned, step.params, "the tree", part=True)),
+    "broadcast": ("a tree", lambda returned, server: _tree(returned)),
+    "client_end": ("(delta, upload, client tree)", _client_end),
+    "server": ("(delta, server tree)", _server),
+    "stats": ("a tree", lambda returned, *inputs: _tree(returned)),
+    "calibration_cost": ("(numbers sent, FLOPs), whole numbers, or None", _cost),
+    "calibrate": ("a tree with every weight", lambda returned, params, *inputs: _like(returned, params, "the tree")),
+    "personalise": (
+        "a tree over weights",
+        lambda returned, params, *inputs: _like(returned, params, "the tree", part=True),
+    ),
+}

@@ -1,0 +1,141 @@
+"""Where plugins come from: folders of this package, installed distributions, and files that a user names."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import pkgutil
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from fedspan.benchmark.errors import UserError
+
+ENTRY_POINT_GROUP = "fedspan.plugins"
+VARIABLE = "FEDSPAN_PLUGINS"  # files or folders, separated as in PATH
+REGISTERED = re.compile(r"^@(?:\w+\.)?[a-z]+\(\s*[\"'](\w+)[\"']", re.MULTILINE)  # as @algorithm("fedprox")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A module that brings plugins: how messages call it, how to import it, and its file where that is known."""
+
+    label: str
+    load: Callable[[], object]
+    path: Path | None = None
+    name: str = ""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that its plugins have, as far as its text tells: it need not be importable."""
+        try:
+            text = self.path.read_text(encoding="utf-8") if self.path else ""
+        except (OSError, UnicodeDecodeError):
+            text = ""
+        return frozenset((*REGISTERED.findall(text), self.name or (self.path.stem if self.path else "")))
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A source that cannot be imported: the `names` that its plugins would have, and one line of `text`."""
+
+    names: frozenset[str]
+    text: str
+
+
+def broken(source: Source, error: BaseException) -> Broken:
+    """Return what is wrong with a source that raised `error`: what, in which file and line."""
+    place = "" if isinstance(error, UserError) else f" ({_place(error)})"
+    return Broken(source.names, f"{source.label}: {_one_line(error)}{place}")
+
+
+def everywhere(packages: Iterable[str]) -> Iterator[Source]:
+    """Yield the modules of `packages`, then installed entry points, then the files of `FEDSPAN_PLUGINS`."""
+    for name in packages:
+        yield from _modules(name)
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        label = f"plugin '{entry.name}' could not be loaded: {entry.value}"
+        yield Source(label, entry.load, name=entry.name)
+    for given in os.environ.get(VARIABLE, "").split(os.pathsep):
+        if given:
+            yield from _named(given)
+
+
+def _modules(package_name: str) -> Iterator[Source]:
+    package = importlib.import_module(package_name)
+    # A broken package is found by its own import; `onerror` keeps the walk from raising for it again.
+    for module in pkgutil.walk_packages(package.__path__, f"{package_name}.", onerror=lambda name: None):
+        folder = getattr(module.module_finder, "path", None)
+        path = Path(folder, f"{module.name.rpartition('.')[2]}.py") if folder and not module.ispkg else None
+        yield Source(f"{module.name} cannot be imported", partial(importlib.import_module, module.name), path)
+
+
+def _named(given: str) -> Iterator[Source]:
+    try:
+        yield from files(given)
+    except UserError as error:
+        yield Source(VARIABLE, partial(_refuse, error), Path(given))
+
+
+def _refuse(error: UserError) -> None:
+    raise error
+
+
+def files(given: str) -> list[Source]:
+    """Return the plugin file at a path, or the files in a folder; raise `UserError` if there is none."""
+    path = Path(given).expanduser().absolute()
+    paths = sorted(file for file in path.glob("*.py") if file.name[0] not in "._") if path.is_dir() else [path]
+    if not path.exists():
+        raise UserError(f"the plugin file {given} does not exist (seen from {Path.cwd()})")
+    if not paths or any(file.suffix != ".py" for file in paths):
+        raise UserError(f"{given} must be a Python file (.py), or a folder that holds some")
+    return [Source(f"{file} cannot be imported", partial(import_file, file), file) for file in paths]
+
+
+def import_file(path: Path) -> object:
+    """Import a file as a module of its own, whatever its name and wherever it lies; once in a process."""
+    path = path.resolve()
+    where = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    name = f"{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}_{where}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, path
+    assert spec.loader is not None, path
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(sys.modules[name])
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return sys.modules[name]
+
+
+def where(packages: Iterable[str], given: Iterable[str]) -> str:
+    """Return in words where plugins are looked for; `given` are the files of the setting ``plugins``."""
+    named = ", ".join([*given, *filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))])
+    return (
+        f"Plugins are looked for in {', '.join(packages)}, installed distributions, "
+        f"and files named by plugins= or {VARIABLE} ({named or 'none'})"
+    )
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error.msg if isinstance(error, SyntaxError) else error)
+    kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+    return kind + " ".join(text.split())
+
+
+def _place(error: BaseException) -> str:
+    """Return file and line of the mistake."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}, line {frame.lineno}"

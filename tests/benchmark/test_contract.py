@@ -1,0 +1,181 @@
+"""A hook that returns what it must not, or raises, is named with its component, file and line."""
+
+import inspect
+
+import pytest
+import torch
+
+from fedspan.benchmark.component import HOOKS, Component
+from fedspan.benchmark.contract import RULES, blame
+from fedspan.benchmark.errors import HookError
+from fedspan.benchmark.task import Dataset, Model
+from fedspan.benchmark.training.costs import costs
+from fedspan.benchmark.training.scoring import score_stages
+from fedspan.methods.algorithms.fedavg import FedAvg
+from tests.helpers import toy, toy_cell, trained
+
+ONE_ROUND = {"rounds": 1, "local_epochs": 1}
+
+
+def addon_with(**hooks):
+    """Return an add-on with these hooks."""
+    return toy("addon", "odd")(type("Odd", (Component,), hooks))()
+
+
+def complaint(tmp_path, protocol=None, **hooks):
+    """Return what is said of an add-on with these hooks when it trains, is scored and costed."""
+    cell = toy_cell(FedAvg(), addon_with(**hooks), protocol={**ONE_ROUND, **(protocol or {})})
+    try:
+        score_stages(trained(cell))
+        costs(cell, tmp_path)
+    except HookError as error:
+        return str(error)
+    pytest.fail("nothing is said")
+
+
+def one(value):
+    """Return a hook that returns `value` whatever it gets."""
+    return lambda self, *inputs: value
+
+
+SCALAR, TREE = torch.zeros(()), {"a": torch.zeros(1)}
+WRONG = {
+    "net": (one(None), "must return a Net: it returned None; is a return missing?"),
+    "init": (one({}), "must return (server tree, client tree): it returned a dict of 0"),
+    "init, a tree of numbers": (one(({}, {"m": 0})), "the client tree holds 0 under 'm', which is no tensor"),
+    "trainable": (one(None), "must return True or False: it returned None"),
+    "shared": (one("yes"), "must return True or False: it returned 'yes'"),
+    "phases": (one([]), "must return a list of (epochs, predicate): it returned a list of 0"),
+    "phases, without predicate": (one([(1, True)]), "one phase is (1, True)"),
+    "loss": (one(torch.zeros(3)), "must return a scalar tensor: it returned a tensor of shape [3]"),
+    "penalty": (one(0.0), "must return a scalar tensor: it returned 0.0"),
+    "grads": (one(None), "must return a tree with the gradient of every weight that moves: it returned None"),
+    "grads, too few": (lambda self, grads, step: {}, "the tree lacks 'body.1.bias'"),
+    "shift": (one(TREE), "must return a tree over weights: the tree has 'a', which is not among body.1.bias,"),
+    "broadcast": (one([]), "must return a tree: it returned a list of 0"),
+    "client_end": (one(({}, {})), "must return (delta, upload, client tree): it returned a tuple of 2"),
+    "client_end, delta": (one(({}, {}, {})), "delta lacks 'body.1.bias'"),
+    "client_end, upload": (lambda self, d, local: (d, {"n": "1"}, {}), "the upload holds '1' under 'n'"),
+    "client_end, client tree": (lambda self, d, local: (d, {}, TREE), "has 'a', which is not among its names, which"),
+    "server": (lambda self, delta, agg: delta, "must return (delta, server tree): it returned a dict of 4"),
+    "server, delta": (
+        lambda self, delta, agg: ({path: leaf[:1] for path, leaf in delta.items()}, {}),
+        "delta has the shape [1] under 'body.1.bias', not [5]",
+    ),
+    "server, server tree": (lambda self, delta, agg: (delta, TREE), "the server tree (its names come from init) has"),
+    "calibration_cost": (one(1.5), "must return (numbers sent, FLOPs), whole numbers, or None: it returned 1.5"),
+    "stats": (one(None), "must return a tree: it returned None"),
+    "calibrate": (one({}), "must return a tree with every weight: the tree lacks 'body.1.bias'"),
+    "personalise": (one(TREE), "must return a tree over weights: the tree has 'a'"),
+}
+NEEDED = {  # hooks beside which others are asked
+    "calibrate": {"stats": one(TREE)},
+    "stats": {"calibrate": lambda self, params, *inputs: dict(params)},
+    "calibration_cost": {"stats": one(TREE), "calibrate": lambda self, params, *inputs: dict(params)},
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_returned_value_is_checked(tmp_path, case):
+    hook, (function, message) = case.split(",")[0], WRONG[case]
+    said = complaint(tmp_path, **{hook: function, **NEEDED.get(hook, {})})
+    assert said.startswith(f"addon 'odd', {hook} ({__file__}, line ")
+    assert message in said
+
+
+def test_every_hook_that_returns_something_has_a_rule():
+    assert set(RULES) == {
+        hook for hook in HOOKS if inspect.signature(getattr(Component, hook)).return_annotation != "None"
+    }
+    assert {case.split(",")[0] for case in WRONG} == set(RULES)
+
+
+def test_only_what_a_hook_returns_first_is_checked():
+    class Late(FedAvg):
+        def server(self, delta, agg):
+            return (delta, {}) if agg.round == 0 else "anything"
+
+    with pytest.raises(ValueError, match="unpack"):
+        trained(toy_cell(Late(), protocol={"rounds": 2}))
+
+
+def raised(work):
+    with pytest.raises(Exception) as found:  # noqa: PT011 - any
+        work()
+    return blame(found.value)
+
+
+def line_of(function):
+    return function.__code__.co_firstlineno
+
+
+class Divides(FedAvg):
+    def server(self, delta, agg):
+        return self._helper(agg), {}
+
+    def _helper(self, agg):
+        return agg.round / 0
+
+
+def test_an_error_in_a_hook_names_the_line_that_raised_and_what_was_expected():
+    said = raised(lambda: trained(toy_cell(Divides(), protocol=ONE_ROUND)))
+    assert said == (
+        f"algorithm 'fedavg', server ({__file__}, line {line_of(Divides._helper) + 1}): ZeroDivisionError: division by "
+        "zero; expected: Return (delta, server tree); delta is the sample-weighted mean, the result is added to the "
+        "weights"
+    )
+
+
+def test_an_error_below_a_hook_names_the_line_of_the_hook():
+    class Shapes(FedAvg):
+        def penalty(self, step):
+            return (step.features @ step.features).sum()
+
+    said = raised(lambda: trained(toy_cell(Shapes(), protocol=ONE_ROUND)))
+    assert said.startswith(
+        f"algorithm 'fedavg', penalty ({__file__}, line {line_of(Shapes.penalty) + 1}): RuntimeError:"
+    )
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_a_name_that_no_tree_has_is_explained_where_nothing_is_broadcast(sends):
+    more = {"broadcast": lambda self, server: {}} if sends else {}
+    forgetful = addon_with(
+        init=lambda self, params, shared, buffers: (dict(shared), {}),
+        penalty=lambda self, step: step.server["w"].sum(),
+        **more,
+    )
+    said = raised(lambda: trained(toy_cell(FedAvg(), forgetful, protocol=ONE_ROUND)))
+    assert "KeyError: 'w'" in said
+    assert ("there is no `broadcast`" in said) == (not sends)
+
+
+def test_a_hook_that_is_missing_is_named():
+    half = addon_with(calibrate=lambda self, params, sums, rng: dict(params))
+    said = raised(lambda: score_stages(trained(toy_cell(FedAvg(), half, protocol=ONE_ROUND))))
+    assert said.startswith("addon 'odd', stats is missing; expected: Return float64 statistics")
+
+
+def test_tasks_are_named_as_methods_are(tmp_path):
+    @toy("model", "narrow")
+    class Narrow(Model):
+        def build(self, shape, classes):
+            raise KeyError("width")
+
+    @toy("dataset", "absent")
+    class Absent(Dataset):
+        pass
+
+    cell = toy_cell(model=Narrow(), protocol=ONE_ROUND)
+    line = line_of(Narrow.build) + 1
+    assert raised(lambda: trained(cell)).startswith(
+        f"model 'narrow', build ({__file__}, line {line}): KeyError: 'width'; "
+    )
+    assert raised(lambda: Absent().prepare(tmp_path)).startswith("dataset 'absent', load is missing; expected: Return ")
+
+
+def test_an_error_of_the_engine_blames_nobody():
+    def fail():
+        raise RuntimeError("ours")
+
+    assert raised(fail) is None

@@ -1,0 +1,126 @@
+"""What a class must be to become a plugin: nothing in it is silently ignored."""
+
+import functools
+from typing import ClassVar
+
+import pytest
+
+from fedspan.benchmark import registration, registry
+from fedspan.benchmark.component import Component, algorithm
+from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.records import sources
+from fedspan.benchmark.registry import all_plugins, broken, decorator, plugins
+from fedspan.benchmark.task import Dataset, Model
+
+
+@pytest.fixture(autouse=True)
+def registry_is_restored(monkeypatch):
+    plugins("algorithm")  # discover first
+    monkeypatch.setattr(registry, "_plugins", {kind: dict(known) for kind, known in registry._plugins.items()})
+
+
+def make(base=Component, kind="algorithm", /, annotations=None, **body):
+    made = {"__doc__": "Nobody 2020.", "__module__": __name__, "__annotations__": annotations or {}, **body}
+    return decorator(kind)("fresh")(type("Fresh", (base,), made))
+
+
+def returning(*names):
+    """Return a function of these arguments."""
+    return eval(f"lambda {', '.join(names)}: None")
+
+
+def test_every_plugin_at_hand_passes():
+    assert broken() == []
+    assert len(list(all_plugins())) > 40
+
+
+REFUSED = {
+    "a misspelt hook": ({"servr": returning("self", "delta", "agg")}, "'servr' is no hook .* did you mean 'server'"),
+    "a method that nothing calls": ({"anything": returning("self")}, "'anything' is no hook of Component, and no"),
+    "a method that calls itself alone": ({"again": lambda self: self.again()}, "'again' is no hook"),
+    "a misspelt property": ({"idel": property(lambda self: frozenset())}, "'idel' is no hook .* did you mean 'idle'"),
+    "a property as a hook": ({"idle": lambda self: frozenset()}, "'idle' is a property: write @property above it"),
+    "a hook as a property": ({"server": property(lambda self: 1)}, "'server' is a hook, no property"),
+    "a hook of other arguments": (
+        {"server": returning("self", "delta")},
+        r"the hook server\(delta, agg\) is called with these arguments, but takes \(delta\)",
+    ),
+    "a hook that is a number": ({"penalty": 0.0}, "'penalty' is a hook, and cannot be 0.0"),
+    "a field without annotation": ({"k": 3}, r"'k' has no annotation, so it is no setting; write k: int = 3, or _k "),
+    "a misspelt class attribute": ({"nuetral": {}}, "'nuetral' has no annotation.* did you mean 'neutral'"),
+}
+
+
+@pytest.mark.parametrize(("body", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_nothing_would_look_at_is_refused(body, message):
+    with pytest.raises(UserError, match=rf"^algorithm 'fresh' \(.*\): {message}"):
+        make(**body)
+    assert "fresh" not in plugins("algorithm")
+
+
+def test_a_field_without_a_default_is_refused():
+    with pytest.raises(UserError, match=r"Fresh\.mu needs a default value"):
+        make(annotations={"mu": float})
+
+
+def test_a_default_that_dataclasses_would_not_see_is_refused():
+    @algorithm("grown")
+    class Grown(Component):
+        """Nobody 2020."""
+
+        mu: float = 0.5
+
+    with pytest.raises(UserError, match="'mu' has no annotation, so its default would stay as it was"):
+        make(Grown, mu=0.1)
+    with pytest.raises(UserError, match="'limit' has no annotation"):
+        make(Dataset, "dataset", limit=5)
+
+
+ALLOWED = {
+    "private names": {"_k": 3, "_helper": returning("self")},
+    "a constant": {"annotations": {"k": ClassVar[int]}, "k": 3},
+    "known attributes": {"neutral": {}, "excludes": (), "coefficient": "", "version": 2, "pools": False},
+    "what pages show": dict.fromkeys(registration.FOR_READERS, ""),
+    "a helper of a hook": {"part": returning("self"), "server": lambda self, delta, agg: self.part()},
+    "a helper inside a function inside a hook": {
+        "part": returning("self"),
+        "server": lambda self, delta, agg: [lambda: self.part()],
+    },
+    "a helper of a property": {"part": returning("self"), "idle": property(lambda self: self.part())},
+    "a helper as a property": {
+        "part": functools.cached_property(lambda self: 1),
+        "server": lambda self, delta, agg: self.part,
+    },
+    "an attribute as a property": {"excludes": property(lambda self: ())},
+    "a hook with more arguments that have defaults": {"server": lambda self, delta, agg, more=0: (delta, {})},
+}
+
+
+@pytest.mark.parametrize("body", ALLOWED.values(), ids=ALLOWED.keys())
+def test_what_a_class_may_have_besides_hooks_and_settings(body):
+    assert make(**body) is plugins("algorithm")["fresh"]
+
+
+def test_what_an_undecorated_base_has_is_checked_too():
+    base = type("Base", (Component,), {"__module__": __name__, "servr": returning("self", "delta", "agg")})
+    with pytest.raises(UserError, match="'servr' is no hook"):
+        make(base)
+
+
+def test_each_kind_is_held_to_its_own_hooks():
+    with pytest.raises(UserError, match=r"'bild' is no hook of Model.* did you mean 'build'"):
+        make(Model, "model", bild=returning("self", "shape", "classes"))
+
+
+def test_the_place_is_the_line_of_the_member(tmp_path):
+    path = tmp_path / "typo.py"
+    path.write_text(
+        "from fedspan.benchmark.component import Component, algorithm\n\n\n"
+        '@algorithm("typo")\nclass Typo(Component):\n    """Nobody 2020."""\n\n    def servr(self):\n        return 1\n'
+    )
+    with pytest.raises(UserError, match=rf"\({path}, line 8\): 'servr' is no hook"):
+        registry.load_files([str(path)])
+
+
+def test_attributes_for_readers_change_no_digest():
+    assert set(registration.FOR_READERS) <= sources.REMARKS

@@ -1,0 +1,87 @@
+"""Plugins from files that the user names: in every process, in every command that composes a cell."""
+
+import os
+
+import pytest
+
+from fedspan.benchmark import registry
+from tests.cli.conftest import QUICK, finish, records
+
+GRID = ("run", "-m", *QUICK, "algorithm=fedavg,mine")
+
+MINE = '''
+from fedspan.benchmark.component import Component, algorithm
+from fedspan.benchmark.tree import scale
+
+
+@algorithm("mine")
+class Mine(Component):
+    """Me 2026."""
+
+    k: float = 0.5
+    neutral = {"k": 1.0}
+
+    def server(self, delta, agg):
+        return scale(delta, self.k), {}
+'''
+
+
+@pytest.fixture
+def mine(here, monkeypatch):
+    """A file with a method in the working folder; what is imported here is forgotten."""
+    registry.discover()
+    monkeypatch.setattr(registry, "_plugins", {kind: dict(known) for kind, known in registry._plugins.items()})
+    monkeypatch.setattr(registry, "_files", {})
+    path = here / "my.py"
+    path.write_text(MINE)
+    return path
+
+
+@pytest.mark.usefixtures("mine")
+def test_commands_know_the_plugins_of_a_file(fedspan):
+    assert fedspan("run", *QUICK, "algorithm=mine", "algorithm.k=1.0", "plugins=my.py").status == 0
+    assert {one["spec"]["algorithm"]["name"] for one in records().values()} == {"mine"}
+    assert "Me 2026." in fedspan("list", "algorithms", "plugins=[my.py]").out
+    assert fedspan("plan", *QUICK, "algorithm=mine", "algorithm.k=1.0", "plugins=my.py").out.startswith(
+        "1 cells: 1 done"
+    )
+
+
+@pytest.mark.usefixtures("mine")
+def test_plugins_are_how_and_change_no_key(fedspan):
+    fedspan("run", *QUICK, "plugins=my.py")
+    before = records()
+    assert "already has a record" in fedspan("run", *QUICK).out
+    assert records() == before
+
+
+@pytest.mark.parametrize("given", ["setting", "environment"])
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local", "ray"])
+@pytest.mark.usefixtures("mine")
+def test_every_worker_process_knows_them(start, monkeypatch, launcher, given):
+    if launcher != "joblib":
+        pytest.importorskip({"ray": "ray", "submitit_local": "submitit"}[launcher])
+    words = ["plugins=my.py"] if given == "setting" else []
+    if given == "environment":
+        monkeypatch.setenv("FEDSPAN_PLUGINS", os.path.abspath("my.py"))
+    ran = finish(start(*GRID, f"launcher={launcher}", "workers=2", *words))
+    assert ran.status == 0, ran.err
+    assert {one["spec"]["algorithm"]["name"] for one in records().values()} == {"fedavg", "mine"}
+
+
+@pytest.mark.usefixtures("mine")
+def test_the_contract_tests_run_on_a_file(start):
+    ran = finish(start("test", "mine", "plugins=my.py"))
+    assert ran.status == 0, ran.out
+    assert "passed" in ran.out
+
+
+def test_a_broken_promise_fails_the_contract_tests(start, mine):
+    mine.write_text(MINE.replace("return scale", "delta['head.bias'].add_(1)\n        return scale"))
+    ran = finish(start("test", "mine", "plugins=my.py"))
+    assert ran.status == 1
+    assert "mine.server changed an input in place" in ran.out
+
+
+def test_an_unknown_name_has_no_contract_tests(start):
+    assert "unknown plugin 'mine'" in finish(start("test", "mine")).complaint
