@@ -88,18 +88,25 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if hint is Path and isinstance(value, (str, Path)):
         return Path(_text(str(value), where)).expanduser()
     if hint is str and isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        if isinstance(value, float):
+            _require_normal(value, where)
         return _text(str(value), where)
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
     raise UserError(f"{where} must be {names.get(hint, hint)}, got {value!r}")
 
 
 def _number(value: float, where: str) -> float:
-    """Return a number that reads back as it is in any mode of the processor: some take the smallest for 0."""
+    """Return a finite number that reads back as it is."""
     if not is_number(value):
         raise UserError(f"{where} must be a finite number, got {value!r}")
+    _require_normal(value, where)
+    return float(value) or 0.0  # zero has no sign
+
+
+def _require_normal(value: float, where: str) -> None:
+    """Refuse subnormal numbers: a processor that flushes them to 0 also writes them as 0."""
     small = 0 < abs(value) < sys.float_info.min
     require(not small, where, f"must be 0 or at least {sys.float_info.min:g} in size", value)
-    return float(value) or 0.0  # zero has no sign
 
 
 def _text(value: str, where: str) -> str:

@@ -70,6 +70,16 @@ def fitting(cls, name):
     return found
 
 
+@contextlib.contextmanager
+def flushing():
+    """Take subnormal numbers for 0, as every process does that has run a cell; afterwards values are as drawn."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
 def read_back(setting, chosen, value):
     """Assert the law for one setting; return whether it was accepted."""
     overrides = {**chosen, setting: value}
@@ -83,18 +93,17 @@ def read_back(setting, chosen, value):
         assert len(refused.splitlines()) == 1
         return False
     cell = planned.cell
-    torch.set_flush_denormal(True)  # as every process does that has run a cell
-    how = How(command=command_of(words_of(planned.overrides)))
-    record = make_record(cell, how, Outcome("skipped", "for this test"), None)
-    stored = json.dumps({**record, "digest": digest_of(record)}, indent=1)
-    assert len(stored) <= LIMIT_BYTES
-    found = parse(stored.encode(), None, sealed=True)
-    assert (found["key"], found["spec"]) == (cell.key, cell.what)
-    again = settings_of(words_of(planned.overrides))
-    assert [one.cell.key for one in plan([again])] == [cell.key]
-    with contextlib.suppress(DataElsewhere):
-        assert rebuild(found["spec"]).cell.key == cell.key
-    torch.set_flush_denormal(False)
+    with flushing():
+        how = How(command=command_of(words_of(planned.overrides)))
+        record = make_record(cell, how, Outcome("skipped", "for this test"), None)
+        stored = json.dumps({**record, "digest": digest_of(record)}, indent=1)
+        assert len(stored) <= LIMIT_BYTES
+        found = parse(stored.encode(), None, sealed=True)
+        assert (found["key"], found["spec"]) == (cell.key, cell.what)
+        again = settings_of(words_of(planned.overrides))
+        assert [one.cell.key for one in plan([again])] == [cell.key]
+        with contextlib.suppress(DataElsewhere):
+            assert rebuild(found["spec"]).cell.key == cell.key
     return True
 
 
@@ -141,6 +150,11 @@ def test_the_edge_itself(setting, value, refused):
     chosen = {"dataset": "tiny_imagenet"} if setting.startswith("dataset") else {}
     chosen |= {"diagnostics.spectra": True} if setting.startswith("diagnostics") else {}
     assert read_back(setting, chosen, value) == (not refused)
+
+
+def test_a_number_that_some_processes_take_for_0_is_no_text_either():
+    with pytest.raises(UserError, match=r"dataset\.content must be 0 or at least 2\.22507e-308 in size"):
+        plan([{"dataset": "cifar100", "dataset.content": 5e-324}])
 
 
 def test_zero_has_no_sign():

@@ -223,7 +223,7 @@ def test_the_process_beside_a_grid_ends_with_its_input_and_says_what_it_did(resu
     monkeypatch.setattr(logging.getLogger("fedspan"), "handlers", [])
     tracking.main()
     out = capsys.readouterr().out
-    assert f"{damaged} is damaged" in out
+    assert f"{damaged} is passed over: " in out
     assert out.splitlines()[-1].startswith("1 runs mirrored to MLflow")
 
 
