@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import fedspan.benchmark as engine
+from fedspan.benchmark.registration import FOR_READERS
 from fedspan.benchmark.spec.cell import Cell
 
 # Rooms and modules of the engine that no number depends on: what plans, starts, keeps, sends and shows cells.
@@ -32,7 +33,7 @@ NUMBERLESS = frozenset(
 FORM = "syntax:"  # of today's digests; those without it covered comments too
 SILENT = ("ctx", "kind", "type_comment")  # fields of syntax that say what other fields do
 # Class attributes on which no result depends: what pages show, and what makes costs quick to compute.
-REMARKS = frozenset(("title", "summary", "papers", "skew_field", "same_shapes"))
+REMARKS = frozenset((*FOR_READERS, "skew_field", "same_shapes"))
 REMARK_MODULES = frozenset(("typing", "fedspan.benchmark.search"))  # they bring what annotations are written with
 
 
