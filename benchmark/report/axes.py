@@ -36,38 +36,25 @@ def text(value: Any) -> str:
 
 
 def title(axis: str) -> str:
-    """Return the heading of an axis: capitalise words; leave dotted settings verbatim."""
-    return {"addons": "Add-ons"}.get(axis, axis if "." in axis else axis[:1].upper() + axis[1:])
+    """Return the heading of an axis: ``Learning rate`` for ``protocol.lr``."""
+    said = names.of_setting(axis)
+    return said[:1].upper() + said[1:]
 
 
 def named(axis: str, label: str) -> str:
-    """Return a label that is clear without its axis beside it: ``clients=10``, but ``iid``."""
+    """Return a label that is clear without its axis beside it, as boards write it: ``clients=10``, but ``iid``."""
     if axis not in PLUGIN_AXES:
         return f"{axis}={label}"
-    return f"no {title(axis).lower()}" if label == NONE else label
-
-
-def words(axis: str) -> str:
-    """Return the name of an axis in words: ``learning rate`` for ``protocol.lr``."""
-    last = axis.split(".")[-1]
-    return {"lr": "learning rate", "addons": "add-ons", "rho": "momentum"}.get(last, last.replace("_", " "))
+    return f"no {names.of_setting(axis)}" if label == NONE else label
 
 
 def spoken(axis: str, label: str) -> str:
     """Return a label as people say it, clear without its axis beside it: ``FedAvg + FedDecorr (released form)``."""
     if label == NONE:
-        return f"no {words(axis)}"
-    if axis == "method":
-        return names.of_method_label(label)
-    if axis == "addons":
-        return " + ".join(names.of_label("addon", part) for part in label.split(" + "))
-    if axis == "partition":
-        return names.of_partition_label(label)
-    if axis in KINDS:
-        return names.of_label(axis, label)
+        return f"no {names.of_setting(axis)}"
     if axis in PLUGIN_AXES or axis == TUNING:
-        return label
-    return f"{label} clients" if axis == "clients" else f"{words(axis)} {label}"
+        return names.of_axis_label(axis, label)
+    return f"{label} clients" if axis == "clients" else f"{names.of_setting(axis)} {label}"
 
 
 class Axes:

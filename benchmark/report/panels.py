@@ -336,7 +336,8 @@ def _draw_metric(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -
                 lines.append(replace(line, x=np.array([places[int(x)] for x in line.x])) if places else line)
         panels.append(Panel("" if bars else _words(figure.columns, place, ""), tuple(lines)))
     if not bars:
-        kind = replace(kind, x=swept(figure.x, inner).capitalize())
+        said = swept(figure.x, inner)
+        kind = replace(kind, x=said[:1].upper() + said[1:])
     elif figure.relative:
         panels = [replace(panel, lines=_relative(panel.lines)) for panel in panels]
         ratio = f"{metric.heading}, over that of {labels[0]}"

@@ -20,7 +20,7 @@ from fedspan.benchmark.report.pages import render, slug
 from fedspan.benchmark.report.recipes import Sourced
 from fedspan.benchmark.report.summary import family_of, method_name, task_of
 from fedspan.benchmark.report.table import Tabulated
-from fedspan.benchmark.report.tuning import Outcome, sensitivities, tuning_facts
+from fedspan.benchmark.report.tuning import Outcome, cost_of_trials, sensitivities, tuning_facts
 from fedspan.benchmark.report.units import cost_columns, write_bytes, write_flops, write_seconds
 from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.plan import Planned
@@ -56,6 +56,7 @@ def board_page(
     """
     counts = {status: int((frame["status"] == status).sum()) for status in STATUSES}
     unfinished = frame[frame["status"] != "done"]
+    tune = tuning_facts(tuned)
     unfinished = unfinished.assign(order=unfinished["status"].map(STATUSES.index)).sort_values("order", kind="stable")
     return render(
         "board.html.j2",
@@ -79,7 +80,8 @@ def board_page(
         provenance=provenance(frame.itertuples(index=False)),
         recipe=recipe,
         tuned=tuned,
-        tune=tuning_facts(tuned),
+        tune=tune,
+        cost_of_trials=cost_of_trials(tune),
         sensitivities=[(one, found) for one in tuned if (found := sensitivities(one))],
     )
 

@@ -23,7 +23,7 @@ from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.records.atomic import content_of, read_json
 from fedspan.benchmark.records.model import STAGES
 from fedspan.benchmark.registry import plugins
-from fedspan.benchmark.report import statistics
+from fedspan.benchmark.report import preview, statistics
 from fedspan.benchmark.report.axes import text
 from fedspan.benchmark.report.figures import embed
 from fedspan.benchmark.report.overall import (
@@ -86,6 +86,8 @@ def write(out: Path, summaries: Sequence[Summary], without: Sequence[tuple[str, 
     results = merged(summaries)
     site = _Site(results)
     files = {out / "index.html": site.overview(summaries, without), out / "compare.html": site.compare()}
+    if site.view:
+        files[out / preview.FILE] = preview.preview(site.view)
     for family in site.families:
         files[out / "methods" / f"{slug(family)}.html"] = site.method(family)
     for name in site.datasets:
@@ -209,12 +211,13 @@ class _Site:
         self.families = sorted(set(self.family.values()))
         self.datasets = sorted({bare(task.dataset) for task in self.tasks})
         self.scales = [scale for scale in SCALES if any(task.scale == scale for task in self.tasks)]
+        self.view = self.rankings.view(self._at(self.scales[0])) if self.scales else None
         self.by_task: dict[Task, list[Result]] = {}
         for result in results:
             self.by_task.setdefault(result.task, []).append(result)
 
     def overview(self, summaries: Sequence[Summary], without: Sequence[tuple[str, str]]) -> bytes:
-        view = self.rankings.view(self._at(self.scales[0])) if self.scales else None
+        view = self.view
         counted = {name: sum(result.family == name for result in self.results) for name in self.families}
         return render(
             "overview.html.j2",

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from fedspan.benchmark.report.axes import words
+from fedspan.benchmark import names
 
 
 def along(labels: list[str], numbers: bool) -> tuple[list[str], tuple[str, ...], tuple[float, ...]]:
@@ -22,7 +22,8 @@ def along(labels: list[str], numbers: bool) -> tuple[list[str], tuple[str, ...],
 def swept(axis: str, labels: Sequence[str]) -> str:
     """Return what a figure sweeps over in words: an axis, or the one setting by which its plugins differ."""
     fields = {found[1] if (found := re.fullmatch(r"\w+\((\w+)=[^,]*\)", label)) else "" for label in labels}
-    return words(fields.pop() or axis) if len(fields) == 1 else words(axis)
+    [field] = fields if len(fields) == 1 else [""]
+    return names.of_setting(field or axis)
 
 
 def _numbers(labels: Sequence[str]) -> tuple[float, ...]:

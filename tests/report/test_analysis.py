@@ -228,7 +228,7 @@ def test_a_table_says_who_leads_or_that_nobody_does(made):
     gap = analysis.standings[0].difference
     assert of_table(analysis) == (
         f"FedProx + FedDecorr (paper form) leads: {signed(gap.mean)} points against FedAvg "
-        f"(95 % CI {signed(gap.low)} to {signed(gap.high)})."
+        f"(95% CI {signed(gap.low)} to {signed(gap.high)})."
     )
     equal = analyse(made(cells, [record(p, 50.0 + (p.cell.seed * 7 + i) % 3) for i, p in enumerate(cells)])[0])
     assert of_table(equal).startswith("No clear winner: 6 rows share the first place. ")
@@ -294,8 +294,8 @@ def test_only_an_interval_is_marked_as_one_that_holds(made):
     assert [s.sure for s in analysis.standings] == [0, -1, -1]
     page = board_page(example, frame, [table], [], {1: Extras(analysis, None, ())}, [], "../").decode()
     assert re.search(r"leads: .*\. Ranked by accuracy after the last round, before any calibration\.</p>", page)
-    assert "95 % interval" in page
-    assert "95%" not in page, "one way to write it"
+    assert "95% interval" in page
+    assert "95 %" not in page, "one way to write it"
     standing = page[page.index('class="standing"') :]
     behind, diverged = (re.search(f">{name}</th>.*", standing)[0] for name in ("FedProx", "FedAvgM"))
     assert "✓" in behind

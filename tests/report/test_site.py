@@ -1,11 +1,13 @@
 """The pages over all boards: what they rank, that a summary survives its file, and that all text is inert."""
 
+import io
 import json
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.report import site
@@ -71,12 +73,25 @@ def test_runs_that_diverged_put_a_method_behind_all_that_have_none(tmp_path, los
     last = ranking(built.results)[-1]
     assert (last.method, last.place.text, last.place.worse, last.place.ahead, last.runs) == ("fednova", "3", 2, 0, 3)
     assert [entry.rank for entry in built.entries] == [2, 1, 3]
-    files = {path.name: content.decode() for path, content in site.write(tmp_path / "site", [built]).items()}
+    written = site.write(tmp_path / "site", [built])
+    files = {path.name: content.decode() for path, content in written.items() if path.suffix == ".html"}
     assert f"{lost} diverged" in files["fednova.html"]
     assert "3 of 3" in files["fednova.html"]
     assert "fednova" not in files["digits.html"].partition("Tasks on it")[2]
     assert f"{{a}} is ahead: {lost} run{'s' * (lost > 1)} diverged on the tasks that both have" in files["compare.html"]
     assert "NaN" not in "".join(files.values())
+
+
+def test_a_shared_address_shows_the_headline_and_a_picture_that_lies_beside_the_page(summary, tmp_path):
+    files = site.write(tmp_path, [summary])
+    for name in ("index.html", "methods/fedavg.html"):
+        said = dict(re.findall(r'<meta property="og:(\w+)" content="([^"]*)">', files[tmp_path / name].decode()))
+        assert (tmp_path / name).parent.joinpath(said["image"]).resolve() == tmp_path / "preview.png"
+    overview = files[tmp_path / "index.html"].decode()
+    [headline] = re.findall(r'<h1 id="headline"[^>]*>([^<]+)</h1>', overview)
+    assert f'<meta property="og:description" content="{headline}">' in overview
+    picture = Image.open(io.BytesIO(files[tmp_path / "preview.png"]))
+    assert picture.size == (1200, 630)
 
 
 def test_of_two_methods_that_diverged_none_is_ahead(summary):
@@ -163,12 +178,12 @@ def test_the_page_ranks_each_choice_of_tasks(summary, tmp_path):
 @pytest.mark.parametrize(
     ("gap", "said"),
     [
-        ((1.25, 0.37, 2.14), "A is better by 1.25 points (95 % CI 0.37 to 2.14; 2 tasks, 6 paired runs)."),
-        ((-1.25, -2.14, -0.37), "B is better by 1.25 points (95 % CI 0.37 to 2.14; 2 tasks, 6 paired runs)."),
+        ((1.25, 0.37, 2.14), "A is better by 1.25 points (95% CI 0.37 to 2.14; 2 tasks, 6 paired runs)."),
+        ((-1.25, -2.14, -0.37), "B is better by 1.25 points (95% CI 0.37 to 2.14; 2 tasks, 6 paired runs)."),
         (
             (-1.66, -3.81, 0.44),
             "No clear winner: B is ahead by 1.66 points on average, "
-            "but the 95 % interval (−0.44 to +3.81) includes zero.",
+            "but the 95% interval (−0.44 to +3.81) includes zero.",
         ),
         ((0, 0, 0), "No clear winner: both have the same mean (2 tasks, 6 paired runs)."),
     ],
@@ -201,6 +216,8 @@ def test_names_are_inert_on_every_page(summary, tmp_path):
     )
     nasty = replace(summary, title=NASTY, description=NASTY, results=results + summary.results[1:])
     files = site.write(tmp_path, [nasty], [(NASTY, NASTY)])
+    picture = files.pop(tmp_path / "preview.png")
+    assert picture.startswith(b"\x89PNG")
     assert len(files) == 8  # overview, comparison, five methods, one dataset
     for path, content in files.items():
         text = content.decode()

@@ -107,7 +107,7 @@ function rankingTable(view, results) {
   ]);
   const [cells] = head.rows;
   cells.cells[0].textContent = "Place";
-  cells.cells[2].firstChild.append("Gain over ", element("span", {}, view.reference?.name ?? "the reference"), ", 95 % CI");
+  cells.cells[2].firstChild.append("Gain over ", element("span", {}, view.reference?.name ?? "the reference"), ", 95% CI");
   cells.lastChild.textContent = "Repeated";
   const rows = view.rows.map((row) => {
     const mine = by.get(row.method);
