@@ -15,6 +15,7 @@ from fedspan.benchmark import names
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.registry import KINDS
+from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.spec.plan import Planned
 
 NONE = "none"  # no add-ons, or a setting that a cell does not have
@@ -54,7 +55,12 @@ def spoken(axis: str, label: str) -> str:
         return f"no {names.of_setting(axis)}"
     if axis in PLUGIN_AXES or axis == TUNING:
         return names.of_axis_label(axis, label)
-    return f"{label} clients" if axis == "clients" else f"{names.of_setting(axis)} {label}"
+    said = names.of_setting(axis)
+    return (
+        counted_as(int(label), said.removesuffix("s"))
+        if said.endswith("s") and label.isdecimal()
+        else f"{said} {label}"
+    )
 
 
 class Axes:
