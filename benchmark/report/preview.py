@@ -19,6 +19,7 @@ FILE = "preview.png"
 WIDTH, HEIGHT, DPI = 1200, 630, 100  # pixels, as those ask who show such pictures
 MOST = 9  # methods
 LETTERS = 62  # of a line of the headline
+LETTER = 0.0083  # of a name, as a share of the width
 
 
 def preview(view: View) -> bytes:
@@ -32,7 +33,8 @@ def preview(view: View) -> bytes:
         canvas.text(0.03, 0.87, "\n".join(said), fontsize=22, weight="bold", va="top", linespacing=1.25)
         top = 0.87 - 0.075 * len(said)
         canvas.text(0.03, top, view.about, fontsize=12, color=QUIET, va="top")
-        plot = canvas.add_axes((0.4, 0.13, 0.56, top - 0.22))
+        left = 0.03 + LETTER * max(len(line.name) + len(line.place) + 3 for line in lines)
+        plot = canvas.add_axes((left, 0.13, 0.97 - left, top - 0.22))
         draw_gains(plot, lines)
         plot.set_xlabel(f"Gain over {of_method_label(view.reference)} in points, 95% CI")
         return save(canvas, "png", {}, dpi=DPI, transparent=False, facecolor="white")

@@ -47,6 +47,7 @@ PICTURE_BYTES = 2**24
 PARTITIONS = "partitions"  # the folder of their pictures
 MOST_PICTURES = 12  # on the page of a dataset
 MOST_LINES = 300  # on the page of a method; the overview shows all
+COST_UNITS = (1.0, 1e9, 1e3)  # that pages carry RELATIVE_COSTS in; they show ratios alone
 FILTERS = [
     ("dataset", "Dataset"),
     ("partition", "Partition"),
@@ -334,7 +335,7 @@ class _Site:
 
     def _packed(self, method: int, task: int, result: Result) -> list[Any]:
         """Return a result as a list; what is zero at its end is left out."""
-        costs = [cost if math.isfinite(cost := cost_of(result, column)) else None for column in RELATIVE_COSTS]
+        costs = [cost_of(result, column) / unit for column, unit in zip(RELATIVE_COSTS, COST_UNITS, strict=True)]
         packed: list[Any] = [
             method,
             task,
@@ -342,7 +343,7 @@ class _Site:
             None if result.std is None else carried(result.std),
             len(result.seeds),
             result.asked,
-            *(None if cost is None else float(f"{cost:.6g}") for cost in costs),
+            *(_brief(cost) for cost in costs),
             STAGES.index(result.stage) if result.stage else -1,
             result.point,
             result.diverged,
@@ -366,6 +367,14 @@ class _Site:
                     assumed = gap.assumes if isinstance(gap, Difference) else ""
                     mine[f"{i}-{j}"] = [verdict(gap), assumes.index(assumed)]
         return pairs, assumes
+
+
+def _brief(cost: float) -> float | None:
+    """Return a cost as pages carry it, with six digits; None if it is unknown."""
+    if not math.isfinite(cost):
+        return None
+    value = float(f"{cost:.6g}")
+    return int(value) if value.is_integer() else value
 
 
 def bare(label: str) -> str:

@@ -294,6 +294,8 @@ def test_only_an_interval_is_marked_as_one_that_holds(made):
     assert [s.sure for s in analysis.standings] == [0, -1, -1]
     page = board_page(example, frame, [table], [], {1: Extras(analysis, None, ())}, [], "../").decode()
     assert re.search(r"leads: .*\. Ranked by accuracy after the last round, before any calibration\.</p>", page)
+    first = page[: page.index("<main")]
+    assert re.search(r'<p class="verdict">.* leads: .*<a href="#table-1">', first), "also over the page"
     assert "95% interval" in page
     assert "95 %" not in page, "one way to write it"
     standing = page[page.index('class="standing"') :]

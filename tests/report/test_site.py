@@ -149,6 +149,13 @@ def test_what_some_board_has_as_a_method_of_its_own_is_no_ablation(summary):
         assert site.merged([replace(summary, results=order)]) == [first]
 
 
+def place_of(row):
+    """Return place and range of a packed row, as the script writes them."""
+    _, place, first, last, *_ = row
+    shown = f"{-place}=" if isinstance(place, int) and place < 0 else str(place)
+    return shown, "" if not last else str(first) if first == last else f"{first}–{last}"
+
+
 def test_the_page_ranks_each_choice_of_tasks(summary, tmp_path):
     page = site.write(tmp_path, [summary])[tmp_path / "index.html"].decode()
     data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
@@ -157,11 +164,14 @@ def test_the_page_ranks_each_choice_of_tasks(summary, tmp_path):
     for bits, (headline, _, about, reference, rows) in data["views"][0].items():
         chosen = frozenset(task for i, task in enumerate(tasks) if int(bits, 16) >> i & 1)
         expected = Comparisons(summary.results).ranking(chosen)
-        assert [(data["methods"][row[0]][0], row[1]) for row in rows] == [
-            (row.method, row.place.text if row.place.tested else "—") for row in expected
+        assert [(data["methods"][row[0]][0], *place_of(row)) for row in rows] == [
+            (row.method, row.place.text, row.place.range if row.place.range != row.place.text else "")
+            if row.place.tested
+            else (row.method, "—", "")
+            for row in expected
         ]
         assert data["methods"][reference][0] == "fedavg"
-        gains = {data["methods"][row[0]][0]: row[3:] for row in rows}
+        gains = {data["methods"][row[0]][0]: row[4:] for row in rows}
         assert gains["fedavg"] == []
         for row in expected:
             if isinstance(row.gain, Withheld):
