@@ -74,6 +74,19 @@ def test_a_branch_is_reviewed_without_being_checked_out(ran, fedspan):
     assert not list(Path("results/records").glob("*.json"))
 
 
+def test_a_review_is_of_the_board_and_the_scale_that_the_description_names(repository, fedspan):
+    board = Path("leaderboards/boards/tiny.yaml")
+    board.write_text(board.read_text() + "scales: {smoke: {model.width: 3}}\n")
+    git("commit", "--quiet", "--all", "--message", "A scale")
+    git("branch", "submit/tiny")  # taken
+    fedspan("run", "-m", "board=tiny", "scale=smoke", "workers=1", "launcher=basic", "tracking=false")
+    assert fedspan("submit", "board=tiny", "scale=smoke", "sample=0").status == 0
+    message = git("log", "-1", "--format=%B", "submit/tiny-2")
+    assert message.rstrip().endswith("Review: fedspan review submit/tiny-2 board=tiny scale=smoke")
+    told = fedspan("review", "submit/tiny-2", "sample=0")
+    assert "FedAvg: new, place" in told.out, "at full size nothing would be new"
+
+
 def test_what_is_published_is_submitted_only_once(ran, fedspan):
     fedspan("submit", "board=tiny", "sample=0")
     git("merge", "--quiet", "submit/tiny")

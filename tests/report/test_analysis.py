@@ -7,7 +7,7 @@ import pytest
 
 from fedspan.benchmark.report.analysis import analyse, pareto, reach_targets
 from fedspan.benchmark.report.axes import Axes
-from fedspan.benchmark.report.diagrams import average_ranks, joined, score_against_cost
+from fedspan.benchmark.report.diagrams import average_ranks, joined, row_spoken, score_against_cost
 from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.headline import of_table
 from fedspan.benchmark.report.metric import Metric
@@ -217,6 +217,11 @@ def test_diagrams_say_in_words_what_they_show(made):
     for made_of in (diagram, score_against_cost(analysis)):
         assert set(made_of.files) == {"svg", "pdf", "png"}
         assert "style" not in made_of.inline
+    names = {row_spoken(analysis.table, standing.row) for standing in analysis.standings}
+    cost = score_against_cost(analysis)
+    assert all(
+        cost.inline.partition("</desc>")[2].count(f">{name}<") == cost.inline.count("Compute<") for name in names
+    )
     few = analyse(made(cells, [one for one in seeded(cells) if one["spec"]["seed"] == 0])[0])
     assert all((place.text, place.range) == ("1=", "1–6") for place in (s.place for s in few.standings))
     assert average_ranks(few) is None

@@ -117,6 +117,8 @@ def test_a_heading_says_what_a_setting_is():
         ("protocol.lr", "0.1", "learning rate 0.1"),
         ("addon.feddecorr.beta", "none", "no FedDecorr beta"),
         ("clients", "10", "10 clients"),
+        ("protocol.rounds", "1", "1 round"),
+        ("protocol.local_epochs", "5", "5 local epochs"),
         ("method", "fedavg + feddecorr(form=paper)", "FedAvg + FedDecorr (paper form)"),
         ("fleet", "reliable", "Reliable clients"),
         ("addons", "none", "no add-ons"),

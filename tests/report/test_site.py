@@ -16,7 +16,7 @@ from fedspan.benchmark.report.pages import coded, slug
 from fedspan.benchmark.report.report import write_report
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.summary import Result, Task, read, to_json
-from tests.report.made import board, cells_of, results_of, seeded, stopped, with_digest
+from tests.report.made import board, cells_of, record, results_of, seeded, stopped, with_digest
 from tests.report.test_files import NASTY, Page
 
 
@@ -92,6 +92,30 @@ def test_a_shared_address_shows_the_headline_and_a_picture_that_lies_beside_the_
     assert f'<meta property="og:description" content="{headline}">' in overview
     picture = Image.open(io.BytesIO(files[tmp_path / "preview.png"]))
     assert picture.size == (1200, 630)
+
+
+def test_pages_inside_documentation_lead_back_to_it(summary, tmp_path, monkeypatch):
+    assert b">Docs<" not in site.write(tmp_path, [summary])[tmp_path / "index.html"]
+    monkeypatch.setenv("FEDSPAN_DOCS", "../index.html")
+    files = site.write(tmp_path, [summary])
+    for name, link in (("index.html", "../index.html"), ("methods/fedavg.html", "../../index.html")):
+        assert f'<a href="{link}">Docs</a>'.encode() in files[tmp_path / name]
+
+
+def test_runs_without_a_ranked_score_link_to_no_page_that_is_not_made(tmp_path):
+    cells = cells_of(board({"partition": "iid", "algorithm": ["fedavg", "fedbn"]}))
+    unranked = record(cells[1], scores={"trained": {"client_accuracy": 50.0}})
+    results = results_of(tmp_path / "results", [record(cells[0]), unranked])
+    built = write_report(board({"partition": "iid"}), cells, results, tmp_path / "pages").summary
+    for path, content in site.write(tmp_path / "pages", [built]).items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    pages = list((tmp_path / "pages" / "runs").glob("*.html"))
+    assert len(pages) == 2
+    for page in pages:
+        for link in re.findall(r'href="(\.\./(?:methods|datasets)/[^"]+)"', page.read_text()):
+            assert (page.parent / link).is_file()
+    assert any("methods/fedavg.html" in page.read_text() for page in pages)
 
 
 def test_of_two_methods_that_diverged_none_is_ahead(summary):
