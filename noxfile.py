@@ -196,7 +196,7 @@ UNSTATED = {"cuda-toolkit": "NVIDIA's terms", "huey": "MIT", "skops": "MIT"}
 @nox.session
 def licences(session: nox.Session) -> None:
     """Write docs/licences.md from what an installation with all extras brings."""
-    install(session, "test", "ray", "slurm", "postgres")
+    install(session, "test", "docs", "ray", "slurm", "postgres")
     session.install("pip-licenses>=5")
     options = ["--format=json", "--from=mixed", "--ignore-packages", "fedspan", "pip-licenses"]
     found = json.loads(session.run("pip-licenses", *options, silent=True) or "[]")
