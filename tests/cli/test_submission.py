@@ -125,6 +125,30 @@ def test_review_names_what_else_a_branch_changes(ran, fedspan):
     assert not Path("code.py").exists()
 
 
+def test_a_submission_is_ranked_among_what_is_published(ran, fedspan):
+    kept = {path: path.read_text() for path in Path("results/records").glob("*.json")}
+    later = {path: text for path, text in kept.items() if json.loads(text)["spec"]["algorithm"]["name"] == "fedprox"}
+    for path in later:
+        path.unlink()
+    fedspan("submit", "board=tiny", "sample=0")
+    git("merge", "--quiet", "submit/tiny")
+    for path, text in later.items():
+        path.write_text(text)
+    told = fedspan("submit", "board=tiny", "sample=0")
+    assert (len(later), told.status) == (2, 0), told.err
+    assert "FedProx: new, place" in told.out
+
+
+def test_what_came_to_main_after_a_branch_is_no_change_of_the_branch(ran, fedspan):
+    fedspan("submit", "board=tiny", "sample=0")
+    Path("later.md").write_text("More\n")
+    git("add", "later.md")
+    git("commit", "--quiet", "--message", "Later")
+    told = fedspan("review", "submit/tiny", "sample=0")
+    assert told.status == 0, told.err
+    assert "later.md" not in told.out
+
+
 @pytest.mark.slow
 def test_a_sample_is_repeated_by_submitter_and_reviewer(ran, fedspan):
     assert fedspan("submit", "board=tiny", "sample=1").status == 0
