@@ -189,6 +189,8 @@ def test_a_frozen_version_has_its_own_name_and_the_same_cells(repository, fedspa
     assert fedspan("plan", "board=tiny-v1").out.startswith("4 cells")
     told = fedspan("freeze", "tiny")
     assert (told.status, "has the cells of its version tiny-v1" in told.complaint) == (2, True)
+    told = fedspan("freeze", "tiny-v1")
+    assert (told.status, "is frozen already" in told.complaint) == (2, True)
 
 
 def test_a_changed_board_leaves_its_frozen_version_as_it_was(repository, fedspan):

@@ -7,7 +7,7 @@ import pytest
 from fedspan.benchmark.report import site
 from fedspan.benchmark.report.headline import headline, points
 from fedspan.benchmark.report.overall import Comparisons, Ranked
-from fedspan.benchmark.report.overview import Overview, about, sentence
+from fedspan.benchmark.report.overview import Overview, _without_known_gains, about, sentence
 from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.summary import Summary
@@ -153,6 +153,15 @@ def test_tasks_are_told_in_words():
     assert about([first, second], results_on({"fedavg": BOTH})) == (
         "Digits, 10 clients, 2 partitions, Small CNN, 5 rounds, 3 seeds, 2 tasks"
     )
+
+
+def test_a_ranking_with_ablations_leaves_out_only_gains_that_the_one_without_them_has_too():
+    plain = ["", "", "", 0, [[0, 1, 0, 0], [1, 2, 0, 0, 10, 5, 15], [2, 3, 0, 0, 4, 3, 5]]]
+    rows = [[3, 1, 0, 0, 9, 8, 9], [0, 2, 0, 0], [1, 3, 0, 0, 10, 5, 15], [2, 4, 0, 0, 7, 6, 8]]
+    packed = _without_known_gains(["", "", "", 0, rows], plain)
+    assert packed[-1] == [rows[0], rows[1], rows[2][:4], rows[3]]
+    for alone in (None, ["", "", "", 1, plain[-1]]):  # nothing to leave out, or gains over another method
+        assert _without_known_gains(["", "", "", 0, rows], alone)[-1] == rows
 
 
 @pytest.mark.slow
