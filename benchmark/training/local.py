@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ from fedspan.benchmark.sgd import SGD
 from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.state import Paths, Row, State
 from fedspan.benchmark.tree import Tree, clone, finite, to_device
+
+if TYPE_CHECKING:
+    from fedspan.benchmark.training.workers.pool import Pool
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,20 @@ class LocalTrainer:
         self.protocol = data.protocol
         self.params = parameters_of(net)
         self.buffers = buffers_of(net)
+        self.pool: Pool | None = None  # workers that make calls in place of this process
+
+    def each(
+        self, state: State, function: Callable[..., Any], calls: Sequence[Sequence[Any]], costs: Sequence[float]
+    ) -> Iterator[Any]:
+        """Yield ``function(*call)`` of each call, in their order: from workers where there are any, else made here.
+
+        Trainer, executor and `state` in a call are those of whoever makes it. A worker's state holds no rows.
+        """
+        if self.pool is not None:
+            yield from self.pool.each(state, function, calls, costs)
+        else:
+            for call in calls:
+                yield function(*call)
 
     def load(self, state: State, row: Row) -> tuple[Tree, Tree]:
         """Put the global weights and the client's own ones into the net; return both as (params, buffers)."""

@@ -128,6 +128,8 @@ class Meter:
     steps: int = 0
     images: int = 0
     visits: int = 0  # clients x rounds
+    spread_seconds: float = 0.0  # of `seconds`, those in which workers were asked for something,
+    worker_seconds: float = 0.0  # and what all workers took for it together
     memory: dict[str, int] = field(default_factory=dict)
     peak_memory: int = 0  # of the allocator of a CUDA device
     flops_of_step: dict[str, int] = field(default_factory=dict)
@@ -178,8 +180,14 @@ class Meter:
             "steps": self.steps,
             "images": self.images,
             "memory_bytes": dict(self.memory),
+            **self._spread(),
             **({"peak_memory_bytes": self.peak_memory} if self.peak_memory else {}),
         }
+
+    def _spread(self) -> dict[str, Any]:
+        if not self.worker_seconds:
+            return {}
+        return {"spread_seconds": round(self.spread_seconds, 4), "worker_seconds": round(self.worker_seconds, 4)}
 
 
 def reset_peak_memory(device: torch.device) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ from fedspan.benchmark.task import Data
 from fedspan.benchmark.training import measure, stages
 from fedspan.benchmark.training.cpu_layers import lay_out
 from fedspan.benchmark.training.evaluation import score
-from fedspan.benchmark.training.executors import make_executor
+from fedspan.benchmark.training.executors import Loop, make_executor
 from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.meter import Meter, peak_memory
@@ -30,6 +30,9 @@ from fedspan.benchmark.training.process import device_of, numerics_of
 from fedspan.benchmark.training.state import Paths, State
 from fedspan.benchmark.training.traffic import count_round, count_sent_weights
 from fedspan.benchmark.tree import add, finite
+
+if TYPE_CHECKING:
+    from fedspan.benchmark.training.workers.spread import Spread
 
 Curve = dict[str, list[Any]]
 
@@ -112,7 +115,8 @@ class Run:
         self.state = State.initial(net, self.method, self.paths, cell.seed)
         device_data = DeviceData(data, split, cell.protocol, self.device, cell.seed, self.method.one_client)
         self.trainer = LocalTrainer(net, self.method, self.paths, device_data, self.meter)
-        self.executor = make_executor(how.executor, self.trainer)
+        self.alone = make_executor(how.executor, self.trainer)  # in this process
+        self.executor: Loop | Spread = self.alone
         if cell.diagnostics.spaces:
             measure.spaces(self.trainer, self.state)  # a body that is not linear is refused before it trains
 

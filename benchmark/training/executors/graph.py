@@ -17,7 +17,6 @@ from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.net import buffers_of, parameters_of
 from fedspan.benchmark.sgd import SGD
 from fedspan.benchmark.training.executors.loop import Loop
-from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.local import Finished, LocalTrainer, Visit
 from fedspan.benchmark.training.state import State
 from fedspan.benchmark.tree import Tree, clone
@@ -179,6 +178,7 @@ class Graph(Loop):
     """
 
     name = "graph"
+    together = LANES
     machine: ClassVar[type[Cuda]] = Cuda
 
     def __init__(self, trainer: LocalTrainer) -> None:
@@ -187,9 +187,9 @@ class Graph(Loop):
         self.lanes: list[ReplayLane] = []
         self.width = Width()
 
-    def run(
+    def each(
         self, state: State, clients: Sequence[int], keep: Collection[int] = (), tick: Callable[[], None] = lambda: None
-    ) -> tuple[RoundSums, dict[int, Tree]]:
+    ) -> Iterator[tuple[Finished, Tree | None]]:
         done: dict[int, Finished] = {}
         kept: dict[int, Tree] = {}
         while len(done) < len(clients):
@@ -202,11 +202,8 @@ class Graph(Loop):
                 self.width.halve()
                 log.warning("out of memory on %s: going on with %d lanes", self.trainer.data.device, self.width.now)
                 self._narrow()
-        sums = RoundSums()
         for client in sorted(done):
-            state.remember(client, done[client].row)
-            sums.add(done[client])
-        return sums, kept
+            yield done[client], kept.get(client)
 
     def _round(
         self,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from fedspan.benchmark.net import buffers_of, parameters_of
 from fedspan.benchmark.training.executors.round_sums import RoundSums
-from fedspan.benchmark.training.local import LocalTrainer
+from fedspan.benchmark.training.local import Finished, LocalTrainer
 from fedspan.benchmark.training.state import State
 from fedspan.benchmark.tree import Tree, clone
 
@@ -15,6 +15,7 @@ class Loop:
     """Trains the sampled clients in sequence in one net."""
 
     name = "loop"
+    together = 1  # clients that train at a time: in other groups they might round differently, or be slower
 
     def __init__(self, trainer: LocalTrainer) -> None:
         self.trainer = trainer
@@ -28,12 +29,24 @@ class Loop:
         after each client.
         """
         sums, kept = RoundSums(), {}
+        for done, model in self.each(state, clients, keep, tick):
+            if model is not None:
+                kept[done.client] = model
+            state.remember(done.client, done.row)
+            sums.add(done)
+            del done, model  # its update need not stay in memory while the next client trains
+        return sums, kept
+
+    def each(
+        self, state: State, clients: Sequence[int], keep: Collection[int] = (), tick: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[Finished, Tree | None]]:
+        """Yield what each client hands back, in the order of their numbers, and its weights and buffers if in `keep`.
+
+        `state` stays as it is.
+        """
         for client in sorted(clients):
             done = self.trainer.train(state, client)
-            if client in keep:
-                kept[client] = clone(parameters_of(self.trainer.net) | buffers_of(self.trainer.net))
-            state.remember(client, done.row)
-            sums.add(done)
-            del done  # its update need not stay in memory while the next client trains
+            model = clone(parameters_of(self.trainer.net) | buffers_of(self.trainer.net)) if client in keep else None
             tick()
-        return sums, kept
+            yield done, model
+            del done, model

@@ -18,7 +18,6 @@ from fedspan.benchmark.net import Twin
 from fedspan.benchmark.sgd import update
 from fedspan.benchmark.training.executors.loop import Loop
 from fedspan.benchmark.training.executors.patch_conv import stackable
-from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.local import Finished, LocalTrainer
 from fedspan.benchmark.training.state import Row, State
 from fedspan.benchmark.tree import Tree, clone
@@ -100,19 +99,20 @@ class Vmap(Loop):
     """
 
     name = "vmap"
+    together = LANES
 
     def __init__(self, trainer: LocalTrainer) -> None:
         super().__init__(trainer)
         self.net = stackable(trainer.net, trainer.data.device).train()
         self.twin = Twin(self.net)
 
-    def run(
+    def each(
         self, state: State, clients: Sequence[int], keep: Collection[int] = (), tick: Callable[[], None] = lambda: None
-    ) -> tuple[RoundSums, dict[int, Tree]]:
+    ) -> Iterator[tuple[Finished, Tree | None]]:
         method, epochs = self.trainer.method, self.trainer.protocol.local_epochs
         if method.edits_gradients or method.using("shift") or len(method.phases(epochs)) > 1 or len(clients) == 1:
-            return super().run(state, clients, keep, tick)
-        sums, kept = RoundSums(), {}
+            yield from super().each(state, clients, keep, tick)
+            return
         order = sorted(clients)
         for first in range(0, len(order), LANES):
             lanes, stack = self._begin(state, order[first : first + LANES])
@@ -121,12 +121,8 @@ class Vmap(Loop):
             for lane in lanes:
                 leaves = {path: leaf[lane.number].detach() for path, leaf in (stack.params | stack.buffers).items()}
                 done = self._end(state, lane, leaves)
-                if lane.client in keep:
-                    kept[lane.client] = clone(leaves)
-                state.remember(lane.client, done.row)
-                sums.add(done)
                 tick()
-        return sums, kept
+                yield done, clone(leaves) if lane.client in keep else None
 
     def _begin(self, state: State, clients: Sequence[int]) -> tuple[list[StackLane], Stack]:
         """Return the lanes of `clients`, each with its first batch, and their stacked leaves."""
