@@ -35,6 +35,11 @@ class Images:
         """Return the images at `indices`, in that order."""
         return Images(self.x[indices], self.y[indices], None if self.domain is None else self.domain[indices])
 
+    def part(self, first: int, last: int) -> Images:
+        """Return the images from `first` to before `last`, not copied."""
+        here = slice(first, last)
+        return Images(self.x[here], self.y[here], None if self.domain is None else self.domain[here])
+
     def to(self, device: torch.device) -> Images:
         """Return the images on a device."""
         return Images(self.x.to(device), self.y.to(device), None if self.domain is None else self.domain.to(device))

@@ -96,7 +96,11 @@ class Classifier(TypedDict):
 
 
 class Compute(TypedDict, total=False):
-    """What a cell cost: `seconds` by phase, `flops` and `memory_bytes` by purpose, the rest as its name says."""
+    """What a cell cost: `seconds` by phase, `flops` and `memory_bytes` by purpose, the rest as its name says.
+
+    Where workers shared the cell, `spread_seconds` of all seconds were spent with them, and they took `worker_seconds`
+    of their own in it.
+    """
 
     seconds: dict[str, Cost]
     flops: dict[str, Cost]
@@ -106,6 +110,8 @@ class Compute(TypedDict, total=False):
     memory_bytes: dict[str, Cost]
     peak_memory_bytes: Cost
     seconds_at_round: list[Cost]
+    spread_seconds: Cost
+    worker_seconds: Cost
     bytes_at_round: list[Cost]
     classifier: Classifier
 
@@ -124,6 +130,7 @@ class Provenance(TypedDict, total=False):
     device: str
     executor: str
     threads: Number
+    workers: Number
     numerics: str
     command: str
     dataset_digest: DataDigest | None

@@ -7,11 +7,11 @@ import math
 import os
 import shutil
 
-from fedspan.benchmark import discovery, numerics
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.spec.overrides import override_text
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.training.process import device_of
+from fedspan.benchmark.training.workers.cluster import THREADS, connect
 
 LAUNCHERS = {  # the module that each needs
     "basic": "hydra",
@@ -22,7 +22,6 @@ LAUNCHERS = {  # the module that each needs
 }
 EXTRAS = {"submitit": "slurm", "submitit_local": "slurm"}
 LOCAL = ("basic", "joblib", "submitit_local")
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def check_launcher(how: How) -> None:
@@ -53,24 +52,7 @@ def launcher_words(how: How) -> list[str]:
 
 def _ray(how: How) -> list[str]:
     """Connect to the cluster at RAY_ADDRESS, or start one of this machine; each cell takes its share of it."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    import ray
-
-    address = os.environ.get("RAY_ADDRESS")
-    if address and not how.results.is_absolute():
-        raise UserError(f"paths.results={how.results} must be an absolute path that all nodes of the Ray cluster share")
-    if address and (near := [path for path in how.plugins if not os.path.isabs(path)]):
-        raise UserError(f"plugins={near[0]} must be an absolute path that all nodes of the Ray cluster share")
-    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    cores = (how.workers or os.cpu_count() or 1) * how.threads
-    here = {} if address else {"num_cpus": cores, "include_dashboard": False}
-    try:
-        if not ray.is_initialized():
-            passed = (*THREADS, numerics.CHOICE, *([discovery.VARIABLE] if discovery.VARIABLE in os.environ else []))
-            environment = {"env_vars": {name: os.environ[name] for name in passed}}
-            ray.init(address=address, runtime_env=environment, **quiet, **here)
-    except Exception as error:  # whatever the cluster and its network raise
-        raise UserError(f"launcher=ray cannot use {address or 'this machine'}: {error}".split("\n")[0]) from error
+    connect(how)
     words = ["hydra/launcher=ray", f"+hydra.launcher.ray.remote.num_cpus={how.threads}"]
     if how.gpus is not None:
         words.append(f"+hydra.launcher.ray.remote.num_gpus={how.gpus}")

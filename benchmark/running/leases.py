@@ -234,6 +234,12 @@ class Lease:
                 os.utime(self.path)
                 self._beside = max(self._beside, self._others())
 
+    def neighbours(self, everywhere: bool = False) -> int:
+        """Return how many cells other processes of this machine, or of all machines, are computing now."""
+        if everywhere:
+            return sum(1 for _ in self.leases.held()) - 1
+        return self._others()
+
     def _others(self) -> int:
         return sum(owner.machine == machine() and owner.pid != os.getpid() for owner in self.leases.held())
 

@@ -69,14 +69,20 @@ class LocalTrainer:
         self.pool: Pool | None = None  # workers that make calls in place of this process
 
     def each(
-        self, state: State, function: Callable[..., Any], calls: Sequence[Sequence[Any]], costs: Sequence[float]
+        self,
+        state: State,
+        function: Callable[..., Any],
+        calls: Sequence[Sequence[Any]],
+        costs: Sequence[float],
+        held: int = 0,
     ) -> Iterator[Any]:
         """Yield ``function(*call)`` of each call, in their order: from workers where there are any, else made here.
 
-        Trainer, executor and `state` in a call are those of whoever makes it. A worker's state holds no rows.
+        Trainer, executor and `state` in a call are those of whoever makes it; a worker's state holds no rows. `costs`
+        are in any unit, `held` is about how many bytes a result has.
         """
         if self.pool is not None:
-            yield from self.pool.each(state, function, calls, costs)
+            yield from self.pool.each(state, function, calls, costs, held)
         else:
             for call in calls:
                 yield function(*call)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -69,22 +70,26 @@ def for_figures(measured: Measured) -> Measured:
 
 def _spectra(trainer: LocalTrainer, state: State, settings: Diagnostics, kept: Mapping[int, Tree]) -> dict[str, Any]:
     """Return the spectra of the global model and of the kept local ones, on the test set."""
-    trainer.load(state, state.first_row)
-    globe = singular_values(covariance(z for z, _, _ in outputs(trainer)))
+    chosen = sorted(client for client in kept if client in settings.clients)
+    calls = [(trainer, state, weights) for weights in ({}, *(kept[client] for client in chosen))]
+    globe, *locals_ = trainer.each(state, _spectrum, calls, [1.0] * len(calls))
     result: dict[str, Any] = {
         "log_threshold": settings.log_threshold,
         "global": summary(globe, settings),
         "local": {},
         "gap": {},
     }
-    for client, weights in sorted(kept.items()):
-        if client not in settings.clients:
-            continue
-        trainer.put(weights)
-        local = singular_values(covariance(z for z, _, _ in outputs(trainer)))
+    for client, local in zip(chosen, locals_, strict=True):
         result["local"][str(client)] = summary(local, settings)
         result["gap"][str(client)] = gap(local, globe)
     return result
+
+
+def _spectrum(trainer: LocalTrainer, state: State, weights: Tree) -> np.ndarray:
+    """Return the spectrum of the global model with `weights` in place of its own, on the test set."""
+    trainer.load(state, state.first_row)
+    trainer.put(weights)
+    return singular_values(covariance(z for z, _, _ in outputs(trainer)))
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from fedspan.benchmark.component import Step
 from fedspan.benchmark.method import Method, States
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.meter import Meter
-from fedspan.benchmark.training.state import State
+from fedspan.benchmark.training.state import Row, State
 
 Penalties = dict[str, dict[str, list[float]]]  # component -> client -> mean, without coefficient, of each local epoch
 
@@ -41,19 +41,25 @@ def watch(trainer: LocalTrainer, state: State, clients: Sequence[int]) -> Penalt
     The clients train as they are about to, keyed randomness and all, and what comes out is dropped: neither `state`
     nor the trainer's method and meter change.
     """
-    method, meter = trainer.method, trainer.meter
     found: Penalties = {}
+    calls = [(trainer, state, client, state.rows_of(client)) for client in clients]
+    costs = [float(trainer.data.size(client)) for client in clients]
+    for client, noted in zip(clients, trainer.each(state, _watch_client, calls, costs), strict=True):
+        for name, means in noted.items():
+            found.setdefault(name, {})[str(client)] = means
+    return found
+
+
+def _watch_client(trainer: LocalTrainer, state: State, client: int, rows: dict[int, Row]) -> dict[str, list[float]]:
+    """Return the penalties of one client, by component and epoch."""
+    method, meter = trainer.method, trainer.meter
+    watched: Any = _Watched(method, trainer.params)
     try:
-        trainer.meter = Meter()
-        for client in clients:
-            watched: Any = _Watched(method, trainer.params)
-            trainer.method = watched
-            done = trainer.train(state, client)
-            for name, means in _by_epoch(watched.noted, done.images // trainer.protocol.local_epochs).items():
-                found.setdefault(name, {})[str(client)] = means
+        trainer.meter, trainer.method = Meter(flops_of_step=dict(meter.flops_of_step)), watched
+        done = trainer.train(state.holding(rows), client)
     finally:
         trainer.method, trainer.meter = method, meter
-    return found
+    return _by_epoch(watched.noted, done.images // trainer.protocol.local_epochs)
 
 
 def _by_epoch(noted: Sequence[tuple[int, dict[str, float]]], images: int) -> dict[str, list[float]]:

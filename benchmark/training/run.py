@@ -94,6 +94,7 @@ class Run:
         self.bytes_at_round: list[int] = []
         self.round_digests: dict[str, str] = {}  # of the models, by evaluated round
         self.stage_digests: dict[str, str] = {}
+        self.workers = 1  # that trained at a time, at most
         self.trained_by: str | None = None  # the key of another cell
         with self.meter.phase("prepare"):
             self._prepare()

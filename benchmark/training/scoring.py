@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 from fedspan.benchmark.records.model import STAGES
 from fedspan.benchmark.training import stages
-from fedspan.benchmark.training.evaluation import Scores, score, score_clients
+from fedspan.benchmark.training.evaluation import Score, Scores, score, score_clients, score_loaded, tested_images
+from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.run import Run
+from fedspan.benchmark.training.state import Row, State
 from fedspan.benchmark.tree import digest
 
 
@@ -66,12 +69,24 @@ def _best(run: Run) -> dict[str, Scores]:
 
 def _score_personalised(run: Run) -> Scores:
     """Score each client's personalised model; their digest is one over all clients' in the order of numbers."""
-    trainer, models = run.trainer, hashlib.sha256()
+    trainer, state, models = run.trainer, run.state, hashlib.sha256()
+    calls = [(trainer, state, c, state.rows_of(c), run.cell.seed) for c in range(trainer.data.clients)]
+    costs = [tested + len(own) for tested, own in zip(tested_images(trainer), trainer.data.indices, strict=True)]
 
-    def load(client: int) -> None:
-        stages.personalise(trainer, run.state, client, run.cell.seed)
-        models.update(digest(trainer.params | trainer.buffers).encode())
+    def scores() -> Iterator[Score | None]:
+        for found, model in trainer.each(state, _personalised, calls, costs):
+            models.update(model.encode())
+            yield found
 
-    scores = score_clients(trainer, run.state.round, load)
+    result = score_clients(trainer, state.round, scores())
     run.stage_digests["personalised"] = models.hexdigest()
-    return scores
+    return result
+
+
+def _personalised(
+    trainer: LocalTrainer, state: State, client: int, rows: dict[int, Row], seed: int
+) -> tuple[Score | None, str]:
+    """Return the score of a client's personalised model, and the model's digest."""
+    stages.personalise(trainer, state.holding(rows), client, seed)
+    model = digest(trainer.params | trainer.buffers)
+    return score_loaded(trainer, client), model

@@ -11,14 +11,15 @@ from typing import Any
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.state import State
+from fedspan.benchmark.training.workers.crew import SLOTS, Crew
 from fedspan.benchmark.training.workers.messages import pack, unpack
-from fedspan.benchmark.training.workers.processes import SLOTS, Processes
 from fedspan.benchmark.training.workers.resident import Papers, Report, Setup, news, residents_of
 from fedspan.benchmark.training.workers.schedule import Schedule
 
 log = logging.getLogger("fedspan")
 
 HELD_BYTES = 256 * 2**20  # of results that wait for their turn
+CALLS = 4  # of each worker in an evaluation, so that they end together
 DEATHS = 3  # of workers by one and the same call, after which the cell fails
 
 
@@ -28,10 +29,11 @@ class Pool:
     Until the first of them is ready, and whenever there is none, this process makes the calls itself.
     """
 
-    def __init__(self, run: Run, crew: Processes) -> None:
+    def __init__(self, run: Run, crew: Crew) -> None:
         self.run, self.crew, self.size = run, crew, 0
         self.setup, self.papers = Setup.of(run.cell, run.how), Papers.of(run)
         self.ready: list[Any] = []
+        self.stillborn = 0  # workers that ended before they were ready, since one was
         self._busy: dict[int, list[int]] = {}  # calls of a worker, by its identity, in the order given
         self._told: tuple[tuple[Any, ...], Any] | None = None  # the last news, and of which trees
 
@@ -40,13 +42,17 @@ class Pool:
         for worker in list(self.crew.workers)[size:]:
             self._lose(worker)
             self.crew.dismiss(worker)
-        for worker in self.crew.workers if not self.size else ():  # they worked for another cell
+        for worker in self.crew.workers if not self.size else []:  # they worked for another cell
             self.crew.engage(worker, self.setup)
         self.size = size
         self._fill()
 
     def each(
-        self, state: State, function: Callable[..., Any], calls: Sequence[Sequence[Any]], costs: Sequence[float],
+        self,
+        state: State,
+        function: Callable[..., Any],
+        calls: Sequence[Sequence[Any]],
+        costs: Sequence[float],
         held: int = 0,
     ) -> Iterator[Any]:
         """Yield ``function(*call)`` of each call, in their order; the costliest are begun first.
@@ -105,7 +111,7 @@ class Pool:
             self.crew.pass_on(worker, self._told[1])
 
     def _supply(self, worker: Any, schedule: Schedule, turn: int, packed: Callable[[int], Any]) -> None:
-        """Give a worker that is free its next call; where many are left also the one after it, so that it never waits."""
+        """Give a worker its next call, where many are left also the one after that, so that it never waits."""
         mine = self._busy[id(worker)]
         while len(mine) < (SLOTS if schedule.left > len(self.ready) else 1):
             number = schedule.take(turn)
@@ -121,26 +127,34 @@ class Pool:
         if kind == "ready":
             self._welcome(worker, said)
         elif kind == "refused":
-            raise UserError(f"a worker cannot prepare the cell: {said}")
+            raise UserError(f"a worker cannot prepare the cell {said}")
         elif kind == "done":
             number = self._busy[id(worker)].pop(0)
             head, memory = said
             arrived[number] = unpack(head, memory, device=self.run.device, copy=True)
         else:
-            lost = self._lose(worker)
-            for number in lost:
-                schedule.put_back(number)
-            if lost:
-                deaths[lost[0]] += 1
-                log.warning("a worker died; what it computed is computed again")
-                if deaths[lost[0]] >= DEATHS:
-                    raise UserError(f"{DEATHS} workers died at the same clients; is there enough memory?")
-            self._fill()
+            self._bury(worker, said, schedule, deaths)
+
+    def _bury(self, worker: Any, said: str, schedule: Schedule, deaths: Counter[int]) -> None:
+        """Have another worker take the place of one that has died; its calls wait again."""
+        self.stillborn += worker not in self.ready
+        if self.stillborn >= DEATHS:
+            raise UserError(f"{DEATHS} workers ended before they were ready: {said}")
+        lost = self._lose(worker)
+        for number in lost:
+            schedule.put_back(number)
+        if lost:
+            deaths[lost[0]] += 1
+            log.warning("a worker died; what it computed is computed again")
+            if deaths[lost[0]] >= DEATHS:
+                raise UserError(f"{DEATHS} workers died at the same clients; is there enough memory?")
+        self._fill()
 
     def _welcome(self, worker: Any, papers: Papers) -> None:
         if conflict := papers.conflict(self.papers):
             raise UserError(f"a worker on {papers.host} would give other bits: {conflict}")
         self.ready.append(worker)
+        self.stillborn = 0
         self._busy[id(worker)] = []
         if self._told is not None:
             self.crew.pass_on(worker, self._told[1])
@@ -160,6 +174,11 @@ class Pool:
         if report.error is not None:
             raise report.error
         return report.value
+
+    def share(self, images: int, batch: int) -> int:
+        """Return how many of `images` to evaluate in one call, in whole batches: a few calls for each worker."""
+        batches = -(-images // batch)
+        return batch * max(1, batches // (CALLS * max(self.size, 1)))
 
     def close(self) -> None:
         """End the workers."""

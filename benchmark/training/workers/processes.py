@@ -14,13 +14,9 @@ from multiprocessing import connection, reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
-from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.training.workers.crew import SLOTS, Said
 from fedspan.benchmark.training.workers.messages import Packed
 from fedspan.benchmark.training.workers.regions import Region
-
-SLOTS = 2  # calls that a worker has at a time: the one it makes, and the next
-
-Said = tuple[str, Any]  # what a worker says: ready, refused, done, or died; and what belongs to it
 
 
 @dataclass
@@ -101,8 +97,9 @@ class Processes:
             try:
                 kind, *rest = pickle.loads(worker.line.recv_bytes())  # noqa: S301 - from a process started here
             except (EOFError, OSError):
+                worker.process.join()
                 self.dismiss(worker)
-                yield worker, ("died", None)
+                yield worker, ("died", f"exit status {worker.process.exitcode}; is there enough memory?")
                 continue
             if kind == "done":
                 head, size = rest
@@ -137,7 +134,7 @@ def _regions(handles: Sequence[Any]) -> list[Region]:
 
 def serve(line: Connection, news: Sequence[Region], inbox: Sequence[Region], outbox: Sequence[Region]) -> None:
     """Be a worker until the driver has gone."""
-    from fedspan.benchmark.training.workers.resident import Resident
+    from fedspan.benchmark.training.workers.resident import Resident, prepared
 
     for number in (signal.SIGINT, signal.SIGTERM):  # the driver decides: it saves its cell first
         signal.signal(number, signal.SIG_IGN)
@@ -148,14 +145,8 @@ def serve(line: Connection, news: Sequence[Region], inbox: Sequence[Region], out
         while True:
             kind, *rest = pickle.loads(line.recv_bytes())  # noqa: S301 - from the driver, which started this process
             if kind == "engage":
-                resident = None
-                try:
-                    resident = Resident(rest[0])
-                    answer: Any = ("ready", resident.papers)
-                except Exception as error:
-                    said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-                    answer = ("refused", said)
-                line.send_bytes(pickle.dumps(answer))
+                resident, said = prepared(rest[0])
+                line.send_bytes(pickle.dumps(said))
             elif resident is not None and kind == "hear":
                 head, size = rest
                 resident.hear(head, news[0].of(size))

@@ -6,9 +6,9 @@ import dataclasses
 import pickle
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from multiprocessing.pool import ExceptionWithTraceback
+from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from typing import Any
 
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 from fedspan.benchmark import numerics, registry
 from fedspan.benchmark.component import acts_in
 from fedspan.benchmark.contract import blame
+from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records.provenance import processor, versions
 from fedspan.benchmark.records.sources import engine_digest, source_digests
 from fedspan.benchmark.spec.cell import Cell
@@ -24,11 +25,10 @@ from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.process import settle
 from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.state import Row, State
+from fedspan.benchmark.training.workers.crew import Said
 from fedspan.benchmark.training.workers.messages import Packed, pack, unpack
 
 COUNTED = ("flops", "memory", "flops_of_step")  # of a meter, what a report carries
-
-Call = tuple[Callable[..., Any], Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,16 @@ class Resident:
             return report(error=sendable(error))
         finally:
             self.known |= meter.flops_of_step
+
+
+def prepared(setup: Setup) -> tuple[Resident | None, Said]:
+    """Return a worker's copy of a cell, and what it says of it: its papers, or why there is none."""
+    try:
+        resident = Resident(setup)
+        return resident, ("ready", resident.papers)
+    except Exception as error:
+        said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        return None, ("refused", f"on {platform.node()}: {said}")
 
 
 def sendable(error: BaseException) -> ExceptionWithTraceback:
