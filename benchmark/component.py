@@ -1,16 +1,19 @@
 """The one abstraction a method author meets: a `Component` is frozen hyper-parameters plus pure hooks.
 
 A method is one base algorithm and an ordered list of add-ons. Both are components with the same hooks;
-every hook defaults to "change nothing". Hooks draw no random numbers (but `net` and `init`), change none of their
-inputs in place, and branch on shapes and settings only, never on the values of tensors.
+every hook defaults to "change nothing". Hooks draw random numbers only from the keyed generators that they are given
+(`net` and `init` from torch's global one, which is seeded), change none of their inputs in place, and branch on shapes
+and settings only, never on the values of tensors.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Protocol as Interface
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 Predicate = Callable[[str], bool]
 Phases = list[tuple[int, Predicate]]
 Upload = Mapping[str, Tensor | float]
+Forward = Callable[[Mapping[str, Tensor], Mapping[str, Tensor] | None], tuple[Tensor, Tensor]]
+Gradient = Callable[[Mapping[str, Tensor], Mapping[str, Tensor] | None, slice | None], tuple[Tree, Tree]]
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,9 @@ class Step:
 
     `params` are the current weights (attached to the graph), `start` the weights at the start of the
     round, `x` [B, C, H, W], `y` [B], `features` [B, d], `logits` [B, classes], `counts` [classes] this
-    client's samples per class, `server` what this component broadcast, `client` its own state here. `round`
-    (from 0) and the learning rate `lr` are numbers, or scalar tensors where steps are recorded and replayed.
+    client's samples per class, `server` what this component broadcast, `client` its own state here. It is step
+    `number` (from 0) of the `steps` that the client takes in this round, `epoch_steps` of them in an epoch. These,
+    `round` (from 0) and the learning rate `lr` are numbers, or scalar tensors where steps are recorded or stacked.
     """
 
     params: Mapping[str, Tensor]
@@ -59,27 +65,54 @@ class Step:
     protocol: Protocol
     round: int | Tensor
     lr: float | Tensor
+    number: int | Tensor
+    steps: int | Tensor
+    epoch_steps: int | Tensor
     server: Mapping[str, Tensor]
     client: Mapping[str, Tensor]
-    forward: Callable[[Mapping[str, Tensor], Mapping[str, Tensor] | None], tuple[Tensor, Tensor]]
-    gradient: Callable[[Mapping[str, Tensor]], Tree]
+    forward: Forward
+    gradient: Gradient
+
+    @property
+    def epoch(self) -> int | Tensor:
+        """The local epoch that this step belongs to, from 0."""
+        return self.number // self.epoch_steps
 
     def apply(self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """Return (features, logits) of this batch under other weights: evaluation mode, no gradient."""
         return self.forward(params, buffers)
 
-    def grad_at(self, params: Mapping[str, Tensor]) -> Tree:
-        """Return the gradient of the whole objective on this batch at other weights."""
-        return self.gradient(params)
+    def grad_at(self, params: Mapping[str, Tensor], rows: slice | None = None) -> Tree:
+        """Return the gradient of the whole objective at other weights, on this batch or some of its rows."""
+        return self.gradient(params, None, rows)[0]
+
+    def learn_at(
+        self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], rows: slice | None = None
+    ) -> tuple[Tree, Tree]:
+        """Return what `grad_at` does for another model, and the BatchNorm statistics that it has afterwards."""
+        return self.gradient(params, buffers, rows)
+
+
+class LocalImages(Interface):
+    """What `Local` asks a client's training images for, without augmentation."""
+
+    def labels(self) -> Tensor: ...
+
+    def forward(self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]: ...
+
+    def gradient(
+        self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], rows: Tensor | None
+    ) -> tuple[Tree, Tree]: ...
 
 
 @dataclass(frozen=True)
 class Local:
-    """A client's finished local training as `client_end` sees it.
+    """A client as `client_start`, `client_end`, `wire` and `own` see it: around its training, and after the last round.
 
-    `start` and `params` are its weights before the first and after the last step, `buffers` its BatchNorm statistics,
-    `steps` the SGD steps taken, `n` its training images, `counts` [classes] those of each class, `round` counts
-    from 0. `server` is what this component broadcast, `client` its own state at this client before the round.
+    `start` are the weights that it has before the round, `params` and `buffers` (BatchNorm statistics) those that it
+    has now, `steps` the SGD steps in between. It holds `n` training images, `counts` [classes] of each class; `round`
+    counts from 0. `server` is what this component broadcast, `client` its own state here. `rng` is a generator on the
+    CPU, keyed by seed, hook, component, round and client: what is drawn depends on no order, worker or resume.
     """
 
     start: Mapping[str, Tensor]
@@ -92,6 +125,27 @@ class Local:
     round: int
     server: Mapping[str, Tensor]
     client: Mapping[str, Tensor]
+    rng: torch.Generator
+    images: LocalImages
+
+    @property
+    def y(self) -> Tensor:
+        """The labels [n] of the client's training images, in their order."""
+        return self.images.labels()
+
+    def apply(self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """Return (features [n, d], logits [n, classes]) of all its training images, as they are: evaluation mode."""
+        return self.images.forward(params, self.buffers if buffers is None else buffers)
+
+    def grad_at(self, params: Mapping[str, Tensor], rows: Tensor | None = None) -> Tree:
+        """Return the gradient of the loss, without penalties, on all its training images or those at `rows` [k]."""
+        return self.images.gradient(params, self.buffers, rows)[0]
+
+    def learn_at(
+        self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], rows: Tensor | None = None
+    ) -> tuple[Tree, Tree]:
+        """Return what `grad_at` does for another model, and the BatchNorm statistics that it has afterwards."""
+        return self.images.gradient(params, buffers, rows)
 
 
 @dataclass(frozen=True)
@@ -99,7 +153,8 @@ class Aggregate:
     """A round's sums as `server` sees them: nothing of a single client.
 
     `params` are the global weights before the round, `sums` the uploads summed over participants in float64, `server`
-    this component's server tree; `participants` of all `clients` took part and hold `samples` images together.
+    this component's server tree; `participants` of all `clients` took part and hold `samples` images together. `rng` is
+    a generator on the CPU, keyed by seed, component and round.
     """
 
     params: Mapping[str, Tensor]
@@ -110,6 +165,21 @@ class Aggregate:
     samples: int
     protocol: Protocol
     round: int
+    rng: torch.Generator = field(default_factory=torch.Generator)
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How an update is written for its way to the server: `numbers` of `bits` each, and `extra` bits beside them."""
+
+    numbers: int
+    bits: float
+    extra: float = 0.0
+
+    @property
+    def bytes(self) -> int:
+        """The whole bytes that it takes."""
+        return math.ceil((self.numbers * self.bits + self.extra) / 8)
 
 
 class Component(Plugin):
@@ -178,19 +248,55 @@ class Component(Plugin):
         """Return the gradients that the optimiser sees; chained, base first."""
         return grads
 
+    def carry(self, grads: Tree, step: Step) -> Tree:
+        """Return the client tree after this batch, before its `grads` are edited and the weights move.
+
+        `grads` and later hooks see the new tree: the next step, `client_end`, the client's next round.
+        """
+        return dict(step.client)
+
     def shift(self, step: Step) -> Tree:
         """Return a tree to add to the weights after the optimiser's step, past its momentum; summed."""
         raise NotImplementedError
 
     # per round ------------------------------------------------------------------------------------
 
+    def weights(self, counts: Tensor, samples: int) -> Tensor:
+        """Return the participants' weights in the mean, [m], of any sum; at most one component.
+
+        `counts` [m, classes] (float64) are their images of each class, `samples` the images of all clients. A weight is
+        finite and not negative; BatchNorm's statistics are averaged by the same weights.
+        """
+        return counts.sum(1)
+
     def broadcast(self, server: Mapping[str, Tensor]) -> Tree:
         """Return the part of the server tree that every sampled client receives (its bytes are counted)."""
         return {}
 
+    def client_start(self, params: Tree, local: Local) -> Tree:
+        """Return the weights that a client's training begins from, made of those that it received or kept; chained.
+
+        Deltas and `start` are still those of `params`.
+        """
+        return params
+
     def client_end(self, delta: Tree, local: Local) -> tuple[Tree, Upload, Tree]:
         """Return (delta, upload to be summed over clients, client tree); delta = end - start, chained."""
         return delta, {}, dict(local.client)
+
+    def wire(self, size: Wire, delta: Tree, local: Local) -> Wire:
+        """Return how the delta that leaves the client is written, from its size so far; chained.
+
+        The default is dense. It follows from shapes alone. Uploads travel beside it.
+        """
+        return size
+
+    def aggregate(self, updates: Mapping[int, Tree], agg: Aggregate) -> Tree:
+        """Return the round's delta, made of single clients' deltas by client; at most one component, default the mean.
+
+        A component with this hook sees more than sums, and lists and pages say so.
+        """
+        raise NotImplementedError
 
     def server(self, delta: Tree, agg: Aggregate) -> tuple[Tree, Tree]:
         """Return (delta, server tree); delta is the sample-weighted mean, the result is added to the weights."""
@@ -219,6 +325,14 @@ class Component(Plugin):
         """Return a client's own weights, the stage `personalised`, from its features [n, d] and labels [n].
 
         `params` are the trained weights that this client uses; at most one component.
+        """
+        raise NotImplementedError
+
+    def own(self, params: Tree, local: Local) -> Tree:
+        """Return a client's own weights and statistics, the stage `personalised`, from its tree or its images.
+
+        `params` are the trained weights that it would use otherwise; where the method personalises too, it starts from
+        what this returns. What is left out stays. At most one component.
         """
         raise NotImplementedError
 
@@ -259,9 +373,15 @@ algorithm = decorator("algorithm")
 addon = decorator("addon")
 
 HOOKS = tuple(name for name, member in vars(Component).items() if inspect.isfunction(member))
-AFTER_TRAINING = ("check", "stats", "calibrate", "calibration_cost", "personalise")
+AFTER_TRAINING = ("check", "stats", "calibrate", "calibration_cost", "personalise", "own")
 
 
 def acts_in(component: Component, hook: str) -> bool:
     """Tell whether `component` does anything in `hook` under its settings."""
     return getattr(type(component), hook) is not getattr(Component, hook) and hook not in component.idle
+
+
+def disclosure(cls: type[Plugin]) -> str:
+    """Return what the server learns beyond sums through a plugin, in words for lists and pages; usually nothing."""
+    sees = issubclass(cls, Component) and cls.aggregate is not Component.aggregate
+    return "the server sees single clients' updates, not sums alone" if sees else ""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
 from torch import Tensor
 
-from fedspan.benchmark.component import Component
+from fedspan.benchmark.component import Component, Wire
 from fedspan.benchmark.errors import HookError
 from fedspan.benchmark.net import Net
 from fedspan.benchmark.registration import ENGINE
@@ -20,9 +21,21 @@ def check_returned(component: Component, hook: str, inputs: Sequence[Any], retur
     """Raise `HookError` if a hook returned what it must not. Shapes and names are read, never values."""
     wanted, wrong_with = RULES.get(hook, ("", lambda returned, *inputs: ""))
     if problem := wrong_with(returned, *inputs):
-        code = getattr(type(component), hook).__code__
-        place = f"{code.co_filename}, line {code.co_firstlineno}"
-        raise HookError(f"{_called(component, hook)} ({place}) must return {wanted}: {problem}")
+        raise _refusal(component, hook, wanted, problem)
+
+
+def check_weights(component: Component, weights: Tensor) -> None:
+    """Raise `HookError` if clients cannot be averaged by `weights` [m]; these are values, and every round's are new."""
+    wrong = [value for value in weights.tolist() if not (math.isfinite(value) and value >= 0)]
+    if wrong or not weights.sum() > 0:
+        problem = f"one is {wrong[0]:g}" if wrong else "all of them are 0"
+        raise _refusal(component, "weights", "finite weights that are not negative", problem)
+
+
+def _refusal(component: Component, hook: str, wanted: str, problem: str) -> HookError:
+    code = getattr(type(component), hook).__code__
+    place = f"{code.co_filename}, line {code.co_firstlineno}"
+    return HookError(f"{_called(component, hook)} ({place}) must return {wanted}: {problem}")
 
 
 def blame(error: BaseException) -> str | None:
@@ -165,6 +178,32 @@ def _server(returned: Any, delta: Mapping[str, Tensor], agg: Any) -> str:
     return _like(moved, delta, "delta") or _like(tree, agg.server, "the server tree (its names come from init)")
 
 
+def _client_start(returned: Any, params: Mapping[str, Tensor], local: Any) -> str:
+    return _like(returned, params, "the tree")
+
+
+def _carry(returned: Any, grads: Any, step: Any) -> str:
+    return _like(returned, step.client, "the client tree (its names come from init)")
+
+
+def _weights(returned: Any, counts: Tensor, *inputs: Any) -> str:
+    return "" if isinstance(returned, Tensor) and returned.shape == counts.shape[:1] else _shown(returned)
+
+
+def _wire(returned: Any, *inputs: Any) -> str:
+    if not isinstance(returned, Wire):
+        return _shown(returned)
+    return "" if min(returned.numbers, returned.bits, returned.extra) >= 0 else f"it returned {returned}"
+
+
+def _aggregate(returned: Any, updates: Mapping[int, Mapping[str, Tensor]], agg: Any) -> str:
+    return _like(returned, next(iter(updates.values())), "delta")
+
+
+def _own(returned: Any, params: Mapping[str, Tensor], local: Any) -> str:
+    return _like(returned, {**params, **local.buffers}, "the tree", part=True)
+
+
 def _cost(returned: Any, *inputs: Any) -> str:
     if returned is None or (not _tuple_of(2, returned) and all(isinstance(number, int) for number in returned)):
         return ""
@@ -183,6 +222,12 @@ RULES: dict[str, tuple[str, Rule]] = {
     "grads": ("a tree with the gradient of every weight that moves", _grads),
     "shift": ("a tree over weights", lambda returned, step: _like(returned, step.params, "the tree", part=True)),
     "broadcast": ("a tree", lambda returned, server: _tree(returned)),
+    "carry": ("the client tree", _carry),
+    "weights": ("a tensor of one weight for each participant", _weights),
+    "client_start": ("a tree with every weight", _client_start),
+    "wire": ("a Wire whose numbers and bits are not negative", _wire),
+    "aggregate": ("a tree with the delta of every weight", _aggregate),
+    "own": ("a tree over weights and statistics", _own),
     "client_end": ("(delta, upload, client tree)", _client_end),
     "server": ("(delta, server tree)", _server),
     "stats": ("a tree", lambda returned, *inputs: _tree(returned)),

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
 
-from fedspan.benchmark.component import Aggregate, Component, Local, Phases, Setting, Step, Upload, acts_in
-from fedspan.benchmark.contract import check_returned
+from fedspan.benchmark.component import Aggregate, Component, Local, Phases, Setting, Step, Upload, Wire, acts_in
+from fedspan.benchmark.contract import check_returned, check_weights
 from fedspan.benchmark.errors import Incompatible
 from fedspan.benchmark.net import Net
 from fedspan.benchmark.tree import Tree
 
-EXCLUSIVE = ("loss", "phases", "calibrate", "personalise")  # hooks that at most one component may replace
+# hooks that at most one component may replace
+EXCLUSIVE = ("loss", "phases", "weights", "aggregate", "calibrate", "personalise", "own")
 
 States = dict[str, Tree]  # component name -> tree
 
@@ -58,10 +59,29 @@ class Method:
     def _grads(self) -> tuple[Component, ...]:
         return self.using("grads")
 
+    @cached_property
+    def _carriers(self) -> tuple[Component, ...]:
+        return self.using("carry")
+
     @property
     def edits_gradients(self) -> bool:
-        """Whether any component wants to see the gradients."""
+        """Whether any component changes the gradients."""
         return bool(self._grads)
+
+    @property
+    def carries(self) -> bool:
+        """Whether any component's client tree changes from step to step."""
+        return bool(self._carriers)
+
+    @property
+    def steps_alone(self) -> bool:
+        """Whether a client's steps need more than a loss, so that those of several clients cannot be stacked."""
+        return self.edits_gradients or self.carries or bool(self._shifts or self.using("client_start"))
+
+    @property
+    def sees_updates(self) -> bool:
+        """Whether the server sees single clients' updates, not sums alone."""
+        return bool(self.using("aggregate"))
 
     def check(self, setting: Setting) -> None:
         for component in self.components:
@@ -95,15 +115,17 @@ class Method:
 
     def objective(self, step: Step, server: States, client: States) -> Tensor:
         """Return loss plus penalties of one batch."""
-
-        def view(component: Component) -> Step:
-            step.server, step.client = server[component.name], client[component.name]
-            return step
-
-        total: Tensor = self.ask(self._loss, "loss", view(self._loss))
+        total = self.loss(step, server, client)
         for component in self._penalties:
-            total = total + self.ask(component, "penalty", view(component))
+            step.server, step.client = server[component.name], client[component.name]
+            total = total + self.ask(component, "penalty", step)
         return total
+
+    def loss(self, step: Step, server: States, client: States) -> Tensor:
+        """Return the loss of one batch, without penalties."""
+        step.server, step.client = server[self._loss.name], client[self._loss.name]
+        loss: Tensor = self.ask(self._loss, "loss", step)
+        return loss
 
     def penalties(self, step: Step, server: States, client: States) -> dict[str, Tensor]:
         """Return the penalties of one batch by component, each without its coefficient."""
@@ -112,6 +134,14 @@ class Method:
             step.server, step.client = server[component.name], client[component.name]
             one = {component.coefficient: 1.0} if component.coefficient else {}
             found[component.name] = replace(component, **one).penalty(step)  # type: ignore[type-var]
+        return found
+
+    def carry(self, grads: Tree, step: Step, server: States, client: States) -> States:
+        """Return the client trees that change with this step."""
+        found = {}
+        for component in self._carriers:
+            step.server, step.client = server[component.name], client[component.name]
+            found[component.name] = self.ask(component, "carry", grads, step)
         return found
 
     def grads(self, grads: Tree, step: Step, server: States, client: States) -> Tree:
@@ -130,6 +160,36 @@ class Method:
         return {
             component.name: self.ask(component, "broadcast", server[component.name]) for component in self.components
         }
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether participants are weighted by anything but their numbers of images."""
+        return bool(self.using("weights"))
+
+    def weights(self, counts: Tensor, samples: int) -> Tensor:
+        """Return the participants' weights in the mean, [m], of one component at most."""
+        component = next(iter(self.using("weights")), self.components[0])
+        found: Tensor = self.ask(component, "weights", counts, samples)
+        check_weights(component, found)
+        return found
+
+    def client_start(self, params: Tree, local: Callable[[str], Local]) -> Tree:
+        """Chain `client_start`; `local` makes each component's view by its name."""
+        for component in self.using("client_start"):
+            params = self.ask(component, "client_start", params, local(component.name))
+        return params
+
+    def wire(self, size: Wire, delta: Tree, local: Callable[[str], Local]) -> Wire:
+        """Chain `wire`; `local` makes each component's view by its name."""
+        for component in self.using("wire"):
+            size = self.ask(component, "wire", size, delta, local(component.name))
+        return size
+
+    def aggregate(self, updates: Mapping[int, Tree], agg: Callable[[str], Aggregate]) -> Tree:
+        """Return the delta that the component which sees single updates makes of them."""
+        component = self.using("aggregate")[0]
+        delta: Tree = self.ask(component, "aggregate", updates, agg(component.name))
+        return delta
 
     def client_end(self, delta: Tree, local: Callable[[str], Local]) -> tuple[Tree, dict[str, Upload], States]:
         """Chain `client_end`; `local` makes each component's view by its name."""
@@ -174,8 +234,23 @@ class Method:
 
     @property
     def personaliser(self) -> Component | None:
-        """The component that adds the stage `personalised`, if any."""
+        """The component that makes the stage `personalised` of a client's features, if any."""
         return next(iter(self.using("personalise")), None)
+
+    @property
+    def owner(self) -> Component | None:
+        """The component that makes the stage `personalised` of a client's tree or images, if any."""
+        return next(iter(self.using("own")), None)
+
+    @property
+    def personalises(self) -> bool:
+        """Whether there is the stage `personalised`."""
+        return self.owner is not None or self.personaliser is not None
+
+    @property
+    def lasting(self) -> frozenset[str]:
+        """The components whose trees are needed after training: the owner's, and those of the loss it may ask for."""
+        return frozenset({self.owner.name, self._loss.name}) if self.owner else frozenset()
 
 
 def compose(base: Component, addons: Sequence[Component] = ()) -> Method:

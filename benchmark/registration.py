@@ -17,7 +17,7 @@ from fedspan.benchmark.fields import defaults_of
 
 ENGINE = "fedspan.benchmark."
 RESERVED = ("kind", "name", "version")  # they identify a plugin in a record
-FOR_READERS = ("title", "summary", "papers")  # class attributes that pages show
+FOR_READERS = ("title", "summary", "papers", "wording", "identifying")  # class attributes that only people read
 CALLED = (types.FunctionType, property, functools.cached_property, staticmethod, classmethod)
 
 

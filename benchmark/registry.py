@@ -36,12 +36,23 @@ _broken: list[discovery.Broken] = []  # what could not be imported
 class Plugin:
     """Frozen hyper-parameters under a registered name.
 
-    `version` is part of a cell's key: raise it when an edit changes results.
+    `version` is part of a cell's key: raise it when an edit changes results. The rest is for readers, and in no digest:
+
+    - `title`: what people call it, ``FedAvgM``;
+    - `summary`: what it is, one sentence;
+    - `papers`: keys of the bibliography (`fedspan/papers.bib`), or ``arXiv:...``, ``doi:...``, an address;
+    - `wording`: how a name tells a setting: a format (``"{} form"``), or a text for each value; empty leaves it out;
+    - `identifying`: settings that a name tells even at their defaults.
     """
 
     kind: ClassVar[str]
     name: ClassVar[str]
     version: ClassVar[int] = 1
+    title: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    papers: ClassVar[tuple[str, ...]] = ()
+    wording: ClassVar[Mapping[str, str | Mapping[Any, str]]] = {}
+    identifying: ClassVar[tuple[str, ...]] = ()
 
     def what(self) -> dict[str, Any]:
         """Return all that identifies this plugin in a record: name, version and every field that changes results."""

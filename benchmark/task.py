@@ -105,6 +105,8 @@ class Dataset(Plugin):
     `limit` > 0 keeps at most that many images of each split, class by class, and domain by domain where there are any.
     """
 
+    wording = {"limit": "{:,} images", "unreadable": {"skip": "", "error": ""}, "content": "", "root": "", "source": ""}
+
     limit: int = 0
 
     def load(self, cache: Path) -> Data:

@@ -41,6 +41,15 @@ def clone(a: Mapping[str, Tensor]) -> Tree:
     return tree_map(lambda leaf: leaf.detach().clone(), a)
 
 
+def overwrite(into: Mapping[str, Tensor], by: Mapping[str, Tensor]) -> None:
+    """Copy the leaves of `by` into those of `into`; leaves of `by` may be leaves of `into` under other names."""
+    theirs = {leaf.untyped_storage()._cdata for leaf in into.values()}
+    moved = {path: leaf for path, leaf in by.items() if leaf is not into[path]}
+    safe = [leaf.clone() if leaf.untyped_storage()._cdata in theirs else leaf for leaf in moved.values()]
+    if moved:
+        torch._foreach_copy_([into[path] for path in moved], safe)
+
+
 def sqdist(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
     """Return the squared Euclidean distance over all leaves of `a`, a scalar."""
     ours, theirs = ([tree[path].flatten() for path in a] for tree in (a, b))  # as one: few operations for small leaves

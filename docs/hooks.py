@@ -18,7 +18,14 @@ from fedspan.benchmark import component, net, registry, task
 PAGE = Path(__file__).with_name("hooks.md")
 HEADING = re.compile(r"\s*# ([\w ]+) -{10,}")  # comments like this divide a class into parts
 CHAPTERS: dict[str, tuple[type, ...]] = {
-    "Methods": (component.Component, component.Setting, component.Step, component.Local, component.Aggregate),
+    "Methods": (
+        component.Component,
+        component.Setting,
+        component.Step,
+        component.Local,
+        component.Aggregate,
+        component.Wire,
+    ),
     "Datasets, partitions, models": (task.Dataset, task.Partition, task.Model),
     "What they return": (task.Data, task.Images, task.Extent, task.Split, net.Net),
     "Every plugin": (registry.Plugin,),

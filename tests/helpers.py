@@ -376,6 +376,128 @@ class Personal(Component):
         return {**params, "head.weight": head.to(params["head.weight"])}
 
 
+@toy("algorithm", "toy_balance")
+class Balance(Component):
+    """Weights of its own, by the balance of a client's classes, as in Ye et al. 2023."""
+
+    def weights(self, counts, samples):
+        shares = counts / counts.sum(1, keepdim=True)
+        return (counts.sum(1) / samples - (shares - 1 / counts.shape[1]).abs().sum(1) / 10 + 0.2).relu()
+
+
+@toy("algorithm", "toy_ditto")
+class TwoModels(Component):
+    """A second model that trains beside the first and is a client's own, as in Li et al. 2021."""
+
+    pull: float = 0.5
+
+    def init(self, params, shared, buffers):
+        return {}, {**params, **buffers, "steps": torch.zeros(())}
+
+    def carry(self, grads, step):
+        own = {path: leaf for path, leaf in step.client.items() if path in step.params}
+        rest = {path: leaf for path, leaf in step.client.items() if path not in own and path != "steps"}
+        grads, rest = step.learn_at(own, rest)
+        pulled = {path: g + self.pull * (own[path] - step.start[path]) for path, g in grads.items()}
+        moved = {path: own[path] - step.lr * g for path, g in pulled.items()}
+        return {**own, **moved, **rest, "steps": step.client["steps"] + 1.0 * (step.epoch == 1)}
+
+    def own(self, params, local):
+        return {path: leaf for path, leaf in local.client.items() if path != "steps"}
+
+
+@toy("algorithm", "toy_adam")
+class LocalMomentum(Component):
+    """A local optimiser with a state of its own, new in every round."""
+
+    def init(self, params, shared, buffers):
+        return {}, zeros(params)
+
+    def carry(self, grads, step):
+        kept = 0.5 * (step.number > 0)
+        return {path: m * kept + grads[path] if path in grads else m for path, m in step.client.items()}
+
+    def grads(self, grads, step):
+        late = 1.0 * (step.number >= step.steps - 1)
+        return {path: step.client[path] - step.client[path] * late / 10 for path in grads}
+
+
+@toy("addon", "toy_second_batch")
+class SecondHalf(Component):
+    """A gradient on half of a batch at weights that the other half moved, as in Fallah et al. 2020."""
+
+    def grads(self, grads, step):
+        half = len(step.y) // 2
+        inner = step.grad_at(step.params, slice(0, half) if half else None)
+        moved = {path: step.params[path] - 0.1 * g for path, g in inner.items()}
+        return step.grad_at({**step.params, **moved}, slice(half, None))
+
+
+@toy("addon", "toy_adapted_start")
+class AdaptedStart(Component):
+    """Clients begin from weights fitted to images drawn from theirs, as in Zhang et al. 2023."""
+
+    def client_start(self, params, local):
+        rows = torch.randperm(local.n, generator=local.rng)[: local.n // 2 + 1]
+        features, logits = local.apply(params)
+        wrong = (logits.argmax(1) != local.y).to(features.dtype).mean()
+        grads, _ = local.learn_at(params, local.buffers, rows)
+        return {path: leaf - 0.05 * wrong * grads[path] if path in grads else leaf for path, leaf in params.items()}
+
+    def own(self, params, local):
+        grads = local.grad_at(params)
+        return {path: params[path] - 0.1 * g for path, g in grads.items()}
+
+
+@toy("addon", "toy_rounded")
+class Rounded(Component):
+    """Noise at clients and server, and updates of few bits, as in Alistarh et al. 2017."""
+
+    def client_end(self, delta, local):
+        noise = {path: torch.rand(leaf.shape, generator=local.rng).to(leaf) for path, leaf in delta.items()}
+        return {path: ((leaf * 100 + noise[path]).floor() / 100) for path, leaf in delta.items()}, {}, {}
+
+    def wire(self, size, delta, local):
+        return dataclasses.replace(size, bits=8, extra=size.extra + 32)
+
+    def server(self, delta, agg):
+        noise = {path: torch.randn(leaf.shape, generator=agg.rng).to(leaf) for path, leaf in delta.items()}
+        return add(delta, scale(noise, 1e-3)), {}
+
+
+@toy("algorithm", "toy_median")
+class Median(Component):
+    """Looks at single updates, as in Yin et al. 2018."""
+
+    def aggregate(self, updates, agg):
+        return {
+            path: torch.stack([tree[path] for _, tree in sorted(updates.items())]).median(0).values
+            for path in next(iter(updates.values()))
+        }
+
+
+@toy("addon", "toy_prototypes")
+class Prototypes(Component):
+    """Class means under a client's last model, summed, as in Tan et al. 2022."""
+
+    def init(self, params, shared, buffers):
+        return {"sums": torch.zeros_like(params["head.weight"])}, {}
+
+    def broadcast(self, server):
+        return dict(server)
+
+    def penalty(self, step):
+        means = step.server["sums"] / (1 + step.server["sums"].abs().sum())
+        return 0.1 * (step.features - means[step.y]).square().mean()
+
+    def client_end(self, delta, local):
+        features, _ = local.apply(local.params)
+        return delta, {"sums": one_hot(local.y, len(local.counts), features.dtype).T @ features}, {}
+
+    def server(self, delta, agg):
+        return delta, {"sums": agg.sums["sums"].to(agg.server["sums"])}
+
+
 def toy_stacks() -> dict[str, tuple[Component, ...]]:
     """Return stacks of toy components by name: base first."""
     return {
@@ -390,6 +512,15 @@ def toy_stacks() -> dict[str, tuple[Component, ...]]:
         "frozen head, calibrated": (FedAvg(), Sphere()),
         "own heads at the end": (LocalNorm(), OwnHead()),
         "own head afterwards": (FedAvg(), Personal()),
+        "weights of its own": (Balance(),),
+        "two models": (TwoModels(),),
+        "state from step to step": (LocalMomentum(),),
+        "two halves of a batch": (FedAvg(), SecondHalf()),
+        "a start of its own": (FedAvg(), AdaptedStart()),
+        "noise, few bits": (FedAvg(), Rounded()),
+        "single updates": (Median(),),
+        "features of the last model": (FedAvg(), Prototypes()),
+        "stack of the later hooks": (TwoModels(), Rounded(), Prototypes(), Personal()),
         "stack": (Scaffold(), Sharpness(), Contrast()),
     }
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedspan.benchmark.cli.run import warn_of_broken_plugins
+from fedspan.benchmark.component import disclosure
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.protocol import Protocol
@@ -90,6 +91,8 @@ def _show_compatibility(words: Sequence[str]) -> int:
         table.add_row(algorithm, *(found.mark(algorithm, addon) for addon in found.addons))
     console = Console()
     console.print(table)
+    for name, more in found.disclosures.items():
+        console.print(f"{name}: {more}", markup=False, highlight=False, soft_wrap=True)
     for number, reason in enumerate(found.reasons, 1):
         console.print(f"{number}: {reason}", markup=False, highlight=False, soft_wrap=True)
     warn_of_broken_plugins()
@@ -113,7 +116,9 @@ def _listed(plural: str) -> Iterator[tuple[str, str, str]]:
                 yield name, "cannot be read", str(error)
     else:
         for name, cls in plugins(next(kind for kind, many in KINDS.items() if many == plural)).items():
-            yield name, _settings(defaults_of(cls)), (cls.__doc__ or "").strip().splitlines()[0]
+            about = (cls.__doc__ or "").strip().splitlines()[0]
+            more = disclosure(cls)
+            yield name, _settings(defaults_of(cls)), f"{about} ({more})" if more else about
 
 
 def _settings(values: Mapping[str, Any]) -> str:

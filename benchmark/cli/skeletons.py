@@ -14,6 +14,10 @@ from fedspan.benchmark.tree import Tree, scale
 class {title}(Component):
     """Authors {year} (venue), Eq. 1: say here what it does. As written it scales the mean update by `server_lr`."""
 
+    title = "{title}"
+    summary = "Scales the mean update on the server."
+    papers = ()  # such as ("arXiv:1602.05629",)
+
     server_lr: Annotated[float, log(0.1, 1.0, source="ours")] = 0.5
     neutral = {{"server_lr": 1.0}}
 
@@ -53,6 +57,10 @@ from fedspan.benchmark.search import log
 class {title}(Component):
     """Authors {year} (venue), Eq. 1: say here what it does. As written it penalises long representations."""
 
+    title = "{title}"
+    summary = "Penalises long representations."
+    papers = ()  # such as ("arXiv:1602.05629",)
+
     weight: Annotated[float, log(1e-3, 1.0, source="ours")] = 0.01
     neutral = {{"weight": 0.0}}
 
@@ -89,6 +97,10 @@ from fedspan.benchmark.task import Data, Dataset, Images, content_digest, datase
 @dataset("{name}")
 class {title}(Dataset):
     """Authors {year}: say here what it is. As written it draws noise around one pattern per class."""
+
+    title = "{title}"
+    summary = "Noise around one pattern per class."
+    papers = ()  # such as ("arXiv:1602.05629",)
 
     classes: int = 4
 
@@ -136,6 +148,10 @@ from fedspan.benchmark.task import Partition, partition
 class {title}(Partition):
     """Authors {year}: say here who holds what. As written client k holds `growth` times as much as k - 1."""
 
+    title = "{title}"
+    summary = "Client k holds more than client k - 1."
+    papers = ()  # such as ("arXiv:1602.05629",)
+
     growth: float = 1.5
 
     def __post_init__(self) -> None:
@@ -171,6 +187,10 @@ from fedspan.benchmark.task import Model, model
 @model("{name}")
 class {title}(Model):
     """Authors {year}: say here what it is. As written it has one hidden layer."""
+
+    title = "{title}"
+    summary = "One hidden layer."
+    papers = ()  # such as ("arXiv:1602.05629",)
 
     width: int = 32
 

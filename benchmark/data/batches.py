@@ -16,6 +16,8 @@ from fedspan.benchmark.task import Data, Images, Split
 
 CHUNK_BYTES = 4 * 2**20  # of images that are augmented, or normalised, at once: they fit a core's cache
 ON_DEVICE = 64  # times as many elsewhere, where each operation has to be asked for
+EVALUATION_BATCH = 500  # images, of at most 64x64 pixels; fewer of larger ones, whose maps fill the memory
+EVALUATION_PIXELS = EVALUATION_BATCH * 64 * 64
 
 
 class DeviceData:
@@ -100,6 +102,12 @@ class DeviceData:
             for x, y in zip(chunk.split(step), labels[first : first + augmented].split(step), strict=True):
                 batches = self.normalise(x).split(self.protocol.batch_size)
                 yield from zip(batches, y.split(self.protocol.batch_size), strict=True)
+
+    @property
+    def evaluation_batch(self) -> int:
+        """How many images pass through a net at once where nothing is learnt."""
+        _, height, width = self.shape
+        return max(1, min(EVALUATION_BATCH, EVALUATION_PIXELS // (height * width)))
 
     def in_order(self, images: Images, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield all images in their order without augmentation, for evaluation."""

@@ -20,7 +20,7 @@ from fedspan.benchmark.spec.cell import Cell
 # Rooms and modules of the engine that no number depends on: what plans, starts, keeps, sends and shows cells.
 NUMBERLESS = frozenset(
     (
-        "cli", "mirror", "report", "places", "search",
+        "cli", "mirror", "report", "bibliography", "names", "places", "search",
         "running.compat", "running.estimate", "running.grid", "running.hydra_jobs", "running.job", "running.launchers",
         "running.leases", "running.progress", "running.repetition", "running.retry", "running.signals",
         "spec.board", "spec.compose", "spec.overrides", "spec.plan", "spec.presets", "spec.rebuild", "spec.settings",

@@ -15,6 +15,7 @@ from xml.etree.ElementTree import ParseError
 
 import msgspec
 
+from fedspan.benchmark.component import disclosure
 from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.records.atomic import content_of, read_json
@@ -125,6 +126,8 @@ def about(kind: str, name: str) -> About:
         )
     parts = re.split(r"\n\s*\n|\n(?=- )", inspect.getdoc(cls) or "")
     paragraphs = [" ".join(part.split()) for part in parts]
+    if more := disclosure(cls):
+        paragraphs.append(f"{more[0].upper()}{more[1:]}.")
     fields = tuple((field, text(value)) for field, value in defaults_of(cls).items())
     prefix = f"addon.{name}" if kind == "addon" else kind
     return About(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from fedspan.benchmark.component import Component
+from fedspan.benchmark.component import Component, disclosure
 from fedspan.benchmark.errors import Incompatible
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.spec.cell import Cell
@@ -56,6 +56,13 @@ class Compatibility:
     def reasons(self) -> list[str]:
         """The distinct reasons, in the order of the matrix."""
         return list(dict.fromkeys(self.why.values()))
+
+    @property
+    def disclosures(self) -> dict[str, str]:
+        """What the server learns beyond sums, by the name of the algorithm or add-on through which it does."""
+        classes = {**plugins("algorithm"), **plugins("addon")}
+        names = (*self.algorithms, *self.addons)
+        return {name: more for name in names if name in classes and (more := disclosure(classes[name]))}
 
     def mark(self, algorithm: str, addon: str) -> str:
         """Return what the matrix shows for a pair: +, or the number of the reason against it."""

@@ -21,9 +21,6 @@ from fedspan.benchmark.training.state import Row, State
 
 Scores = dict[str, float | None]  # of one stage, by metric
 
-EVALUATION_BATCH = 500  # images, of at most 64x64 pixels; fewer of larger ones, whose maps fill the memory
-EVALUATION_PIXELS = EVALUATION_BATCH * 64 * 64
-
 
 @dataclass(frozen=True)
 class Score:
@@ -70,18 +67,12 @@ class Hits:
         return {"domain_accuracy": float(np.mean(list(each.values()))), **each} if each else {}
 
 
-def evaluation_batch(trainer: LocalTrainer) -> int:
-    """Return how many images are evaluated at a time."""
-    _, height, width = trainer.data.shape
-    return max(1, min(EVALUATION_BATCH, EVALUATION_PIXELS // (height * width)))
-
-
 @torch.no_grad()
 def outputs(trainer: LocalTrainer, images: Images | None = None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield (features, logits, labels) of `images`, by default the test set, under the loaded net."""
     data = trainer.data
     trainer.net.eval()
-    for x, y in data.in_order(data.test if images is None else images, evaluation_batch(trainer)):
+    for x, y in data.in_order(data.test if images is None else images, data.evaluation_batch):
         with trainer.meter.step("evaluate", str(len(y))), trainer.autocast():
             features, logits = trainer.net(x)
         yield features.to(x.dtype), logits.to(x.dtype), y
@@ -121,7 +112,7 @@ def _batch_answers(trainer: LocalTrainer, state: State, first: int, last: int) -
 def evaluate_global(trainer: LocalTrainer, state: State) -> Score:
     """Score the global model on the test set, whose batches workers share."""
     images = len(trainer.data.test)
-    step = images if trainer.pool is None else trainer.pool.share(images, evaluation_batch(trainer))
+    step = images if trainer.pool is None else trainer.pool.share(images, trainer.data.evaluation_batch)
     calls = [(trainer, state, first, min(first + step, images)) for first in range(0, images, max(step, 1))]
     costs = [float(last - first) for _, _, first, last in calls]
     return _joined(one for part in trainer.each(state, _batch_answers, calls, costs) for one in part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,25 +13,38 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from fedspan.benchmark.component import Local, Step, Upload
+from fedspan.benchmark.component import Local, Step, Upload, Wire
 from fedspan.benchmark.data.batches import DeviceData
 from fedspan.benchmark.errors import Diverged
 from fedspan.benchmark.method import Method, States
 from fedspan.benchmark.net import Net, Twin, buffers_of, parameters_of
 from fedspan.benchmark.sgd import SGD
+from fedspan.benchmark.training.client_view import views
 from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.state import Paths, Row, State
-from fedspan.benchmark.tree import Tree, clone, finite, to_device
+from fedspan.benchmark.tree import Tree, clone, finite, nbytes, overwrite, to_device
 
 if TYPE_CHECKING:
     from fedspan.benchmark.training.workers.pool import Pool
+
+
+@dataclass
+class Position:
+    """Where a client stands in its round: before step `number` of `steps`, with `epoch_steps` in an epoch.
+
+    Scalar tensors where steps are recorded; counting goes on in the same memory.
+    """
+
+    number: int | Tensor
+    steps: int | Tensor
+    epoch_steps: int | Tensor
 
 
 @dataclass(frozen=True)
 class Visit:
     """What a client trains from in one round: the weights that it starts with, and what the hooks see beside a batch.
 
-    `states` are the client's own trees, by component, on the device.
+    `states` are the client's own trees, by component, on the device; steps change them where a component carries them.
     """
 
     start: Tree
@@ -41,11 +54,15 @@ class Visit:
     lr: float | Tensor
     broadcast: States
     states: States
+    position: Position
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What one client hands back: `delta` and `buffers` of what is shared, uploads, its row, its mean loss."""
+    """What one client hands back: `delta` and `buffers` of what is shared, uploads, its row, its mean loss.
+
+    `delta_bytes` is what the delta takes on the wire; None where it travels as it is.
+    """
 
     client: int
     n: int
@@ -56,6 +73,7 @@ class Finished:
     uploads: dict[str, Upload]
     row: Row
     loss: float
+    delta_bytes: int | None = None
 
 
 class LocalTrainer:
@@ -110,18 +128,36 @@ class LocalTrainer:
         return torch.autocast(self.data.device.type, torch.bfloat16)
 
     def visit(self, state: State, client: int) -> Visit:
-        """Put into the net what a client starts round `state.round` with; return that and what its hooks see."""
+        """Put into the net what a client starts round `state.round` with; return what its hooks see.
+
+        The weights in the net differ from the visit's `start` where a component makes others of them.
+        """
         row = state.row(client)
         start, start_buffers = self.load(state, row)
-        return Visit(
+        states = {name: to_device(tree, self.data.device) for name, tree in row.states.items()}
+        if self.method.carries:
+            states = {name: clone(tree) for name, tree in states.items()}
+        visit = Visit(
             start=start,
             start_buffers=start_buffers,
             counts=self.data.counts(client),
             round=state.round,
             lr=self.protocol.lr_at(state.round),
             broadcast=self.method.broadcast(state.server),
-            states={name: to_device(tree, self.data.device) for name, tree in row.states.items()},
+            states=states,
+            position=self.position(self.data.size(client)),
         )
+        if self.method.using("client_start"):
+            with torch.no_grad():
+                seen = views(self, "client_start", client, visit, start, start_buffers)
+                self.put(self.method.client_start(start, seen))
+        return visit
+
+    def position(self, images: int) -> Position:
+        """Return where a client with so many images stands before its first step."""
+        epochs = sum(epochs for epochs, _ in self.method.phases(self.protocol.local_epochs))
+        epoch_steps = len(self.data.batch_sizes(images))
+        return Position(0, epochs * epoch_steps, epoch_steps)
 
     def phases(self) -> Iterator[tuple[int, range, list[str]]]:
         """Yield number, epochs and moving weights of each phase of a visit; only those weights ask for gradients."""
@@ -158,10 +194,11 @@ class LocalTrainer:
 
     def step(self, moved: list[str], optimiser: SGD, x: Tensor, y: Tensor, visit: Visit) -> Tensor:
         """Take one step on a batch; return its loss."""
-        step = self.seen(x, y, visit)
+        step = self.seen(x, y, visit, self.params, self.outputs(self.net, None, x))
         loss = self._differentiate(moved, step, visit)
         optimiser.step()
         self._shift(moved, step, visit)
+        visit.position.number += 1
         return loss.detach()
 
     def outputs(self, net: Net, leaves: Mapping[str, Tensor] | None, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -182,26 +219,31 @@ class LocalTrainer:
         with torch.no_grad():
             return self.outputs(twin.under(leaves), None, x)
 
-    def seen(self, x: Tensor, y: Tensor, visit: Visit) -> Step:
-        """Run the forward pass and return what the hooks see of it."""
-        features, logits = self.outputs(self.net, None, x)
+    def seen(
+        self, x: Tensor, y: Tensor, visit: Visit, params: Mapping[str, Tensor], outputs: tuple[Tensor, Tensor]
+    ) -> Step:
+        """Return what the hooks see of a batch, whose (features, logits) under `params` are `outputs`."""
+        features, logits = outputs
 
         def forward(params: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
             others = {**params, **(visit.start_buffers if buffers is None else buffers)}
             return self.evaluated(self.twin, {**self.params, **self.buffers, **others}, x)
 
-        def gradient(params: Mapping[str, Tensor]) -> Tree:
-            leaves = {path: leaf.detach().clone() for path, leaf in params.items()}
+        def gradient(
+            params: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None, rows: slice | None
+        ) -> tuple[Tree, Tree]:
+            leaves, statistics = clone(params), clone(self.buffers if buffers is None else buffers)
             moving = {path: leaves[path].requires_grad_() for path, live in self.params.items() if live.requires_grad}
+            part = slice(None) if rows is None else rows
             with torch.enable_grad():
-                features, logits = self.outputs(self.net, {**leaves, **clone(self.buffers)}, x)
-                there = replace(step, params=leaves, features=features, logits=logits)
+                outputs = self.outputs(self.net, {**leaves, **statistics}, x[part])
+                there = self.seen(x[part], y[part], visit, leaves, outputs)
                 loss = self.method.objective(there, visit.broadcast, visit.states)
             grads = torch.autograd.grad(loss, list(moving.values()), materialize_grads=True)
-            return dict(zip(moving, grads, strict=True))
+            return dict(zip(moving, grads, strict=True)), statistics
 
-        step = Step(
-            params=self.params,
+        return Step(
+            params=params,
             start=visit.start,
             x=x,
             y=y,
@@ -211,23 +253,28 @@ class LocalTrainer:
             protocol=self.protocol,
             round=visit.round,
             lr=visit.lr,
+            **vars(visit.position),
             server={},
             client={},
             forward=forward,
             gradient=gradient,
         )
-        return step
 
     def _differentiate(self, moved: list[str], step: Step, visit: Visit) -> Tensor:
         """Put into the net the gradients that the optimiser is to see; return the loss."""
         loss = self.method.objective(step, visit.broadcast, visit.states)
         loss.backward()
-        if self.method.edits_gradients:
-            grads = {path: _gradient_of(self.params[path]) for path in moved}
-            with torch.no_grad():
-                grads = self.method.grads(grads, step, visit.broadcast, visit.states)
-            for path in moved:
-                self.params[path].grad = grads[path]
+        method = self.method
+        if not (method.carries or method.edits_gradients):
+            return loss
+        grads = {path: _gradient_of(self.params[path]) for path in moved}
+        with torch.no_grad():
+            for name, tree in method.carry(grads, step, visit.broadcast, visit.states).items():
+                overwrite(visit.states[name], tree)
+            if method.edits_gradients:
+                grads = method.grads(grads, step, visit.broadcast, visit.states)
+                for path in moved:
+                    self.params[path].grad = grads[path]
         return loss
 
     def first_visit(self, state: State) -> Visit:
@@ -240,7 +287,8 @@ class LocalTrainer:
             round=0,
             lr=self.protocol.lr_at(0),
             broadcast=self.method.broadcast(state.server),
-            states=state.first_row.states,
+            states={name: clone(tree) for name, tree in state.first_row.states.items()},
+            position=self.position(self.protocol.batch_size),
         )
 
     def step_costs(self, state: State) -> list[tuple[int, int, int]]:
@@ -292,24 +340,12 @@ class LocalTrainer:
             delta |= {path: buffers.pop(path) - visit.start_buffers[path] for path in list(buffers)}
         uploads: dict[str, Upload] = {name: {} for name in visit.states}
         rows = visit.states
-        if self.method.using("client_end"):
-            params, statistics = clone(self.params), clone(self.buffers)
-
-            def local(name: str) -> Local:
-                return Local(
-                    start=visit.start,
-                    params=params,
-                    buffers=statistics,
-                    steps=steps,
-                    n=n,
-                    counts=visit.counts,
-                    protocol=self.protocol,
-                    round=state.round,
-                    server=visit.broadcast[name],
-                    client=visit.states[name],
-                )
-
-            delta, uploads, rows = self.method.client_end(delta, local)
+        delta_bytes = None
+        if self.method.using("client_end") or self.method.using("wire"):
+            now = clone(self.params), clone(self.buffers)
+            seen = {hook: views(self, hook, client, visit, *now, steps) for hook in ("client_end", "wire")}
+            delta, uploads, rows = self.method.client_end(delta, seen["client_end"])
+            delta_bytes = self._written(delta, seen["wire"])
         live = self.params | self.buffers
         own = {path: live[path].detach().clone() for path in paths.own}
         return Finished(
@@ -322,7 +358,14 @@ class LocalTrainer:
             uploads=uploads,
             row=Row(own, rows),
             loss=loss,
+            delta_bytes=delta_bytes,
         )
+
+    def _written(self, delta: Tree, local: Callable[[str], Local]) -> int:
+        """Return the bytes of a delta as the method's components write it."""
+        numbers = sum(leaf.numel() for leaf in delta.values())
+        dense = Wire(numbers, 8 * nbytes(delta) / max(numbers, 1))
+        return self.method.wire(dense, delta, local).bytes
 
 
 def _gradient_of(leaf: Tensor) -> Tensor:

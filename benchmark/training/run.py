@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -160,7 +161,7 @@ class Run:
         """Take the round's sums into the state; raise `Diverged` if a weight is not finite afterwards."""
         cell, state = self.cell, self.state
 
-        def aggregate(name: str) -> Aggregate:
+        def view(hook: str, name: str) -> Aggregate:
             return Aggregate(
                 params=state.params,
                 sums=sums.uploads(name),
@@ -170,11 +171,14 @@ class Run:
                 samples=sums.samples,
                 protocol=cell.protocol,
                 round=state.round,
+                rng=rng.generator(cell.seed, hook, name, state.round),
             )
 
         with torch.no_grad():
             now = state.params | state.buffers
-            delta, state.server = self.method.server(sums.mean_delta(now), aggregate)
+            single = sums.updates
+            mean = sums.mean_delta(now) if single is None else self.method.aggregate(single, partial(view, "aggregate"))
+            delta, state.server = self.method.server(mean, partial(view, "server"))
             now |= add(delta, {path: now[path] for path in delta}) | sums.mean_buffers(state.buffers)
             state.params = {path: now[path] for path in state.params}
             state.buffers = {path: now[path] for path in state.buffers}

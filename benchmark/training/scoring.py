@@ -33,7 +33,7 @@ def score_stages(run: Run) -> dict[str, Scores]:
             result["calibrated"] = score(trainer, state)
             run.stage_digests["calibrated"] = state.digest()
         state.params = trained
-    if run.method.personaliser:
+    if run.method.personalises:
         with meter.phase("personalise"):
             result["personalised"] = _score_personalised(run)
     if run.cell.protocol.trial:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedspan.benchmark.component import Component
 from fedspan.benchmark.rng import generator
+from fedspan.benchmark.training.client_view import views
 from fedspan.benchmark.training.evaluation import outputs
-from fedspan.benchmark.training.local import LocalTrainer
+from fedspan.benchmark.training.local import LocalTrainer, Visit
 from fedspan.benchmark.training.state import State
 from fedspan.benchmark.training.traffic import count_calibration
-from fedspan.benchmark.tree import Tree
+from fedspan.benchmark.tree import Tree, to_device
 
 
 @torch.no_grad()
@@ -56,6 +58,28 @@ def calibrate(trainer: LocalTrainer, state: State, seed: int) -> Tree:
     return params
 
 
+def _own(trainer: LocalTrainer, owner: Component, state: State, client: int, params: Tree, buffers: Tree) -> Tree:
+    """Return the weights and statistics that a component gives a client for itself; only lasting trees are there."""
+    row = state.row(client)
+    visit = Visit(
+        start=params,
+        start_buffers=buffers,
+        counts=trainer.data.counts(client),
+        round=state.round,
+        lr=trainer.protocol.lr_at(state.round - 1),
+        broadcast={
+            name: trainer.method.ask(component, "broadcast", state.server[name])
+            for component in trainer.method.components
+            if (name := component.name) in state.lasting
+        },
+        states={name: to_device(tree, trainer.data.device) for name, tree in row.states.items()},
+        position=trainer.position(trainer.data.size(client)),
+    )
+    local = views(trainer, "own", client, visit, params, buffers)(owner.name)
+    found: Tree = trainer.method.ask(owner, "own", params, local)
+    return found
+
+
 @torch.no_grad()
 def _client_statistics(trainer: LocalTrainer, state: State, client: int) -> Tree | tuple[Tensor, Tensor]:
     """Return what a client sends for a calibration: its statistics, or (features, labels) where those are pooled."""
@@ -73,10 +97,16 @@ def _client_statistics(trainer: LocalTrainer, state: State, client: int) -> Tree
 @torch.no_grad()
 def personalise(trainer: LocalTrainer, state: State, client: int, seed: int) -> None:
     """Load the client's model, personalised on its own training images."""
+    if not trainer.method.personalises:
+        raise ValueError("no component personalises")
+    params, buffers = trainer.load(state, state.row(client))
+    if trainer.method.owner is not None:
+        theirs = _own(trainer, trainer.method.owner, state, client, params, buffers)
+        trainer.put(theirs)
+        params = {path: theirs.get(path, leaf) for path, leaf in params.items()}
     component = trainer.method.personaliser
     if component is None:
-        raise ValueError("no component personalises")
-    params, _ = trainer.load(state, state.row(client))
+        return
     features, labels = client_features(trainer, client)
     draws = generator(seed, "personalise", component.name, client)
     classes = trainer.data.classes

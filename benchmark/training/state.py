@@ -66,6 +66,8 @@ class Paths:
             )
         if not self.trainable:
             raise Incompatible(f"{names('trainable')} freezes every weight")
+        if not self.shared and (names_of := names("wire")):
+            raise Incompatible(f"{names_of} writes updates, and {names('shared')} lets none travel")
         if self.travelling and not self.shared:
             raise Incompatible(f"{names('trainable')} freezes all that {names('shared')} shares")
         for _, moving in method.phases(epochs):
@@ -91,6 +93,7 @@ class State:
     """Everything that the next round depends on. `rows` holds only clients that have trained.
 
     The others have `first_row`, or where they begin with trees of their own what `draw_row` makes for their number.
+    `lasting` names the components whose trees are needed after training too.
     """
 
     round: int
@@ -100,6 +103,7 @@ class State:
     first_row: Row
     rows: dict[int, Row] = field(default_factory=dict)
     draw_row: Callable[[int], Row] | None = None
+    lasting: frozenset[str] = frozenset()
 
     @classmethod
     def initial(cls, net: Net, method: Method, paths: Paths, seed: int = 0) -> State:
@@ -115,7 +119,13 @@ class State:
         server, states = begin()
         draw_row = (lambda client: Row({}, begin(client)[1])) if method.init_per_client else None
         return cls(
-            round=0, params=params, buffers=buffers, server=server, first_row=Row(own, states), draw_row=draw_row
+            round=0,
+            params=params,
+            buffers=buffers,
+            server=server,
+            first_row=Row(own, states),
+            draw_row=draw_row,
+            lasting=method.lasting,
         )
 
     def row(self, client: int) -> Row:
@@ -149,15 +159,20 @@ class State:
 
     def trained(self) -> State:
         """Return the models alone, without the components' trees that only further rounds need."""
-        none: States = {name: {} for name in self.server}
-        rows = {client: Row(row.own, none) for client, row in self.rows.items() if row.own}
+
+        def lasting(states: States) -> States:
+            return {name: tree if name in self.lasting else {} for name, tree in states.items()}
+
+        rows = {client: Row(row.own, lasting(row.states)) for client, row in self.rows.items()}
         return State(
             round=self.round,
             params=self.params,
             buffers=self.buffers,
-            server=none,
-            first_row=Row(self.first_row.own, none),
-            rows=rows,
+            server=lasting(self.server),
+            first_row=Row(self.first_row.own, lasting(self.first_row.states)),
+            rows={client: row for client, row in rows.items() if not row.empty},
+            draw_row=self.draw_row if self.lasting else None,
+            lasting=self.lasting,
         )
 
     def digest(self) -> str:

@@ -15,6 +15,10 @@ class FedMom(Component):
     With Delta the mean update, v' = w + lr Delta and w' = v' + beta (v' - v). The state kept here is m = v' - v.
     """
 
+    title = "FedMom"
+    summary = "Nesterov momentum on the server."
+    papers = ("arXiv:2002.02090",)
+
     beta: Annotated[float, choice(0.5, 0.9, 0.95, source="ours")] = 0.9
     lr: Annotated[float, fixed("1 is plain averaging")] = 1.0
     neutral = {"beta": 0.0, "lr": 1.0}

@@ -12,5 +12,9 @@ class BABU(Component):
     accuracy of the original paper.
     """
 
+    title = "BABU"
+    summary = "Train only the body, under a fixed, randomly initialised head."
+    papers = ("oh2022", "dong2022")
+
     def trainable(self, path: str) -> bool:
         return not in_head(path)

@@ -28,6 +28,11 @@ class CCVR(HeadTraining):
     the head by 0.5% of its length and changes no accuracy (measured in docs/methods.md), so the default `lr` is larger.
     """
 
+    title = "CCVR"
+    summary = "After training the server tunes the head on virtual features, drawn from a Gaussian per class."
+    papers = ("luo2021",)
+    wording = {"per_class": "{:,} features per class"}
+
     per_class: Annotated[int, fixed("500 in SphereFed 2022, App. F; it sets the compute")] = 500
     tukey: Annotated[float, choice(0.5, 1.0, source="ours: the square root, or none")] = 1.0
 

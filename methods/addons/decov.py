@@ -16,6 +16,10 @@ class DeCov(Component):
     C divides by the number of images, as in the paper. FedDecorr 2023, Table 6, reports it without naming a beta.
     """
 
+    title = "DeCov"
+    summary = "Penalise covariances between the features of a batch."
+    papers = ("cogswell2016",)
+
     beta: Annotated[float, log(1e-3, 1.0, source="ours; no source names a beta")] = 0.1
     neutral = {"beta": 0.0}
     coefficient = "beta"

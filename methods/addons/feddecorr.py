@@ -29,6 +29,12 @@ class FedDecorr(Component):
     released form, the only one with public code. A batch of one image and a constant dimension contribute 0.
     """
 
+    title = "FedDecorr"
+    summary = "Penalise correlations between the features of a batch, against dimensional collapse."
+    papers = ("shi2023", "shi2024")
+    wording = {"form": "{} form"}
+    identifying = ("form",)
+
     form: Literal["released", "paper", "pseudocode"] = "released"
     beta: Annotated[float, choice(0.01, 0.05, 0.1, 0.2, 0.3, source="FedDecorr 2023, Sec. 5.4")] = 0.1
     neutral = {"beta": 0.0}

@@ -23,6 +23,11 @@ class FFC(Component):
     `every` > 0 it also calibrates after every so many rounds, and training continues from there (App. C.2 tries 10).
     """
 
+    title = "FFC"
+    summary = "After training the server solves for the least-squares head from sums over the clients."
+    papers = ("dong2022",)
+    wording = {"every": "calibrated every {} rounds"}
+
     ridge: Annotated[float, choice(0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0, source="SphereFed 2022, App. C.1")] = 0.0
     every: Annotated[int, fixed("it sets the compute; App. C.2 tries 10")] = 0
 

@@ -38,6 +38,14 @@ class OracleHead(HeadTraining):
     - ``closed``: least squares with `ridge` and without bias, the head that ``ffc`` computes from sums.
     """
 
+    title = "Oracle head"
+    summary = "After training the head is tuned on the pooled features of all clients: a bound, no federated method."
+    papers = ("dong2022",)
+    wording = {
+        "by": {"search": "by search", "sgd": "by SGD", "closed": "in closed form"},
+        "criterion": {"ce": "cross-entropy", "mse": "squared error"},
+    }
+
     by: Literal["search", "sgd", "closed"] = "search"
     ridge: Annotated[float, fixed("for by=closed alone")] = 0.0
     criterion: Criterion = "ce"

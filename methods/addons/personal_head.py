@@ -23,6 +23,15 @@ class PersonalHead(HeadTraining):
     rate; Oh et al. tune for 5 epochs.
     """
 
+    title = "Personal head"
+    summary = "After training each client tunes a head of its own."
+    papers = ("oh2022", "dong2022")
+    wording = {
+        "by": {"sgd": "by SGD", "ffc": "in closed form"},
+        "criterion": {"ce": "cross-entropy", "mse": "squared error"},
+        "epochs": "{} epochs",
+    }
+
     by: Literal["sgd", "ffc"] = "sgd"
     criterion: Literal["ce", "mse"] = "ce"
     ridge: Annotated[float, fixed("for by=ffc alone, and kept at 0 by the paper")] = 0.0

@@ -34,6 +34,16 @@ class SphereFed(FFC):
     The paper tunes the learning rate anew for the squared loss (over 0.005, 0.01, 0.05, 0.1, 0.5, 0.8, 1).
     """
 
+    title = "SphereFed"
+    summary = "Features on the unit sphere, a fixed orthonormal head, squared loss, then a closed-form calibration."
+    papers = ("dong2022",)
+    wording = {
+        "head": "{} head",
+        "unit": {False: "features of any length", True: "unit features"},
+        "criterion": {"ce": "cross-entropy", "mse": "squared error"},
+        "ffc": {False: "not calibrated", True: "calibrated"},
+    }
+
     head: Literal["orthonormal", "tammes", "random", "trained"] = "orthonormal"
     unit: bool = True
     criterion: Literal["mse", "ce"] = "mse"

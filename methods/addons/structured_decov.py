@@ -24,6 +24,11 @@ class StructuredDeCov(DeCov):
     method without naming beta, groups or terms.
     """
 
+    title = "Structured DeCov"
+    summary = "Penalise covariances between groups of features; features of one group may covary."
+    papers = ("xiong2016",)
+    wording = {"groups": "{} groups"}
+
     groups: Annotated[int, choice(2, 4, 8, 16, source="ours; no source names the groups")] = 4
 
     def __post_init__(self) -> None:

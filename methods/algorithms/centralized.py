@@ -11,4 +11,8 @@ class Centralized(Component):
     the schedule advances per round, exactly as in FedAvg with one client. Nothing travels, so bytes are 0.
     """
 
+    title = "Centralized training"
+    summary = "One client holds the images of all clients: the upper bound, no federation."
+    papers = ("dong2022",)
+
     one_client = True

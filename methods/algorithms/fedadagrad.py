@@ -18,6 +18,10 @@ class FedAdagrad(Adaptive):
     and tau as for FedAdam. `fedspan.methods.adaptive` has the rest.
     """
 
+    title = "FedAdagrad"
+    summary = "Adagrad on the server, with the mean update of the clients as its gradient."
+    papers = ("reddi2021",)
+
     lr: Annotated[float, log(1e-3, 1.0, source="the paper tunes it for every task; the range is ours")] = 0.1
     beta1: Annotated[float, fixed("the usual Adagrad has no momentum")] = 0.0
 

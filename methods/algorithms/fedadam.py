@@ -19,6 +19,10 @@ class FedAdam(Adaptive):
     differences of released code.
     """
 
+    title = "FedAdam"
+    summary = "Adam on the server, with the mean update of the clients as its gradient."
+    papers = ("reddi2021",)
+
     beta2: Annotated[float, fixed("0.99 in later comparisons")] = 0.99
 
     def __post_init__(self) -> None:

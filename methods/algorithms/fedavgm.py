@@ -25,6 +25,14 @@ class FedAvgM(Component):
     (``statistics``), which can push a variance out of the clients' range; by default they are averaged.
     """
 
+    title = "FedAvgM"
+    summary = "FedAvg with momentum on the server."
+    papers = ("hsu2019",)
+    wording = {
+        "damped": {False: "plain momentum", True: "damped momentum"},
+        "statistics": {False: "", True: "momentum on BatchNorm statistics"},
+    }
+
     rho: Annotated[float, choice(0.1, 0.5, 0.9, source="FedDecorr 2023, App. F")] = 0.5
     damped: bool = True
     statistics: bool = later(False)

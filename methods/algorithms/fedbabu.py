@@ -12,5 +12,9 @@ class FedBABU(Component):
     add an add-on with the stage `personalised`. There is nothing to tune.
     """
 
+    title = "FedBABU"
+    summary = "Clients train and share the body only, under a head fixed at its initial values."
+    papers = ("oh2022",)
+
     def trainable(self, path: str) -> bool:
         return not in_head(path)

@@ -19,5 +19,9 @@ class FedBN(Component):
     there is no validation split).
     """
 
+    title = "FedBN"
+    summary = "BatchNorm layers stay with their clients; the server averages the rest."
+    papers = ("li2021fedbn",)
+
     def shared(self, path: str, module: nn.Module) -> bool:
         return not isinstance(module, _BatchNorm)

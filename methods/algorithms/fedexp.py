@@ -23,6 +23,10 @@ class FedExp(Component):
     released with FedDecorr 2023 step counters enter the norms, so its eta stays 1.
     """
 
+    title = "FedExP"
+    summary = "The server extrapolates the mean update, the further the more the clients disagree."
+    papers = ("jhunjhunwala2023",)
+
     epsilon: Annotated[float, log(1e-4, 1.0, source="ours, around the authors' 1e-3 and 0.1")] = 1e-3
 
     def __post_init__(self) -> None:

@@ -21,6 +21,10 @@ class FedLC(Component):
     denominator omits the true class; released code keeps it, as cross-entropy does, and so does this one.
     """
 
+    title = "FedLC"
+    summary = "Calibrated logits: larger margins for the rarer classes of a client."
+    papers = ("zhang2022",)
+
     tau: Annotated[float, log(0.05, 2.0, source="ours, around the paper's 1 and the released 0.1")] = 1.0
     neutral = {"tau": 0.0}
     version = 2  # 1 took 100 tau off the logit of a class without images, too little at a small tau

@@ -23,6 +23,11 @@ class FedNova(Component):
     sum to more than 1, they overshoot the clients' mean. By default they are averaged.
     """
 
+    title = "FedNova"
+    summary = "Updates are averaged per local step, so clients of many steps weigh no more."
+    papers = ("wang2020",)
+    wording = {"statistics": {False: "", True: "BatchNorm statistics as weights"}}
+
     statistics: bool = later(False)
 
     @property

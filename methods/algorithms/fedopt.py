@@ -19,6 +19,11 @@ class FedOpt(Component):
     Table 16 (server optimiser SGD, learning rate 1.0, momentum 0.3).
     """
 
+    title = "FedOpt (SGD)"
+    summary = "SGD with momentum on the server, with the mean update of the clients as its gradient."
+    papers = ("reddi2021", "dong2022")
+    wording = {"lr": "server lr {:g}"}
+
     lr: Annotated[float, log(0.1, 3.0, source="ours, around SphereFed's 1")] = 1.0
     momentum: Annotated[float, linear(0.0, 0.9, source="ours, around SphereFed's 0.3")] = 0.3
     neutral = {"lr": 1.0, "momentum": 0.0}

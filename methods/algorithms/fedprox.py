@@ -18,6 +18,10 @@ class FedProx(Component):
     with that paper compares the local weights with themselves, so its term is zero; this one works.
     """
 
+    title = "FedProx"
+    summary = "A proximal term keeps local weights near the global ones."
+    papers = ("li2020",)
+
     mu: Annotated[float, choice(1e-4, 1e-3, 1e-2, 1e-1, source="FedDecorr 2023, App. F")] = 1e-3
     neutral = {"mu": 0.0}
     coefficient = "mu"

@@ -22,6 +22,11 @@ class FedRep(Component):
     scores are `client_accuracy`; a client that never trained has the initial head.
     """
 
+    title = "FedRep"
+    summary = "Each client fits a head of its own, then trains the shared body."
+    papers = ("collins2021",)
+    wording = {"head_epochs": "{} head epochs", "body_epochs": "{} body epochs"}
+
     head_epochs: Annotated[int, fixed("it sets the compute of a round")] = 10
     body_epochs: Annotated[int, fixed("it sets the compute of a round")] = later(0)
 

@@ -21,6 +21,10 @@ class FedRS(Component):
     missing classes, bias included.
     """
 
+    title = "FedRS"
+    summary = "A restricted softmax weakens the logits of classes that a client does not hold."
+    papers = ("li2021fedrs",)
+
     alpha: Annotated[float, linear(0.0, 1.0, source="its whole domain")] = 0.5
     neutral = {"alpha": 1.0}
 

@@ -18,6 +18,10 @@ class FedSAM(Component):
     updates them again, which changes tests but never training.
     """
 
+    title = "FedSAM"
+    summary = "Clients minimise the worst loss in a neighbourhood of their weights."
+    papers = ("qu2022", "caldarola2022")
+
     rho: Annotated[float, log(5e-3, 0.5, source="ours, around the released 0.05")] = 0.05
     neutral = {"rho": 0.0}
     version = 2  # 1 computed penalties in bfloat16 under protocol.precision=bf16, unlike every other algorithm

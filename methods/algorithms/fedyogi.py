@@ -18,6 +18,10 @@ class FedYogi(Adaptive):
     `fedspan.methods.adaptive` has the rest and the differences of released code.
     """
 
+    title = "FedYogi"
+    summary = "Yogi on the server, with the mean update of the clients as its gradient."
+    papers = ("reddi2021",)
+
     beta2: Annotated[float, fixed("0.99 in later comparisons")] = 0.99
 
     def __post_init__(self) -> None:

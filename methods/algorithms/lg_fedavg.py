@@ -25,6 +25,11 @@ class LGFedAvg(Component):
     single global model: scores are `client_accuracy`; a client that never trained its own body has the global one.
     """
 
+    title = "LG-FedAvg"
+    summary = "Each client keeps a body of its own; the server averages the head."
+    papers = ("liang2020",)
+    wording = {"warm_up": "{:.0%} warm-up as FedAvg"}
+
     warm_up: Annotated[float, choice(0.0, 0.8, 0.857, source="Algorithm 1, and the authors' scripts")] = later(0.0)
 
     def __post_init__(self) -> None:

@@ -13,5 +13,9 @@ class LocalOnly(Component):
     no global model: scores are `client_accuracy`.
     """
 
+    title = "Local training"
+    summary = "Every client trains alone and nothing travels: the lower bound, no federation."
+    papers = ("liang2020",)
+
     def shared(self, path: str, module: nn.Module) -> bool:
         return False

@@ -55,6 +55,15 @@ class Moon(Component):
     - Released code computes gradients for the other two models and drops them, which costs only time.
     """
 
+    title = "MOON"
+    summary = "A contrastive loss pulls features to the global model's, away from the client's previous model's."
+    papers = ("li2021moon",)
+    wording = {
+        "projection": "projection {}",
+        "representation": {"body": "body features", "projected": "projected features"},
+        "previous": {"global": "global model as first previous", "untrained": "untrained first previous"},
+    }
+
     mu: Annotated[float, choice(0.1, 1.0, 5.0, 10.0, source="FedDecorr 2023, App. F")] = 1.0
     temperature: Annotated[float, fixed("0.5 in the paper and its code")] = 0.5
     projection: Annotated[tuple[int, ...], fixed("it belongs to the model")] = (640, 256)

@@ -28,6 +28,11 @@ class Scaffold(Component):
     by tens of points (docs/methods.md). Momentum 0 is the paper's method.
     """
 
+    title = "SCAFFOLD"
+    summary = "Control variates correct the drift of the clients."
+    papers = ("karimireddy2020",)
+    wording = {"lr": "server lr {:g}"}
+
     lr: Annotated[float, fixed("1 in the paper's experiments")] = 1.0
 
     def __post_init__(self) -> None:

@@ -20,6 +20,10 @@ class Cifar10(Cifar):
     deviations 63.0, 62.1, 66.7 of 255.
     """
 
+    title = "CIFAR-10"
+    summary = "60,000 colour photographs of 32x32 pixels in 10 classes."
+    papers = ("krizhevsky2009",)
+
     class_count: ClassVar[int] = 10
     statistics: ClassVar[Statistics] = (
         (125.3 / 255, 123.0 / 255, 113.9 / 255),

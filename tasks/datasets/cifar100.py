@@ -19,6 +19,10 @@ class Cifar100(Cifar):
     normalised by the constants of the code released with FedDecorr (Shi et al. 2023), digit for digit.
     """
 
+    title = "CIFAR-100"
+    summary = "60,000 colour photographs of 32x32 pixels in 100 classes."
+    papers = ("krizhevsky2009",)
+
     version: ClassVar[int] = 2  # 1 rounded the constants to four digits
     class_count: ClassVar[int] = 100
     statistics: ClassVar[Statistics] = (

@@ -17,6 +17,10 @@ class Digits(Dataset):
     1,797 images as uint8 8x8x1; a fixed split, 80% of each class for training and 20% for testing.
     """
 
+    title = "Digits"
+    summary = "1,797 handwritten digits of 8x8 pixels, bundled with scikit-learn: no download."
+    papers = ("alpaydin1998",)
+
     def load(self, cache: Path) -> Data:
         # Read like `sklearn.datasets.load_digits`, without its import of a second per process.
         file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")

@@ -32,6 +32,10 @@ class DigitsDomains(Dataset):
     Pixels are normalised by mean and deviation of the training images of all domains.
     """
 
+    title = "Digits in four styles"
+    summary = "scikit-learn's handwritten digits in four domains: plain, inverted, rotated and blurred."
+    papers = ("alpaydin1998",)
+
     def load(self, cache: Path) -> Data:
         digits = Digits().load(cache)
         train, test = (_styled(images, split) for images, split in ((digits.train, "train"), (digits.test, "test")))

@@ -61,6 +61,15 @@ class DomainNet(Published):
     the record's key. ``unreadable=skip`` skips images that cannot be decoded, and reports how many.
     """
 
+    title = "DomainNet"
+    summary = "Photographs, paintings and drawings in six domains; by default the ten classes of FedBN."
+    papers = ("peng2019", "li2021fedbn")
+    wording = {
+        "size": "{0}x{0} pixels",
+        "classes": "other classes",
+        "normalise": {False: "not normalised", True: "normalised"},
+    }
+
     classes: tuple[str, ...] = TEN_CLASSES
     size: int = 256
     unreadable: Literal["error", "skip"] = "error"

@@ -30,6 +30,11 @@ class ImageFolder(Dataset):
     be decoded, and reports how many.
     """
 
+    title = "Image folder"
+    summary = "Your own images, one folder per class."
+    papers = ("deng2009",)
+    wording = {"size": "{0}x{0} pixels"}
+
     root: str = how("")
     size: int = 32
     unreadable: Literal["error", "skip"] = "error"

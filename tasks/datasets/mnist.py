@@ -29,6 +29,10 @@ class Mnist(Published):
     images.
     """
 
+    title = "MNIST"
+    summary = "70,000 grey images of handwritten digits, 28x28 pixels."
+    papers = ("lecun1998",)
+
     def files(self) -> tuple[PublishedFile, ...]:
         from torchvision.datasets import MNIST
 

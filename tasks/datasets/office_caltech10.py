@@ -61,6 +61,11 @@ class OfficeCaltech10(Published):
     reports how many.
     """
 
+    title = "Office-Caltech10"
+    summary = "2,533 photographs of 10 objects in four domains."
+    papers = ("gong2012",)
+    wording = {"size": "{0}x{0} pixels", "normalise": {False: "not normalised", True: "normalised"}}
+
     size: int = 256
     unreadable: Literal["error", "skip"] = "error"
     normalise: bool = later(True)

@@ -38,6 +38,10 @@ class TinyImageNet(Published):
     how many.
     """
 
+    title = "TinyImageNet"
+    summary = "110,000 labelled photographs of 64x64 pixels in 200 classes of ImageNet."
+    papers = ("le2015",)
+
     unreadable: Literal["error", "skip"] = "error"
 
     def files(self) -> tuple[PublishedFile, ...]:

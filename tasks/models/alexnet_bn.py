@@ -21,6 +21,10 @@ class AlexNetBN(Model):
     the stem's stride is 1 instead of 4, which would leave nothing to pool.
     """
 
+    title = "AlexNet with batch norm"
+    summary = "Five convolutions and two hidden layers, batch norm after each: FedBN's AlexNet."
+    papers = ("krizhevsky2014", "li2021fedbn")
+
     def build(self, shape: tuple[int, int, int], classes: int) -> Net:
         require_larger_than(20, self.name, shape)
         stride = 4 if min(shape[1:]) >= 63 else 1

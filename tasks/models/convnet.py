@@ -18,6 +18,11 @@ class ConvNet(Model):
     not state the number of `groups` of group norm (App. F.1).
     """
 
+    title = "ConvNet"
+    summary = "Seven 3x3 convolutions, from SphereFed's hardware experiments."
+    papers = ("dong2022",)
+    wording = {"norm": "{} norm", "groups": "{} groups"}
+
     norm: Norm = "group"
     groups: int = 2
 

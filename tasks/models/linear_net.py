@@ -18,6 +18,11 @@ class LinearNet(Model):
     layers. With one layer the representation is the image itself.
     """
 
+    title = "Linear net"
+    summary = "Linear layers without activation: the net of FedDecorr's theory."
+    papers = ("shi2023",)
+    wording = {"layers": "{} layers"}
+
     layers: int = 3
     width: int = 256
 

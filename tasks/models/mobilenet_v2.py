@@ -44,6 +44,15 @@ class MobileNetV2(Model):
     which do not state the number of `groups`.
     """
 
+    title = "MobileNetV2"
+    summary = "Inverted residuals and linear bottlenecks, for small images."
+    papers = ("sandler2018",)
+    wording = {
+        "variant": {"feddecorr": "FedDecorr's", "spherefed": "SphereFed's"},
+        "norm": "{} norm",
+        "groups": "{} groups",
+    }
+
     variant: Literal["feddecorr", "spherefed"] = "feddecorr"
     norm: Norm = "batch"
     groups: int = 2

@@ -39,6 +39,15 @@ class ResNet18(Model):
     `norm` is `batch` in FedDecorr and `group` in SphereFed (App. F.1), which does not state the number of `groups`.
     """
 
+    title = "ResNet18"
+    summary = "Residual net of 18 layers, for small images."
+    papers = ("he2016",)
+    wording = {
+        "variant": {"feddecorr": "FedDecorr's", "spherefed": "SphereFed's"},
+        "norm": "{} norm",
+        "groups": "{} groups",
+    }
+
     variant: Literal["feddecorr", "spherefed"] = "feddecorr"
     norm: Norm = "batch"
     groups: int = 2

@@ -12,5 +12,9 @@ class ResNet32(Model):
     Three stages of 5 blocks with 16, 32 and 64 channels, shortcuts without parameters, Kaiming-normal weights.
     """
 
+    title = "ResNet32"
+    summary = "The small residual net of 32 layers for CIFAR."
+    papers = ("he2016",)
+
     def build(self, shape: tuple[int, int, int], classes: int) -> Net:
         return narrow_resnet(self.name, shape, classes, blocks=5)

@@ -29,6 +29,11 @@ class SENet18(Model):
     blocks. The number of `groups` of group norm (App. F.1) is not stated.
     """
 
+    title = "SENet18"
+    summary = "ResNet18 with squeeze and excitation in each block, as in SphereFed."
+    papers = ("hu2018", "dong2022")
+    wording = {"norm": "{} norm", "groups": "{} groups"}
+
     norm: Norm = "group"
     groups: int = 2
     reduction: int = 16

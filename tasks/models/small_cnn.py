@@ -18,6 +18,11 @@ class SmallCNN(Model):
     are dead for every image satisfy a decorrelation penalty.
     """
 
+    title = "Small CNN"
+    summary = "Two convolutions and one hidden layer, for quick runs."
+    papers = ("mcmahan2017",)
+    wording = {"features": "{} features"}
+
     width: int = 16
     features: int = 64
     activation: Literal["none", "relu"] = "none"

@@ -20,6 +20,11 @@ class VGG13(Model):
     norm (App. F.1) is not stated.
     """
 
+    title = "VGG13"
+    summary = "Ten 3x3 convolutions in five groups, as in SphereFed."
+    papers = ("simonyan2015", "dong2022")
+    wording = {"norm": "{} norm", "groups": "{} groups"}
+
     norm: Norm = "group"
     groups: int = 2
 

@@ -19,6 +19,11 @@ class Dirichlet(Partition):
     until every client has `min_size` samples, at most 1,000 times. Cut points are truncated to integers.
     """
 
+    title = "Dirichlet"
+    summary = "Each class is spread over the clients by proportions from a Dirichlet distribution: label skew."
+    papers = ("hsu2019", "yurochkin2019")
+    wording = {"balanced": {False: "plain draw", True: "balanced draw"}, "min_size": "{} or more images each"}
+
     version = 2
     skew_field = "alpha"
 

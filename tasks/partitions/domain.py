@@ -16,6 +16,11 @@ class Domain(Partition):
     ``feddecorr_domain`` sets those shares.
     """
 
+    title = "Domains"
+    summary = "Client k holds the dataset's domain k and is tested on it: feature skew."
+    papers = ("li2021fedbn", "shi2024")
+    wording = {"subsample": "{:g} times the smallest"}
+
     subsample: float = 0.0
 
     def __post_init__(self) -> None:

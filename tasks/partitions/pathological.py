@@ -16,6 +16,12 @@ class Pathological(Partition):
     so far, so holders per class differ by at most one; a class's samples are split evenly over its holders.
     """
 
+    title = "Pathological"
+    summary = "Each client holds a few classes only: label skew."
+    papers = ("mcmahan2017", "shi2023")
+    wording = {"classes_per_client": "{} classes per client"}
+    identifying = ("classes_per_client",)
+
     classes_per_client: int = 2
 
     def __post_init__(self) -> None:

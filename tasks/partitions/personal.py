@@ -15,6 +15,12 @@ class Personal(Dirichlet):
     mention balancing, so its form is ``balanced=false``.
     """
 
+    title = "Personal Dirichlet"
+    summary = "Dirichlet label skew, and each client is tested on held-back images of its own."
+    papers = ("dong2022", "hsu2019")
+    wording = {"held_back": "{:.0%} of each client for its test"}
+    identifying = ("held_back",)
+
     balanced: bool = False
     held_back: float = 0.15
 

@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 
-from fedspan.benchmark.component import HOOKS, Component
+from fedspan.benchmark.component import HOOKS, Component, Wire
 from fedspan.benchmark.contract import RULES, blame
 from fedspan.benchmark.errors import HookError
 from fedspan.benchmark.task import Dataset, Model
@@ -57,6 +57,20 @@ WRONG = {
     "client_end, delta": (one(({}, {}, {})), "delta lacks 'body.1.bias'"),
     "client_end, upload": (lambda self, d, local: (d, {"n": "1"}, {}), "the upload holds '1' under 'n'"),
     "client_end, client tree": (lambda self, d, local: (d, {}, TREE), "has 'a', which is not among its names, which"),
+    "carry": (one(TREE), "must return the client tree: the client tree (its names come from init) has 'a'"),
+    "weights": (one([1.0]), "must return a tensor of one weight for each participant: it returned a list of 1"),
+    "weights, too few": (one(torch.ones(2)), "one weight for each participant: it returned a tensor of shape [2]"),
+    "weights, negative": (lambda self, counts, samples: counts.sum(1) - 5, "finite weights that are not negative: one"),
+    "weights, no number": (lambda self, counts, samples: counts[:, 0] / 0, "that are not negative: one is "),
+    "weights, of nobody": (lambda self, counts, samples: 0 * counts[:, 0], "that are not negative: all of them are 0"),
+    "client_start": (one({}), "must return a tree with every weight: the tree lacks 'body.1.bias'"),
+    "wire": (one(8), "must return a Wire whose numbers and bits are not negative: it returned 8"),
+    "wire, less than nothing": (one(Wire(3, -1.0)), "it returned Wire(numbers=3, bits=-1.0, extra=0.0)"),
+    "aggregate": (
+        lambda self, updates, agg: updates,
+        "must return a tree with the delta of every weight: delta holds {",
+    ),
+    "own": (one(TREE), "must return a tree over weights and statistics: the tree has 'a'"),
     "server": (lambda self, delta, agg: delta, "must return (delta, server tree): it returned a dict of 4"),
     "server, delta": (
         lambda self, delta, agg: ({path: leaf[:1] for path, leaf in delta.items()}, {}),

@@ -22,7 +22,8 @@ from tests.helpers import NormNet, PlainNet, start, toy, toy_cell, trained
 from tests.methods.by_hand import finished
 
 MIB, GIB = 2**20, 2**30
-WITH_ROWS = {"fedrep", "lg_fedavg", "local_only", "moon", "scaffold"}  # and fedbn, where there is BatchNorm
+# and fedbn, where there is BatchNorm
+WITH_ROWS = {"feddc", "feddyn", "fedper", "fedrep", "fedspeed", "lg_fedavg", "local_only", "moon", "scaffold"}
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

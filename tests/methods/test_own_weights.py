@@ -10,6 +10,7 @@ from fedspan.benchmark.training.saving import resume, save
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.methods.algorithms.fedbabu import FedBABU
 from fedspan.methods.algorithms.fedbn import FedBN
+from fedspan.methods.algorithms.fedper import FedPer
 from fedspan.methods.algorithms.fedrep import FedRep
 from fedspan.methods.algorithms.lg_fedavg import LGFedAvg
 from fedspan.methods.algorithms.local_only import LocalOnly
@@ -30,13 +31,13 @@ from tests.methods.by_hand import (
 )
 
 CLIENTS = range(6)
-PERSONAL = [LGFedAvg(), FedRep(head_epochs=2), LocalOnly()]
+PERSONAL = [LGFedAvg(), FedPer(), FedRep(head_epochs=2), LocalOnly()]
 by_name = {"ids": lambda algorithm: algorithm.name}
 
 
 def stays(algorithm, path):
     """Tell whether a weight of the plain net stays with its client."""
-    return {"lg_fedavg": not in_head(path), "fedrep": in_head(path), "local_only": True}[algorithm.name]
+    return {"lg_fedavg": not in_head(path), "local_only": True}.get(algorithm.name, in_head(path))
 
 
 def local_round(algorithm, run, w, client, round):
@@ -117,6 +118,7 @@ NORM_NET = (18 + 1) * 4 + (16 + 1) * 3
     ("algorithm", "model", "numbers_sent"),
     [
         (LGFedAvg(), PlainNet(), NUMBERS["head"]),
+        (FedPer(), PlainNet(), NUMBERS["body"]),
         (FedRep(), PlainNet(), NUMBERS["body"]),
         (FedBABU(), PlainNet(), NUMBERS["body"]),
         (LocalOnly(), PlainNet(), 0),

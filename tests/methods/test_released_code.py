@@ -1,5 +1,6 @@
-"""Whole trajectories of FedDecorr's released code (2023): its equations written again in float64, from its own shapes.
+"""Whole trajectories of released code: its equations written again in float64, from its own shapes.
 
+Most are those of FedDecorr's code (2023), `ReleasedNTD` and `ReleasedDyn` those of their authors' (2022, 2021).
 Nothing is shared with `methods`: the state of a net is one dictionary of weights and running statistics, as that code
 averages it, and SGD is torch's. Models, first weights and batches are the engine's.
 """
@@ -18,8 +19,10 @@ from fedspan.benchmark.task import Data, Dataset, Images, Partition
 from fedspan.methods.addons.feddecorr import FedDecorr
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.fedavgm import FedAvgM
+from fedspan.methods.algorithms.feddyn import FedDyn
 from fedspan.methods.algorithms.fedlc import FedLC
 from fedspan.methods.algorithms.fednova import FedNova
+from fedspan.methods.algorithms.fedntd import FedNTD
 from fedspan.methods.algorithms.fedrs import FedRS
 from fedspan.methods.algorithms.fedsam import FedSAM
 from fedspan.methods.algorithms.moon import Moon
@@ -232,6 +235,62 @@ class ReleasedMoon(Released):
         self.previous[client] = copy.deepcopy(net).eval()
 
 
+class ReleasedNTD(Released):
+    """Its teacher's mode only matters with BatchNorm, which the released models lack: here it evaluates."""
+
+    def begin(self, round):
+        self.teacher = net_with(self.state, self.projection).eval()
+
+    def forward(self, net, x, y, client):
+        with torch.no_grad():
+            wise = self.teacher(x)[1]
+        _, out = net(x)
+        others = torch.stack([torch.tensor([c for c in range(CLASSES) if c != label]) for label in y.tolist()])
+        q = torch.softmax(wise.gather(1, others) / 1.0, dim=1)
+        log_p = torch.log_softmax(out.gather(1, others) / 1.0, dim=1)
+        return F.cross_entropy(out, y) + 1.0 * F.kl_div(log_p, q, reduction="batchmean")
+
+
+class ReleasedDyn(Released):
+    """Left out: alpha per share of images, clipped gradients; its SGD has momentum 0, and its models no BatchNorm.
+
+    The quadratic term is weight decay there, over the weights alone; momentum is added to it like to every gradient.
+    """
+
+    alpha = 0.1
+
+    def __init__(self, run):
+        super().__init__(run)
+        self.weights = list(run.state.params)
+        self.drift = {
+            client: {name: torch.zeros_like(self.state[name]) for name in self.weights} for client in range(4)
+        }
+
+    def train(self, client, round):
+        net, steps = net_with(self.state, self.projection).train(), 0
+        leaves = dict(net.named_parameters())
+        optimiser = torch.optim.SGD(leaves.values(), lr=LR, momentum=MOMENTUM, weight_decay=self.alpha + DECAY)
+        for epoch in range(2):
+            for x, y in self.run.trainer.data.epoch(client, round, epoch):
+                optimiser.zero_grad()
+                linear = [(leaves[n] * (self.drift[client][n] - self.state[n])).sum() for n in self.weights]
+                loss = F.cross_entropy(net(x.contiguous())[1], y) + self.alpha * sum(linear)
+                loss.backward()
+                optimiser.step()
+                steps += 1
+        end = state_of(net)
+        for name in self.weights:
+            self.drift[client][name] = self.drift[client][name] + end[name] - self.state[name]
+        return end, steps
+
+    def serve(self, ends):
+        served = super().serve(ends)  # running statistics
+        for name in self.weights:
+            mean = torch.stack([end[name] for end, _ in ends]).mean(0)
+            served[name] = mean + torch.stack([drift[name] for drift in self.drift.values()]).mean(0)
+        return served
+
+
 class ReleasedMoonWithHead(ReleasedMoon):
     projection = (32, 16)  # half as wide as the features, and narrower
 
@@ -254,6 +313,8 @@ METHODS = {
     "fedrs": (ReleasedRS, (FedRS(alpha=0.5),)),
     "fedlc": (ReleasedLC, (FedLC(tau=0.1),)),
     "fedsam": (ReleasedSAM, (FedSAM(rho=0.05),)),
+    "fedntd": (ReleasedNTD, (FedNTD(beta=1.0, tau=1.0),)),
+    "feddyn": (ReleasedDyn, (FedDyn(alpha=0.1),)),
     "moon": (ReleasedMoon, (Moon(projection=(), **MOON),)),
     "moon with head": (ReleasedMoonWithHead, (Moon(projection=(32, 16), **MOON),)),
     "moon with head and feddecorr": (

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedspan.benchmark.component import Component, Local
+from fedspan.benchmark.data import batches
 from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.net import one_hot
 from fedspan.benchmark.records.results import Results
@@ -164,7 +165,7 @@ def test_the_score_is_that_of_the_test_images():
 def test_scores_do_not_depend_on_the_evaluation_batch(monkeypatch):
     run = trained(toy_cell(model=NormNet()))
     whole = score_stages(run)["trained"]
-    monkeypatch.setattr(evaluation, "EVALUATION_BATCH", 7)
+    monkeypatch.setattr(batches, "EVALUATION_BATCH", 7)
     parts = score_stages(run)["trained"]
     assert parts["accuracy"] == whole["accuracy"]
     assert parts["loss"] == pytest.approx(whole["loss"], rel=1e-6)

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -17,7 +17,7 @@ from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.net import buffers_of, parameters_of
 from fedspan.benchmark.sgd import SGD
 from fedspan.benchmark.training.executors.loop import Loop
-from fedspan.benchmark.training.local import Finished, LocalTrainer, Visit
+from fedspan.benchmark.training.local import Finished, LocalTrainer, Position, Visit
 from fedspan.benchmark.training.state import State
 from fedspan.benchmark.tree import Tree, clone
 
@@ -97,6 +97,7 @@ class ReplayLane:
         exact = torch.float64 if device.type == "cpu" else torch.float32  # as torch's fused SGD wants it
         self.lr = torch.zeros((), dtype=exact, device=device)
         self.round = torch.zeros((), dtype=trainer.protocol.dtype, device=device)
+        self.position = Position(*(torch.zeros((), dtype=torch.long, device=device) for _ in range(3)))
         self.total = torch.zeros((), dtype=torch.float64, device=device)  # loss over images
         self.place: Visit | None = None
 
@@ -122,7 +123,10 @@ class ReplayLane:
 
     def finish(self, state: State) -> Finished:
         """Wait for the client whose steps were asked for; return what it hands back."""
-        return self.trainer.finish(state, self.client, self.visit, self.taken, self.images, float(self.total))
+        visit = self.visit
+        if self.trainer.method.carries and self.place is not None:
+            visit = replace(visit, states={name: clone(tree) for name, tree in self.place.states.items()})
+        return self.trainer.finish(state, self.client, visit, self.taken, self.images, float(self.total))
 
     def _settle_in(self, visit: Visit) -> None:
         """Copy a visit to where recorded steps read it."""
@@ -138,11 +142,14 @@ class ReplayLane:
                 lr=self.lr,
                 broadcast=broadcast,
                 states=states,
+                position=self.position,
             )
         else:
             torch._foreach_copy_(_leaves(self.place), _leaves(visit))
         self.lr.fill_(visit.lr)
         self.round.fill_(visit.round)
+        for name, value in vars(visit.position).items():
+            getattr(self.position, name).fill_(value)
         self.total.zero_()
 
     def _step(self, phase: int, moved: list[str], x: Tensor, y: Tensor) -> None:

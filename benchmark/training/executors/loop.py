@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+import torch
+
 from fedspan.benchmark.net import buffers_of, parameters_of
 from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.local import Finished, LocalTrainer
@@ -20,6 +22,16 @@ class Loop:
     def __init__(self, trainer: LocalTrainer) -> None:
         self.trainer = trainer
 
+    def sums(self, clients: Sequence[int]) -> RoundSums:
+        """Return the empty sums of a round, with the weights of `clients` where the method has weights of its own."""
+        data, method = self.trainer.data, self.trainer.method
+        updates: dict[int, Tree] | None = {} if method.sees_updates else None
+        if not method.has_weights:
+            return RoundSums(updates=updates)
+        counts = torch.stack([data.counts(client).double() for client in clients])
+        weights = method.weights(counts, sum(data.size(client) for client in range(data.clients)))
+        return RoundSums(dict(zip(clients, weights.tolist(), strict=True)), updates)
+
     def run(
         self, state: State, clients: Sequence[int], keep: Collection[int] = (), tick: Callable[[], None] = lambda: None
     ) -> tuple[RoundSums, dict[int, Tree]]:
@@ -28,7 +40,7 @@ class Loop:
         Returns the sums and, for the clients in `keep`, their local weights and buffers. `tick` is called
         after each client.
         """
-        sums, kept = RoundSums(), {}
+        sums, kept = self.sums(clients), {}
         for done, model in self.each(state, clients, keep, tick):
             if model is not None:
                 kept[done.client] = model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -14,7 +15,14 @@ from fedspan.benchmark.tree import Tree, nbytes
 
 @dataclass
 class RoundSums:
-    """Running sums over the clients of a round, in float64, so that their order leaves no trace in float32."""
+    """Running sums over the clients of a round, in float64, so that their order leaves no trace in float32.
+
+    Means are weighted by `weights`, by client, or by numbers of images. Single updates are kept, in `updates`, only
+    where there is a dictionary for them.
+    """
+
+    weights: Mapping[int, float] | None = None
+    updates: dict[int, Tree] | None = None
 
     participants: int = 0
     samples: int = 0
@@ -22,21 +30,28 @@ class RoundSums:
     images: int = 0
     loss: float = 0.0
     upload_bytes: int = 0
+    weight: float = 0  # of all clients together
     _delta: Tree = field(default_factory=dict)
     _buffers: Tree = field(default_factory=dict)
     _uploads: States = field(default_factory=dict)
     _types: dict[str, torch.dtype] = field(default_factory=dict)
 
     def add(self, done: Finished) -> None:
-        """Add one client's result: weights and buffers by its number of samples, uploads as they are."""
+        """Add one client's result: weights and buffers by its weight, uploads as they are."""
+        weight = done.n if self.weights is None else self.weights[done.client]
+        self.weight += weight
         self.participants += 1
         self.samples += done.n
         self.steps += done.steps
         self.images += done.images
         self.loss += done.loss * done.n
-        _accumulate(self._delta, done.delta, done.n)
-        _accumulate(self._buffers, done.buffers, done.n)
-        self.upload_bytes += nbytes(done.delta) + nbytes(done.buffers)
+        if self.updates is None:
+            _accumulate(self._delta, done.delta, weight)
+        else:
+            self.updates[done.client] = done.delta
+        _accumulate(self._buffers, done.buffers, weight)
+        self.upload_bytes += nbytes(done.delta) if done.delta_bytes is None else done.delta_bytes
+        self.upload_bytes += nbytes(done.buffers)
         for name, tree in done.uploads.items():
             device = next(iter(done.delta.values())).device if done.delta else torch.device("cpu")
             tensors = {path: _tensor(leaf, device) for path, leaf in tree.items()}
@@ -44,13 +59,17 @@ class RoundSums:
             _accumulate(self._uploads.setdefault(name, {}), tensors, 1)
             self._types |= {f"{name}/{path}": _wide(leaf) for path, leaf in tensors.items()}
 
+    @property
+    def _whole(self) -> float:
+        return self.weight or 1  # nothing moves where all weights are zero
+
     def mean_delta(self, like: Tree) -> Tree:
-        """Return the sample-weighted mean update, in the types of `like`."""
-        return {path: (leaf / self.samples).to(like[path].dtype) for path, leaf in self._delta.items()}
+        """Return the weighted mean update, in the types of `like`."""
+        return {path: (leaf / self._whole).to(like[path].dtype) for path, leaf in self._delta.items()}
 
     def mean_buffers(self, like: Tree) -> Tree:
-        """Return the sample-weighted mean of the shared buffers, in the types of `like`."""
-        return {path: (leaf / self.samples).to(like[path].dtype) for path, leaf in self._buffers.items()}
+        """Return the weighted mean of the shared buffers, in the types of `like`."""
+        return {path: (leaf / self._whole).to(like[path].dtype) for path, leaf in self._buffers.items()}
 
     def uploads(self, name: str) -> Tree:
         """Return a component's summed uploads; numbers that are no tensors come back as float64."""

@@ -18,7 +18,7 @@ from fedspan.benchmark.net import Twin
 from fedspan.benchmark.sgd import update
 from fedspan.benchmark.training.executors.loop import Loop
 from fedspan.benchmark.training.executors.patch_conv import stackable
-from fedspan.benchmark.training.local import Finished, LocalTrainer
+from fedspan.benchmark.training.local import Finished, LocalTrainer, Position
 from fedspan.benchmark.training.state import Row, State
 from fedspan.benchmark.tree import Tree, clone
 
@@ -35,9 +35,9 @@ class StackLane:
     client: int
     row: Row
     batches: Iterator[Batch]
+    position: Position
     batch: Batch | None = None
     loss: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
-    steps: int = 0
     images: int = 0
 
     def size(self) -> int:
@@ -95,7 +95,7 @@ class Vmap(Loop):
     """Trains several clients side by side, one step of each per operation; the numbers are `loop`'s to rounding.
 
     Lanes whose next batches have the same size take a step together, whatever epoch they are in. Methods that edit
-    gradients or steps, or train in phases, run as in `loop`.
+    gradients or steps, carry state from step to step, change where clients start, or train in phases run as in `loop`.
     """
 
     name = "vmap"
@@ -110,7 +110,7 @@ class Vmap(Loop):
         self, state: State, clients: Sequence[int], keep: Collection[int] = (), tick: Callable[[], None] = lambda: None
     ) -> Iterator[tuple[Finished, Tree | None]]:
         method, epochs = self.trainer.method, self.trainer.protocol.local_epochs
-        if method.edits_gradients or method.using("shift") or len(method.phases(epochs)) > 1 or len(clients) == 1:
+        if method.steps_alone or len(method.phases(epochs)) > 1 or len(clients) == 1:
             yield from super().each(state, clients, keep, tick)
             return
         order = sorted(clients)
@@ -129,7 +129,7 @@ class Vmap(Loop):
         data, protocol = self.trainer.data, self.trainer.protocol
         rows = [state.row(client) for client in clients]
         lanes = [
-            StackLane(number, client, row, self._batches(state, client))
+            StackLane(number, client, row, self._batches(state, client), self.trainer.position(data.size(client)))
             for number, (client, row) in enumerate(zip(clients, rows, strict=True))
         ]
         for lane in lanes:
@@ -179,7 +179,7 @@ class Vmap(Loop):
             stack.params[path].requires_grad_()
         lr = protocol.lr_at(state.round)
 
-        def seen(params: Tree, buffers: Tree, x: Tensor, y: Tensor, counts: Tensor, own: Tree) -> Step:
+        def seen(params: Tree, buffers: Tree, x: Tensor, y: Tensor, counts: Tensor, own: Tree, at: Tensor) -> Step:
             features, logits = trainer.outputs(self.net, {**params, **buffers}, x)
 
             def forward(weights: Mapping[str, Tensor], stats: Mapping[str, Tensor] | None) -> tuple[Tensor, Tensor]:
@@ -197,6 +197,9 @@ class Vmap(Loop):
                 protocol=protocol,
                 round=state.round,
                 lr=lr,
+                number=at[0],
+                steps=at[1],
+                epoch_steps=at[2],
                 server={},
                 client={},
                 forward=forward,
@@ -206,16 +209,16 @@ class Vmap(Loop):
         def objective(states: States, *arguments: Any) -> Tensor:
             return method.objective(seen(*arguments), stack.broadcast, states)
 
-        size = len(y[0])
+        size, positions = len(y[0]), torch.tensor([[*vars(lane.position).values()] for lane in lanes]).to(y.device)
         with trainer.meter.step("train", f"{size} phase 0", len(lanes)):
-            losses = vmap(objective)(
-                stack.states, stack.params, stack.buffers, x, y, stack.counts, stack.own_start
-            )  # fmt: skip
+            inputs = stack.params, stack.buffers, x, y, stack.counts, stack.own_start, positions
+            losses = vmap(objective)(stack.states, *inputs)
             losses.sum().backward()
             self._update(stack, lr)
         for lane, loss in zip(lanes, losses.detach().double().unbind(), strict=True):
             lane.loss += loss * size
-            lane.steps, lane.images = lane.steps + 1, lane.images + size
+            lane.position.number += 1
+            lane.images += size
             lane.fetch()
 
     @torch.no_grad()
@@ -235,8 +238,8 @@ class Vmap(Loop):
         """Return what the client of a lane, at the end of its batches, hands back."""
         visit = self.trainer.visit(state, lane.client)
         self.trainer.put(leaves)
-        return self.trainer.finish(state, lane.client, visit, lane.steps, lane.images, float(lane.loss))
+        return self.trainer.finish(state, lane.client, visit, int(lane.position.number), lane.images, float(lane.loss))
 
 
-def _no_gradient(params: Mapping[str, Tensor]) -> Tree:
+def _no_gradient(params: Mapping[str, Tensor], *others: Any) -> tuple[Tree, Tree]:
     raise UserError("a loss or penalty asks for gradients at other weights, which cannot be stacked; use executor=loop")

@@ -27,7 +27,7 @@ class Spread:
         self, state: State, clients: Sequence[int], keep: Collection[int] = (), tick: Callable[[], None] = lambda: None
     ) -> tuple[RoundSums, dict[int, Tree]]:
         """Train `clients` as the executor inside does alone: the same sums, rows and kept models, bit for bit."""
-        sums, kept = RoundSums(), {}
+        sums, kept = self.inside.sums(clients), {}
         order = sorted(clients)
         groups = [order[first : first + self.inside.together] for first in range(0, len(order), self.inside.together)]
         calls = [

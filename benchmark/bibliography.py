@@ -1,0 +1,104 @@
+"""The papers behind plugins: one BibTeX file, ``fedspan/papers.bib``, whose keys stand in `Plugin.papers`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from fedspan.benchmark.errors import UserError, did_you_mean
+from fedspan.benchmark.places import packaged
+from fedspan.benchmark.registry import Plugin
+
+FILE = "papers.bib"
+SUITE = "fedspan"  # the key of this package's own entry
+VENUES = ("booktitle", "journal", "institution", "howpublished")
+ENTRY = re.compile(r"^@(\w+)\{([^,\s]+),\n(.*?)^\}$", re.MULTILINE | re.DOTALL)
+FIELD = re.compile(r"^  (\w+) = \{(.*)\},$", re.MULTILINE)
+IDENTIFIER = re.compile(r"arXiv:(?P<arxiv>\S+)|doi:(?P<doi>10\.\S+)|(?P<url>https?://\S+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One entry: `authors` by last name, `bibtex` as it stands in the file; empty where it has no such field."""
+
+    key: str
+    title: str
+    authors: tuple[str, ...] = ()
+    year: str = ""
+    venue: str = ""
+    doi: str = ""
+    arxiv: str = ""
+    url: str = ""
+    bibtex: str = ""
+
+    @property
+    def link(self) -> str:
+        """Its address: arXiv, which everybody can read, before the publisher's DOI."""
+        if self.arxiv:
+            return f"https://arxiv.org/abs/{self.arxiv}"
+        return f"https://doi.org/{self.doi}" if self.doi else self.url
+
+    @property
+    def short(self) -> str:
+        """How a text cites it: ``McMahan et al. 2017``."""
+        if not self.authors:
+            return self.title
+        some = f"{self.authors[0]} et al." if len(self.authors) > 2 else " and ".join(self.authors)
+        return f"{some} {self.year}".strip()
+
+
+@cache
+def papers() -> Mapping[str, Paper]:
+    """Return the bibliography by key, in the order of its file."""
+    return read(packaged(FILE).read_text(encoding="utf-8"))
+
+
+def read(text: str) -> dict[str, Paper]:
+    """Return the entries of a BibTeX file that has one field per line."""
+    return {
+        key: _paper(key, dict(FIELD.findall(body)), f"@{kind}{{{key},\n{body}}}")
+        for kind, key, body in ENTRY.findall(text)
+    }
+
+
+def papers_of(plugin: type[Plugin]) -> tuple[Paper, ...]:
+    """Return the papers of a plugin; raise `UserError` for a key that is neither known nor an address.
+
+    Plugins of other packages may also name a paper by ``arXiv:...``, ``doi:...`` or its address.
+    """
+    return tuple(_find(key, f"{plugin.kind} '{plugin.name}'") for key in plugin.papers)
+
+
+def cited(plugins: Iterable[type[Plugin]]) -> list[Paper]:
+    """Return the papers of several plugins, each once, in the order of the file; those that it lacks come last."""
+    wanted = {paper.key: paper for plugin in plugins for paper in papers_of(plugin)}
+    return [wanted.pop(key) for key in papers() if key in wanted] + list(wanted.values())
+
+
+def _find(key: str, who: str) -> Paper:
+    if key in papers():
+        return papers()[key]
+    if found := IDENTIFIER.fullmatch(key):
+        arxiv, doi, url = (found[kind] or "" for kind in ("arxiv", "doi", "url"))
+        return Paper(key, key, arxiv=arxiv, doi=doi, url=url)
+    raise UserError(
+        f"{who} names the paper '{key}'{did_you_mean(key, papers())}; "
+        f"name a key of {FILE}, arXiv:..., doi:... or an address"
+    )
+
+
+def _paper(key: str, fields: Mapping[str, str], bibtex: str) -> Paper:
+    venue = next((fields[name] for name in VENUES if name in fields), "arXiv" if "eprint" in fields else "")
+    return Paper(
+        key=key,
+        title=fields.get("title", ""),
+        authors=tuple(name.partition(",")[0].strip("{}") for name in fields.get("author", "").split(" and ")),
+        year=fields.get("year", ""),
+        venue=venue,
+        doi=fields.get("doi", ""),
+        arxiv=fields.get("eprint", ""),
+        url=fields.get("url", ""),
+        bibtex=bibtex,
+    )

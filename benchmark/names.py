@@ -1,0 +1,159 @@
+"""What people call plugins, methods and tasks: ``FedAvg + FedDecorr (released form)`` for ``fedavg + feddecorr``.
+
+A plugin's class says it: `title`, `wording` of its settings, and `identifying`, those told even at their defaults. The
+same words serve pages, tables, the command line and MLflow. Where a plugin is not installed, its settings stand as they
+are.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fedspan.benchmark.fields import defaults_of
+from fedspan.benchmark.registry import Plugin, plugins
+
+CONSTANTS = {"true": True, "false": False, "none": None}
+
+
+def title_of(kind: str, name: str) -> str:
+    """Return the human name of a plugin, or `name` itself where it has none."""
+    cls = plugins(kind).get(name)
+    return cls.title or name if cls else name
+
+
+def summary_of(cls: type[Plugin]) -> str:
+    """Return what a plugin is in one sentence: its `summary`, else the first line of its docstring."""
+    return cls.summary or (cls.__doc__ or "").strip().partition("\n")[0]
+
+
+def name_of(plugin: Plugin) -> str:
+    """Return a plugin's title and, in parentheses, its settings that differ from their defaults or identify it."""
+    values = {field.name: getattr(plugin, field.name) for field in dataclasses.fields(typing.cast(Any, plugin))}
+    return name_from(plugin.kind, {"name": plugin.name} | values)
+
+
+def name_from(kind: str, settings: Mapping[str, Any]) -> str:
+    """Return the name of a plugin from its part of a record, with its ``name`` and fields."""
+    return _titled(kind, str(settings["name"]), _settings(kind, settings))
+
+
+def method_name(what: Mapping[str, Any]) -> str:
+    """Return the name of the method of a cell, from its settings (`Cell.what`, or a record's ``spec``)."""
+    parts = [("algorithm", what["algorithm"]), *(("addon", addon) for addon in what["addons"])]
+    return " + ".join(name_from(kind, settings) for kind, settings in parts)
+
+
+def task_name(what: Mapping[str, Any]) -> str:
+    """Return the name of the task of a cell: ``CIFAR-10, 5,000 images, 10 clients, alpha 0.05``."""
+    clients = f"{what['clients']:,} client{'s' if what['clients'] != 1 else ''}"
+    if what["participation"] != 1:
+        clients += f" ({what['participation']:.0%} a round)"
+    dataset, partition = what["dataset"], what["partition"]
+    images = [title_of("dataset", dataset["name"]), *_settings("dataset", dataset)]
+    return ", ".join([*images, clients, _partition_name(partition["name"], _settings("partition", partition))])
+
+
+def of_label(kind: str, label: str) -> str:
+    """Return the name behind a plugin's label: ``feddecorr(beta=0.2)`` is ``FedDecorr (released form, beta 0.2)``.
+
+    All that the label tells is told, for labels also hold what varies on their board.
+    """
+    name, given = _read(label)
+    return _titled(kind, name, _settings(kind, {"name": name} | given, told=set(given)))
+
+
+def of_method_label(label: str) -> str:
+    """Return the name behind a method's label: components joined by ``+``, then settings of the protocol."""
+    components, *rest = _split(label, ", ")
+    algorithm, *addons = _split(components, " + ")
+    names = [of_label("algorithm", algorithm), *(of_label("addon", addon) for addon in addons)]
+    return ", ".join([" + ".join(names), *(_worded(*one.split("=", 1)) if "=" in one else one for one in rest)])
+
+
+def of_partition_label(label: str) -> str:
+    """Return the name of a partition within a task: ``dirichlet(alpha=0.05)`` is ``alpha 0.05``."""
+    name, given = _read(label)
+    return _partition_name(name, _settings("partition", {"name": name} | given, told=set(given)))
+
+
+def _partition_name(name: str, settings: list[str]) -> str:
+    """Return a partition's settings alone where one of them says how unequal the clients are, else also its title."""
+    cls: Any = plugins("partition").get(name)
+    return ", ".join(settings) if cls and cls.skew_field and settings else _titled("partition", name, settings)
+
+
+def _titled(kind: str, name: str, settings: list[str]) -> str:
+    title = title_of(kind, name)
+    return f"{title} ({', '.join(settings)})" if settings else title
+
+
+def _settings(kind: str, settings: Mapping[str, Any], told: set[str] | frozenset[str] = frozenset()) -> list[str]:
+    """Return in words the settings in `told`, those that differ from their defaults, and those that identify."""
+    cls = plugins(kind).get(str(settings["name"]))
+    known = defaults_of(cls) if cls else {}
+    words = dict(_wordings(cls)) if cls else {}
+    identifying = {getattr(cls, "skew_field", ""), *cls.identifying} if cls else set()
+    values = {field: value for field, value in (known | dict(settings)).items() if field not in ("name", "version")}
+    shown = [
+        _worded(field, value, words.get(field))
+        for field, value in values.items()
+        if field in told or field in identifying or _plain(value) != _plain(known.get(field, ...))
+    ]
+    return [text for text in shown if text]
+
+
+def _wordings(cls: type[Plugin]) -> Iterator[tuple[str, str | Mapping[Any, str]]]:
+    for owner in reversed(cls.__mro__):
+        yield from vars(owner).get("wording", {}).items()
+
+
+def _worded(field: str, value: Any, wording: str | Mapping[Any, str] | None = None) -> str:
+    """Return a setting in words; empty where its wording leaves it out."""
+    value = _value(value) if isinstance(value, str) else value
+    if isinstance(wording, Mapping):
+        return wording.get(value, f"{field} {_plain(value)}")
+    if wording is not None:
+        return wording.format(value if isinstance(value, int | float) else _plain(value))
+    spoken = field.replace("_", " ")
+    if isinstance(value, bool):
+        return spoken if value else f"no {spoken}"
+    return f"{spoken} {_plain(value)}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "-".join(map(_plain, value)) if value else "none"
+    return f"{value:g}" if isinstance(value, float) and value == float(f"{value:g}") else str(value)
+
+
+def _read(label: str) -> tuple[str, dict[str, Any]]:
+    """Return name and settings of a plugin's label, as `Plugin.label` writes it."""
+    name, opened, inside = label.partition("(")
+    settings = _split(inside.removesuffix(")"), ", ") if opened else []
+    return name, {field: _value(value) for field, _, value in (setting.partition("=") for setting in settings)}
+
+
+def _value(text: str) -> Any:
+    if text.lower() in CONSTANTS:
+        return CONSTANTS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        words = re.fullmatch(r"\[(.*)\]", text)
+        return tuple(words[1].split(", ")) if words else text
+
+
+def _split(text: str, between: str) -> list[str]:
+    """Split a text outside its brackets."""
+    parts, depth, start = [], 0, 0
+    for at, letter in enumerate(text):
+        depth += (letter in "([") - (letter in ")]")
+        if depth == 0 and at >= start and text.startswith(between, at):
+            parts.append(text[start:at])
+            start = at + len(between)
+    return [*parts, text[start:]]

@@ -1,0 +1,87 @@
+"""A client as hooks see it around its training: its weights, its trees, and its images as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedspan.benchmark import rng
+from fedspan.benchmark.component import Local
+from fedspan.benchmark.task import Images
+from fedspan.benchmark.tree import Tree, clone
+
+if TYPE_CHECKING:
+    from fedspan.benchmark.training.local import LocalTrainer, Visit
+
+
+def views(
+    trainer: LocalTrainer, hook: str, client: int, visit: Visit, params: Tree, buffers: Tree, steps: int = 0
+) -> Callable[[str], Local]:
+    """Return what makes each component's view for a `hook`: of a client that has `params` and `buffers` now."""
+    round, images = int(visit.round), ClientImages(trainer, client, visit)
+
+    def local(name: str) -> Local:
+        return Local(
+            start=visit.start,
+            params=params,
+            buffers=buffers,
+            steps=steps,
+            n=trainer.data.size(client),
+            counts=visit.counts,
+            protocol=trainer.protocol,
+            round=round,
+            server=visit.broadcast[name],
+            client=visit.states[name],
+            rng=rng.generator(trainer.data.seed, hook, name, round, client),
+            images=images,
+        )
+
+    return local
+
+
+@dataclass(frozen=True)
+class ClientImages:
+    """The images that a client trains on, behind a `Local`. What is computed on them is metered as `hooks`."""
+
+    trainer: LocalTrainer
+    client: int
+    visit: Visit
+
+    def labels(self) -> Tensor:
+        """Return the labels [n]."""
+        return self._taken().y
+
+    def forward(self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return (features [n, d], logits [n, classes]) in evaluation mode."""
+        trainer, found = self.trainer, []
+        for x, _ in trainer.data.in_order(self._taken(), trainer.data.evaluation_batch):
+            with trainer.meter.step("hooks", f"forward {len(x)}"):
+                found.append(trainer.evaluated(trainer.twin, {**params, **buffers}, x))
+        features, logits = zip(*found, strict=True)
+        return torch.cat(features), torch.cat(logits)
+
+    def gradient(
+        self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], rows: Tensor | None
+    ) -> tuple[Tree, Tree]:
+        """Return the gradient of the loss in all trainable weights, and the statistics after its forward pass."""
+        trainer, images = self.trainer, self._taken()
+        taken = images if rows is None else images.take(rows.to(images.y.device))
+        x = trainer.data.normalise(taken.x)
+        leaves = clone(params)
+        moving = {path: leaf.requires_grad_() for path, leaf in leaves.items() if path in trainer.paths.trainable}
+        statistics = clone(buffers)
+        trainer.net.train()
+        with torch.enable_grad(), trainer.meter.step("hooks", f"gradient {len(x)}"):
+            features, logits = trainer.outputs(trainer.net, {**leaves, **statistics}, x)
+            step = trainer.seen(x, taken.y, self.visit, leaves, (features, logits))
+            loss = trainer.method.loss(step, self.visit.broadcast, self.visit.states)
+            grads = torch.autograd.grad(loss, list(moving.values()), materialize_grads=True)
+        return dict(zip(moving, grads, strict=True)), statistics
+
+    def _taken(self) -> Images:
+        data = self.trainer.data
+        return data.train.take(data.trained(self.client).to(data.device))

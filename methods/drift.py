@@ -1,0 +1,39 @@
+"""Base of methods that remember how far each client has drifted, and add the mean drift to the average."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedspan.benchmark.component import Aggregate, Component, Local, Step, Upload
+from fedspan.benchmark.tree import Tree, add, prefixed, scale, tree_map, under, zeros
+
+DRIFT = "h"
+
+
+@dataclass(frozen=True)
+class DriftCorrection(Component):
+    """Acar et al. 2021 (ICLR), Algorithm 1, as the authors' code writes it: with a drift h_i for each client.
+
+    After local training from w to w_i a client adds its update to its drift, ``h_i = h_i + w_i - w``. The server keeps
+    the mean h of all clients' drifts and sets ``w = mean w_i + h``; that mean is over participants, each with the same
+    weight. Clients send their weights alone: their mean update tells how h moves.
+    """
+
+    def init(
+        self, params: Mapping[str, Tensor], shared: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
+    ) -> tuple[Tree, Tree]:
+        return prefixed(DRIFT, zeros(shared)), prefixed(DRIFT, zeros(shared))
+
+    def anchor(self, step: Step) -> Tree:
+        """Return ``w - h_i``, which the quadratic term of the local objective pulls towards."""
+        return tree_map(lambda h, w: w - h, under(DRIFT, step.client), step.start)
+
+    def client_end(self, delta: Tree, local: Local) -> tuple[Tree, Upload, Tree]:
+        h = add(under(DRIFT, local.client), delta)
+        return scale(delta, 1 / local.n), {}, prefixed(DRIFT, h)
+
+    def server(self, delta: Tree, agg: Aggregate) -> tuple[Tree, Tree]:
+        mean = scale(delta, agg.samples / agg.participants)
+        h = tree_map(lambda h, d: h + d * (agg.participants / agg.clients), under(DRIFT, agg.server), mean)
+        return add(mean, h), prefixed(DRIFT, h)

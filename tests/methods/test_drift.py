@@ -1,0 +1,152 @@
+"""FedDyn, FedDC and FedSpeed against NumPy float64, in the papers' own variables, under partial participation."""
+
+import pytest
+
+from fedspan.benchmark.errors import UserError
+from fedspan.methods.algorithms.feddc import FedDC
+from fedspan.methods.algorithms.feddyn import FedDyn
+from fedspan.methods.algorithms.fedspeed import FedSpeed
+from tests.helpers import NormNet, start, toy_cell
+from tests.methods.by_hand import (
+    agree,
+    finished,
+    fresh,
+    mean,
+    minus,
+    norm,
+    numbers,
+    plain_gradient,
+    plus,
+    trained_by_hand,
+)
+
+CLIENTS = range(6)
+PROTOCOL = {"rounds": 4, "schedule": "cosine"}
+momenta = pytest.mark.parametrize("momentum", [0.0, 0.9])
+
+
+def zero(w):
+    return {path: 0 * leaf for path, leaf in w.items()}
+
+
+def plain_mean(trees):
+    return mean(trees, [1] * len(trees))
+
+
+def pulled(w, g, strength):
+    """Return the gradient of the loss minus <g, v> plus strength/2 ||v - w||^2."""
+
+    def gradient(v, x, y):
+        return plus(minus(plain_gradient(v, x, y), g), minus(v, w), strength)
+
+    return gradient
+
+
+@momenta
+@pytest.mark.parametrize("alpha", [0.01, 0.5])
+def test_feddyn_is_the_algorithm_of_the_paper_in_gradients(alpha, momentum):
+    run = fresh(FedDyn(alpha=alpha), protocol=PROTOCOL | {"momentum": momentum})
+    w = numbers(run.state.params)
+    h, g = zero(w), dict.fromkeys(CLIENTS, zero(w))
+    while not run.finished:
+        chosen, round = run.participants(), run.state.round
+        ends = [trained_by_hand(run, w, k, round, pulled(w, g[k], alpha))[0] for k in chosen]
+        for k, end in zip(chosen, ends, strict=True):
+            g[k] = plus(g[k], minus(end, w), -alpha)
+            h = plus(h, minus(end, w), -alpha / len(CLIENTS))
+        w = plus(plain_mean(ends), h, -1 / alpha)
+        run.advance()
+        agree(run.state.params, w)
+
+
+@momenta
+@pytest.mark.parametrize("alpha", [0.01, 0.5])
+def test_feddc_adds_each_client_s_drift_and_corrects_gradients(alpha, momentum):
+    run = fresh(FedDC(alpha=alpha), protocol=PROTOCOL | {"momentum": momentum})
+    w = numbers(run.state.params)
+    c, own, drift = zero(w), dict.fromkeys(CLIENTS, zero(w)), dict.fromkeys(CLIENTS, zero(w))
+    while not run.finished:
+        chosen, round, eta = run.participants(), run.state.round, run.cell.protocol.lr_at(run.state.round)
+        ends, changes = [], []
+        for k in chosen:
+            beside = {path: -eta * (c[path] - own[k][path]) for path in w}
+            to = minus(w, drift[k])
+            end, steps = trained_by_hand(run, w, k, round, pulled(to, zero(w), alpha), beside=beside)
+            drift[k] = plus(drift[k], minus(end, w))
+            new = plus(minus(own[k], c), minus(w, end), 1 / (steps * eta))
+            changes.append(minus(new, own[k]))
+            own[k] = new
+            ends.append(end)
+        w = plus(plain_mean(ends), plain_mean(list(drift.values())))
+        c = {path: c[path] + sum(change[path] for change in changes) / len(CLIENTS) for path in c}
+        run.advance()
+        agree(run.state.params, w)
+
+
+@momenta
+@pytest.mark.parametrize("corrections", ["all", "participants"])
+@pytest.mark.parametrize(("alpha", "rho", "prox"), [(1.0, 0.1, 0.1), (0.3, 0.5, 0.6)])
+def test_fedspeed_corrects_the_proximal_term_and_looks_uphill(alpha, rho, prox, corrections, momentum):
+    algorithm = FedSpeed(alpha=alpha, rho=rho, prox=prox, corrections=corrections)
+    run = fresh(algorithm, protocol=PROTOCOL | {"momentum": momentum})
+    w = numbers(run.state.params)
+    q = dict.fromkeys(CLIENTS, zero(w))
+    while not run.finished:
+        chosen, ends = run.participants(), []
+        for k in chosen:
+
+            def gradient(v, x, y, k=k, w=w):
+                g = plain_gradient(v, x, y)
+                uphill = plain_gradient(plus(v, g, rho / norm(g)), x, y)
+                merged = {path: (1 - alpha) * g[path] + alpha * uphill[path] for path in g}
+                return plus(minus(merged, q[k]), minus(v, w), prox)
+
+            ends.append(trained_by_hand(run, w, k, run.state.round, gradient)[0])
+        for k, end in zip(chosen, ends, strict=True):
+            q[k] = plus(q[k], minus(end, w), -prox)
+        corrected = CLIENTS if corrections == "all" else chosen
+        w = plus(plain_mean(ends), plain_mean([q[k] for k in corrected]), -1 / prox)
+        run.advance()
+        agree(run.state.params, w)
+
+
+@pytest.mark.parametrize("algorithm", [FedDyn(), FedDC(), FedSpeed()], ids=lambda algorithm: algorithm.name)
+def test_the_server_holds_the_mean_drift_of_all_clients(algorithm):
+    run = finished(fresh(algorithm))
+    drifts = [
+        {path.removeprefix("h/"): leaf for path, leaf in numbers(run.state.row(k).states[algorithm.name]).items()
+         if path.startswith("h/")} for k in CLIENTS
+    ]  # fmt: skip
+    server = run.state.server[algorithm.name]
+    agree({path.removeprefix("h/"): leaf for path, leaf in server.items() if path.startswith("h/")}, plain_mean(drifts))
+
+
+def test_fedspeed_s_two_averages_agree_where_everybody_takes_part():
+    everybody = {"participation": 1.0}
+    every, here = (finished(fresh(FedSpeed(corrections=c), **everybody)) for c in ("all", "participants"))
+    agree(every.state.params, numbers(here.state.params), 1e-12)
+
+
+@pytest.mark.parametrize(("algorithm", "up", "down"), [(FedDyn(), 1, 1), (FedDC(), 2, 2), (FedSpeed(), 1, 1)],
+                         ids=["feddyn", "feddc", "fedspeed"])  # fmt: skip
+def test_only_feddc_sends_more_than_the_weights(algorithm, up, down):
+    run, plain = (start(toy_cell(each)) for each in (algorithm, None))
+    for one in (run, plain):
+        one.advance()
+    assert (run.meter.bytes_up, run.meter.bytes_down) == (up * plain.meter.bytes_up, down * plain.meter.bytes_down)
+
+
+def test_batchnorm_statistics_do_not_drift():
+    run = finished(start(toy_cell(FedDyn(), model=NormNet())))
+    assert {path.removeprefix("h/") for path in run.state.server["feddyn"]} == set(run.state.params)
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: FedDyn(alpha=0.0), r"algorithm\.alpha must be positive, got 0"),
+    (lambda: FedDC(alpha=-1.0), r"algorithm\.alpha must be positive, got -1"),
+    (lambda: FedSpeed(prox=0.0), r"algorithm\.prox must be positive, got 0"),
+    (lambda: FedSpeed(alpha=1.5), r"algorithm\.alpha must lie in \[0, 1\], got 1.5"),
+])  # fmt: skip
+def test_strengths_without_meaning_are_refused(make, message):
+    with pytest.raises(UserError, match=message):
+        make()
