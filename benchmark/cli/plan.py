@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.report import recipes
 from fedspan.benchmark.report.units import write_bytes, write_flops
-from fedspan.benchmark.running.estimate import estimate
+from fedspan.benchmark.running.estimate import estimate, spread_gain
 from fedspan.benchmark.running.progress import duration
 from fedspan.benchmark.spec.overrides import axes_of
 from fedspan.benchmark.spec.plan import Planned, distinct, plan_grid
@@ -72,8 +73,24 @@ def _show_missing(
         cost = estimate(missing, results, Console(stderr=True))
         wall = duration(cost.seconds / workers)
         print(f"estimated: {duration(cost.seconds)} of one core, {wall} with workers={workers} ({cost.basis})")
+        _show_gain(missing, how)
         for count, why in cost.failing:
             print(f"not counted: {count} that cannot run here ({why})")
+
+
+def _show_gain(missing: Sequence[Planned], how: How) -> None:
+    """Print what workers that no cell of their own is left for are worth to the others."""
+    if how.cells_at_a_time <= len(missing):
+        return
+    try:
+        gain = spread_gain(missing[0].cell, how)
+    except (UserError, Incompatible):
+        return  # the estimate says why
+    if gain is not None:
+        share = f"the largest client is {gain.largest:.0%} of a round"
+        print(
+            f"one of these alone, spread: at most {gain.times:.1f} times as fast with {gain.workers} workers ({share})"
+        )
 
 
 def _show_costs(planned: Sequence[Planned]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from fedspan.benchmark import rng
 from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.protocol import MOST_ROUNDS
 from fedspan.benchmark.records.model import Record
@@ -26,12 +28,14 @@ from fedspan.benchmark.training.costs import shapes_alone
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.process import settle
-from fedspan.benchmark.training.run import Run, assemble, clients_a_round
+from fedspan.benchmark.training.run import Run, assemble, clients_a_round, participants
 from fedspan.benchmark.training.state import State
+from fedspan.benchmark.training.workers.speedup import round_seconds
 
 BATCHES = 4  # of training images in a round of a calibration
 SECONDS = 10.0  # that all calibrations train together,
 LEAST = 0.5  # but each at least so long
+ROUNDS = 20  # whose participants stand for those of all
 SHORT = 1.0  # seconds; time rounds shorter than this instead of extrapolating from FLOPs
 STEP = ("batch_size", "precision", "augment", "last_batch")  # what of the protocol a step's cost depends on
 
@@ -114,7 +118,35 @@ def estimate(missing: Sequence[Planned], results: Results, console: Console) -> 
 
 
 def _seconds(record: Record) -> float:
-    return float(record["compute"]["seconds"]["total"])
+    """Return the seconds of one core behind a record, of workers too."""
+    compute = record["compute"]
+    beyond = compute.get("worker_seconds", 0.0) - compute.get("spread_seconds", 0.0)
+    return float(compute["seconds"]["total"]) + max(beyond, 0.0)
+
+
+@dataclass(frozen=True)
+class SpreadGain:
+    """How many times as fast a cell's clients are at most on `workers`, and the largest client's part of a round."""
+
+    workers: int
+    times: float
+    largest: float
+
+
+def spread_gain(cell: Cell, how: How) -> SpreadGain | None:
+    """Return what a lone cell gains from its workers, by the steps of its clients; None if it can have but one."""
+    data = cell.dataset.prepare(how.data)
+    split = cell.partition.prepare(data, cell.clients, rng.numpy_generator(cell.seed, "partition"))
+    rounds = [
+        participants(cell.clients, cell.participation, cell.seed, number)
+        for number in range(1 if cell.participation >= 1 else min(ROUNDS, cell.protocol.rounds))
+    ]
+    workers = min(how.cells_at_a_time, len(rounds[0]))
+    if workers == 1 or cell.method().one_client or how.device != "cpu":
+        return None
+    steps = [[math.ceil(len(split.train[client]) / cell.protocol.batch_size) for client in here] for here in rounds]
+    whole, spread = sum(map(sum, steps)), sum(round_seconds(here, workers) for here in steps)
+    return SpreadGain(workers, whole / spread, sum(map(max, steps)) / whole)
 
 
 def expected_seconds(planned: Planned, speeds: dict[str, Speed], seconds: float, console: Console) -> float:

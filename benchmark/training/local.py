@@ -334,8 +334,9 @@ class LocalTrainer:
     def handed(self, state: State, client: int, visit: Visit, steps: int, images: int, loss: float) -> Finished:
         """Return what a client whose trained weights are in the net hands back, unchecked."""
         n, paths = self.data.size(client), self.paths.at(state.round, self.net)
-        delta = {path: self.params[path].detach() - visit.start[path] for path in paths.shared}
-        buffers = {path: self.buffers[path].detach().clone() for path in paths.shared_buffers}
+        # In the order of the net: that of a set differs from process to process, and hooks draw leaf after leaf.
+        delta = {path: leaf.detach() - visit.start[path] for path, leaf in self.params.items() if path in paths.shared}
+        buffers = {path: leaf.detach().clone() for path, leaf in self.buffers.items() if path in paths.shared_buffers}
         if self.method.moves_statistics:
             delta |= {path: buffers.pop(path) - visit.start_buffers[path] for path in list(buffers)}
         uploads: dict[str, Upload] = {name: {} for name in visit.states}
@@ -347,7 +348,7 @@ class LocalTrainer:
             delta, uploads, rows = self.method.client_end(delta, seen["client_end"])
             delta_bytes = self._written(delta, seen["wire"])
         live = self.params | self.buffers
-        own = {path: live[path].detach().clone() for path in paths.own}
+        own = {path: leaf.detach().clone() for path, leaf in live.items() if path in paths.own}
         return Finished(
             client=client,
             n=n,

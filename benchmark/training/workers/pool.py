@@ -47,6 +47,18 @@ class Pool:
         self.size = size
         self._fill()
 
+    def wait(self) -> None:
+        """Wait until all workers are ready; raise `UserError` if they cannot be."""
+        nothing = Schedule([], 1)
+        while len(self.ready) < self.size:
+            for worker, (kind, said) in self.crew.listen(wait=True):
+                self._take(worker, kind, said, nothing, {}, Counter())
+
+    def release(self) -> None:
+        """Leave the workers to another cell."""
+        self.size = 0
+        self.ready.clear()
+
     def each(
         self,
         state: State,
