@@ -6,6 +6,7 @@ import random
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -17,6 +18,7 @@ from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.running.job import reason_of
 from fedspan.benchmark.spec.diagnostics import Diagnostics
+from fedspan.benchmark.task import Partition
 from fedspan.benchmark.training.process import settle
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.training.workers import pool as pools
@@ -38,6 +40,14 @@ REGISTERED = {
 }
 STACKS = REGISTERED | toy_stacks()
 MANY = {"clients": 9, "dataset": Blobs(train=300)}  # the smallest has one image, and eight workers have something to do
+
+
+@toy("partition", "even")
+class Even(Partition):
+    """Clients of equal sizes."""
+
+    def split(self, labels, classes, clients, rng):
+        return np.array_split(rng.permutation(len(labels)), clients)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +108,7 @@ def possible(cell):
 # the same bits ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("number", "name"), enumerate(STACKS), ids=STACKS)
+@pytest.mark.parametrize(("number", "name"), list(enumerate(STACKS)), ids=STACKS)
 def test_any_number_of_workers_gives_the_bits_of_loop(spread, number, name):
     cell = possible(toy_cell(*STACKS[name], model=NormNet(), protocol={"rounds": 2}, participation=0.7, **MANY))
     agree(cell, finished(spread(cell, (2, 3)[number % 2])))
@@ -124,7 +134,7 @@ def test_diagnostics_are_those_of_one_process(spread):
 
 
 def test_stacked_clients_stay_in_their_groups(spread):
-    cell = toy_cell(model=NormNet(), clients=23, dataset=Blobs(train=2000))
+    cell = toy_cell(model=NormNet(), clients=23, dataset=Blobs(train=230), partition=Even())
     alone = trained(cell, executor="vmap")
     assert weights(finished(spread(cell, 2, executor="vmap"))) == weights(alone)
 
@@ -183,14 +193,14 @@ class Fatal(Component):
     driver: int = 0
 
     def client_end(self, delta, local):
-        if local.n == 17 and os.getpid() != self.driver:
+        if local.n == 16 and os.getpid() != self.driver:
             os._exit(1)
         return delta, {}, dict(local.client)
 
 
 def test_a_client_that_ends_every_worker_fails_the_cell_and_not_the_driver(spread):
     run = spread(toy_cell(FedAvg(), Fatal(os.getpid())), 2)
-    assert run.trainer.data.size(3) == 17
+    assert run.trainer.data.size(3) == 16
     with pytest.raises(UserError, match="3 workers died at the same clients; is there enough memory"):
         run.advance()
     assert not run.trainer.pool.crew.workers
@@ -204,7 +214,7 @@ class Broken(Component):
     """Raises at the second and the last client."""
 
     def penalty(self, step):
-        if int(step.counts.sum()) in (4, 36):
+        if int(step.counts.sum()) in (4, 38):
             raise KeyError("velocity")
         return torch.zeros(())
 
@@ -271,12 +281,12 @@ def test_a_record_says_how_many_workers_there_were_and_is_else_that_of_one(tmp_p
 
 # schedule -----------------------------------------------------------------------------------------
 
-costs_lists = st.lists(st.floats(0, 100), min_size=1, max_size=30)
+costs_lists = st.lists(st.integers(0, 100), min_size=1, max_size=30)
 
 
-@given(costs=costs_lists, window=st.integers(1, 40), draws=st.randoms(use_true_random=False))
-def test_every_job_goes_out_once_none_far_before_its_turn_the_longest_first(costs, window, draws):
-    schedule, turn, out, done = Schedule(costs, window), 0, [], set()
+@given(costs=costs_lists, window=st.integers(1, 40), seed=st.integers(0, 10**6))
+def test_every_job_goes_out_once_none_far_before_its_turn_the_longest_first(costs, window, seed):
+    schedule, turn, out, done, draws = Schedule(costs, window), 0, [], set(), random.Random(seed)
     while turn < len(costs):
         number = schedule.take(turn) if draws.random() < 0.7 else None
         if number is None:
@@ -309,15 +319,15 @@ def test_of_those_that_may_go_the_longest_goes(costs, window):
     assert [n for n in found if n is not None] == sorted(allowed, key=lambda number: (-costs[number], number))
 
 
-@given(costs=st.lists(st.floats(0.1, 100), min_size=1, max_size=200), workers=st.integers(1, 64))
+@given(costs=st.lists(st.integers(1, 1000), min_size=1, max_size=200), workers=st.integers(1, 64))
 def test_a_simulated_round_lies_between_the_formula_and_four_thirds_of_it(costs, workers):
     at_least = round_seconds(costs, workers)
-    assert at_least * (1 - 1e-9) <= simulated(costs, workers) <= 4 / 3 * at_least * (1 + 1e-9) + max(costs) * 0
+    assert at_least * (1 - 1e-9) <= simulated(costs, workers) <= 4 / 3 * at_least * (1 + 1e-9)
 
 
 def test_few_results_wait_however_small_the_first_client_is(spread, monkeypatch):
     monkeypatch.setattr(pools, "HELD_BYTES", 0)
-    cell = toy_cell(clients=60, dataset=Blobs(train=70_000), protocol={"rounds": 1, "batch_size": 512})
+    cell = toy_cell(clients=60, dataset=Blobs(train=120), partition=Even(), protocol={"rounds": 1})
     run, waiting = spread(cell, 2), []
     arrive = pools.Pool._take
 
