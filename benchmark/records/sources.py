@@ -22,12 +22,13 @@ NUMBERLESS = frozenset(
     (
         "cli", "mirror", "report", "bibliography", "names", "places", "search",
         "running.compat", "running.estimate", "running.grid", "running.hydra_jobs", "running.job", "running.launchers",
-        "running.leases", "running.progress", "running.repetition", "running.retry", "running.sharing", "running.signals",
+        "running.leases", "running.progress", "running.repetition", "running.retry", "running.sharing",
+        "running.signals",
         "spec.board", "spec.compose", "spec.overrides", "spec.plan", "spec.presets", "spec.rebuild", "spec.settings",
         "spec.studies", "spec.tuning", "spec.yaml_text",
         "records.atomic", "records.exchange", "records.model", "records.provenance", "records.record",
         "records.results", "records.selection", "records.sources", "records.validation", "records.verification",
-        "data.download", "data.shares", "training.costs", "training.workers.cluster", "training.workers.speedup",
+        "data.download", "data.shares", "training.costs",
     )
 )  # fmt: skip
 FORM = "syntax:"  # of today's digests; those without it covered comments too

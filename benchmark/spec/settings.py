@@ -47,7 +47,8 @@ class How:
     """Where and how cells run. Nothing here changes what is computed; nothing enters a key.
 
     `workers` processes train at a time (None: one per core): cells of a grid side by side, the clients of a lone cell,
-    or of a grid's last ones, spread. `threads` and `gpus` count for each of them. `timeout` (None: never) and `checkpoint_seconds` (between two checkpoints) are in seconds.
+    or of a grid's last ones, spread. `threads` and `gpus` count for each of them. `timeout` (None: never) and
+    `checkpoint_seconds` (between two checkpoints) are in seconds.
     """
 
     results: Path = field(default=Path("results"), metadata={"setting": "paths.results"})

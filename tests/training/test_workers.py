@@ -320,9 +320,17 @@ def test_of_those_that_may_go_the_longest_goes(costs, window):
 
 
 @given(costs=st.lists(st.integers(1, 1000), min_size=1, max_size=200), workers=st.integers(1, 64))
-def test_a_simulated_round_lies_between_the_formula_and_four_thirds_of_it(costs, workers):
-    at_least = round_seconds(costs, workers)
-    assert at_least * (1 - 1e-9) <= simulated(costs, workers) <= 4 / 3 * at_least * (1 + 1e-9)
+def test_a_simulated_round_takes_what_the_formula_says_and_less_than_one_client_more(costs, workers):
+    least, most = round_seconds(costs, workers), sum(costs) / workers + (1 - 1 / workers) * max(costs)  # Graham 1966
+    assert least - 1e-6 <= simulated(costs, workers) <= max(least, most) + 1e-6
+
+
+def test_what_one_process_does_alone_limits_64_workers():
+    even = [1.0] * 640
+    assert simulated(even, 64) == round_seconds(even, 64) == 10
+    assert simulated(even, 64, tell=2.0) == round_seconds(even, 64, tell=2.0) == 12
+    assert simulated(even, 64, add=0.1) == pytest.approx(round_seconds(even, 64, add=0.1), rel=0.02)
+    assert simulated([*even, 50.0], 64) == round_seconds([*even, 50.0], 64) == 50
 
 
 def test_few_results_wait_however_small_the_first_client_is(spread, monkeypatch):
