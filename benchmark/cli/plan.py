@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -12,12 +13,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.report import recipes
 from fedspan.benchmark.report.units import write_bytes, write_flops
-from fedspan.benchmark.running.estimate import estimate
+from fedspan.benchmark.running.estimate import estimate, spread_gain
 from fedspan.benchmark.running.progress import duration
+from fedspan.benchmark.running.sharing import obstacle
 from fedspan.benchmark.spec.overrides import axes_of
 from fedspan.benchmark.spec.plan import Planned, distinct, plan_grid
 from fedspan.benchmark.spec.settings import How
@@ -72,8 +75,22 @@ def _show_missing(
         cost = estimate(missing, results, Console(stderr=True))
         wall = duration(cost.seconds / workers)
         print(f"estimated: {duration(cost.seconds)} of one core, {wall} with workers={workers} ({cost.basis})")
+        _show_gain(missing, how)
         for count, why in cost.failing:
             print(f"not counted: {count} that cannot run here ({why})")
+
+
+def _show_gain(missing: Sequence[Planned], how: How) -> None:
+    """Print what a cell gains from workers that have no cell of their own, where there are such."""
+    if len(missing) >= (how.workers or 1) or obstacle(how):
+        return
+    with contextlib.suppress(UserError, Incompatible):  # the estimate says why
+        gain = spread_gain(missing[0].cell, how)
+        if gain is not None:
+            print(
+                f"one cell on {gain.workers} workers: at most {gain.times:.1f} times as fast, its largest client is "
+                f"{gain.largest:.0%} of a round"
+            )
 
 
 def _show_costs(planned: Sequence[Planned]) -> int:

@@ -118,7 +118,7 @@ def _run_one(planned: Planned, how: How) -> int:
     results.forget_failure(planned.cell.key)
     words = words_of(planned.overrides)
     try:
-        outcome = run_job(plain(by_hydra(words)), words)
+        outcome = run_job(plain(by_hydra(words)), words, lone=True)
     except Busy as owner:
         raise UserError(f"{owner} is already computing {planned.cell.label}; wait for it") from None
     status = _tell(outcome, planned, how, known)

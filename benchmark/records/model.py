@@ -98,7 +98,11 @@ class Classifier(TypedDict):
 
 
 class Compute(TypedDict, total=False):
-    """What a cell cost: `seconds` by phase, `flops` and `memory_bytes` by purpose, the rest as its name says."""
+    """What a cell cost: `seconds` by phase, `flops` and `memory_bytes` by purpose, the rest as its name says.
+
+    Where workers shared the cell, `spread_seconds` of all seconds were spent with them, and they took `worker_seconds`
+    of their processors in it.
+    """
 
     seconds: dict[str, Cost]
     flops: dict[str, Cost]
@@ -108,6 +112,8 @@ class Compute(TypedDict, total=False):
     memory_bytes: dict[str, Cost]
     peak_memory_bytes: Cost
     seconds_at_round: list[Cost]
+    spread_seconds: Cost
+    worker_seconds: Cost
     bytes_at_round: list[Cost]
     classifier: Classifier
 
@@ -126,6 +132,7 @@ class Provenance(TypedDict, total=False):
     device: str
     executor: str
     threads: Number
+    workers: Number
     numerics: str
     command: str
     dataset_digest: DataDigest | None
@@ -222,6 +229,14 @@ class Record(TypedDict):
 def is_trial(record: Record) -> bool:
     """Tell whether the scores of a record are of held-out training images, so that it is no result."""
     return record["spec"]["protocol"].get("validation", 0) > 0
+
+
+def core_seconds(compute: Mapping[str, Any]) -> float | None:
+    """Return the seconds that one core takes for a record's `compute`, also if workers shared it; None if unknown."""
+    total = compute.get("seconds", {}).get("total")
+    if total is None or "worker_seconds" not in compute:
+        return total
+    return float(total) + max(compute["worker_seconds"] - compute["spread_seconds"], 0.0)
 
 
 def headline(record: Mapping[str, Any]) -> float | None:

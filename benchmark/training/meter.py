@@ -131,6 +131,8 @@ class Meter:
     lost: int = 0  # visits of which nothing arrived
     cut: int = 0  # visits that took only part of their steps
     empty_rounds: int = 0  # of which nothing arrived
+    spread_seconds: float = 0.0  # of `seconds`, those in which workers were asked for something,
+    worker_seconds: float = 0.0  # and those of processors that all workers took for it together
     simulated_seconds: float | None = None  # None without a clock
     memory: dict[str, int] = field(default_factory=dict)
     peak_memory: int = 0  # of the allocator of a CUDA device
@@ -182,8 +184,14 @@ class Meter:
             "steps": self.steps,
             "images": self.images,
             "memory_bytes": dict(self.memory),
+            **self._spread(),
             **({"peak_memory_bytes": self.peak_memory} if self.peak_memory else {}),
         }
+
+    def _spread(self) -> dict[str, float]:
+        if not self.worker_seconds:
+            return {}
+        return {"spread_seconds": round(self.spread_seconds, 4), "worker_seconds": round(self.worker_seconds, 4)}
 
 
 def reset_peak_memory(device: torch.device) -> None:

@@ -1,0 +1,67 @@
+"""How many workers a cell has: all where it runs alone, its share among the cells of a grid."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.running import sharing
+from fedspan.benchmark.running.sharing import Alone, Among
+from tests.helpers import how
+
+IMPOSSIBLE = {
+    "device": ({"device": "cuda"}, "on device=cpu only, not on device=cuda"),
+    "executor": ({"executor": "vmap"}, "with executor=loop only, not with executor=vmap"),
+    "threads": ({"threads": 2}, "with threads=1 only, not with threads=2"),
+    "launcher": ({"launcher": "ray"}, "on this machine only, not with launcher=ray"),
+}
+
+
+def run(clients=10):
+    """Return what is looked at: a run of so many clients a round."""
+    return SimpleNamespace(participants=lambda: list(range(clients)))
+
+
+@pytest.mark.parametrize(("beside", "workers"), [(0, 8), (1, 4), (2, 2), (3, 2), (4, 1), (7, 1), (20, 1)])
+def test_cells_that_run_at_a_time_share_the_workers(beside, workers):
+    assert Among(how(workers=8), lambda: beside)(run()) == workers
+
+
+@pytest.mark.parametrize("share", [Alone, lambda how: Among(how, lambda: 0)], ids=["alone", "grid"])
+def test_a_cell_has_one_process_unless_workers_are_asked_for_and_no_more_workers_than_clients(share):
+    assert share(how())(run()) == 1
+    assert share(how(workers=8))(run(clients=3)) == 3
+    assert share(how(workers=8))(run(clients=1)) == 1
+
+
+def test_a_grid_looks_at_the_cells_beside_at_most_once_a_second(monkeypatch):
+    looks, now = [], [100.0]
+    monkeypatch.setattr(sharing.time, "monotonic", lambda: now[0])
+    share = Among(how(workers=4), lambda: looks.append(now[0]) or 1)
+    for moment in (100.0, 100.5, 101.0, 101.9, 102.5):
+        now[0] = moment
+        assert share(run()) == 2
+    assert looks == [100.0, 101.0, 102.5]
+
+
+def test_workers_beyond_the_clients_are_named_once(caplog):
+    share = Alone(how(workers=8))
+    with caplog.at_level(logging.WARNING, "fedspan"):
+        assert [share(run(clients=6)), share(run(clients=6))] == [6, 6]
+    assert [one.getMessage() for one in caplog.records] == ["workers=8, but 6 clients train in a round: 6 will do"]
+
+
+@pytest.mark.parametrize(("settings", "reason"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_where_workers_cannot_be_had_a_lone_cell_is_refused_and_those_of_a_grid_run_side_by_side(settings, reason):
+    with pytest.raises(UserError, match=f"^workers=4 train one cell {reason}"):
+        Alone(how(workers=4, **settings))
+    assert Alone(how(workers=1, **settings))(run()) == 1
+    assert Among(how(workers=4, **settings), lambda: 0)(run()) == 1
+
+
+def test_a_visible_gpu_is_named_with_what_to_do(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UserError, match="workers=2 cannot be forked where torch sees a GPU; set CUDA_VISIBLE_DEVICES="):
+        Alone(how(workers=2))
