@@ -42,14 +42,18 @@ def obstacle(how: How) -> str | None:
     return None
 
 
+def check_workers(how: How) -> None:
+    """Raise `UserError` if a single run cannot have the workers that it asks for."""
+    if how.workers not in (None, 1) and (why := obstacle(how)):
+        raise UserError(f"workers={how.workers} {why}")
+
+
 class Alone:
     """The workers of a cell that was asked for by itself: all of them, but no more than clients train in a round."""
 
     def __init__(self, how: How) -> None:
         self.asked = how.workers or 1
         self._told = False
-        if self.asked > 1 and (why := obstacle(how)):
-            raise UserError(f"workers={self.asked} {why}")
 
     def __call__(self, run: Run) -> int:
         """Return the number of workers for the coming round; 1 means the process of the cell alone."""

@@ -8,7 +8,7 @@ import torch
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.running import sharing
-from fedspan.benchmark.running.sharing import Alone, Among
+from fedspan.benchmark.running.sharing import Alone, Among, check_workers
 from tests.helpers import how
 
 IMPOSSIBLE = {
@@ -56,12 +56,13 @@ def test_workers_beyond_the_clients_are_named_once(caplog):
 @pytest.mark.parametrize(("settings", "reason"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
 def test_where_workers_cannot_be_had_a_lone_cell_is_refused_and_those_of_a_grid_run_side_by_side(settings, reason):
     with pytest.raises(UserError, match=f"^workers=4 train one cell {reason}"):
-        Alone(how(workers=4, **settings))
-    assert Alone(how(workers=1, **settings))(run()) == 1
+        check_workers(how(workers=4, **settings))
+    check_workers(how(workers=1, **settings))
+    check_workers(how(**settings))
     assert Among(how(workers=4, **settings), lambda: 0)(run()) == 1
 
 
 def test_a_visible_gpu_is_named_with_what_to_do(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(UserError, match="workers=2 cannot be forked where torch sees a GPU; set CUDA_VISIBLE_DEVICES="):
-        Alone(how(workers=2))
+        check_workers(how(workers=2))

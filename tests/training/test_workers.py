@@ -208,9 +208,28 @@ class Fatal(Component):
 def test_a_client_that_ends_every_worker_fails_the_cell_and_not_the_driver():
     with spread(toy_cell(FedAvg(), Fatal(os.getpid())), 2) as run:
         assert 16 in map(run.trainer.data.size, run.participants())
-        with pytest.raises(UserError, match="3 workers died at the same clients; is there enough memory"):
+        with pytest.raises(UserError, match="3 workers died at the same piece of work; is there enough memory"):
             run.advance()
-        assert not run.trainer.pool.workers
+
+
+def test_a_round_that_ended_in_an_error_leaves_nothing_behind_in_the_next():
+    cell = toy_cell()
+    with spread(cell, 2) as run:
+        with pytest.raises(KeyError) as kept:  # with its frames, which still wait for results
+            run.advance(lambda: {}["tick"])
+        finish(run)
+        assert weights(run) == weights(trained(cell))
+        assert kept
+
+
+def test_workers_that_cannot_be_started_are_refused_in_one_line(monkeypatch):
+    def fork():
+        raise OSError(24, "Too many open files")
+
+    with spread(toy_cell(), 2) as run:
+        monkeypatch.setattr(os, "fork", fork)
+        with pytest.raises(UserError, match=r"^workers=2 cannot be started here: .*Too many open files; choose fewer$"):
+            run.advance()
 
 
 def test_workers_end_with_their_driver():
@@ -221,6 +240,7 @@ def test_workers_end_with_their_driver():
         os.close(read)
         run = start(toy_cell())
         employ(run, 2)
+        run.advance()
         os.kill(os.getpid(), signal.SIGKILL)
     os.close(write)
     os.waitpid(driver, 0)

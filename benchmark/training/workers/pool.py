@@ -30,17 +30,15 @@ class Pool:
     """The workers of a run. They make calls on what each of them has of its own, and results come in order."""
 
     def __init__(self, run: Run) -> None:
-        self.run = run
+        self.run, self.size = run, 0
         self.workers: list[Worker] = []
         self._news = Region()
         self._told: tuple[tuple[Any, ...], Letter] | None = None  # the trees of the last news, and where those lie
 
     def resize(self, size: int) -> None:
-        """Have `size` workers from now on; none may be at work."""
-        while len(self.workers) > size:
-            self.workers.pop().close()
-        while len(self.workers) < size:
-            self._start()
+        """Have `size` workers from now on, at least one; they are started when there is something to do."""
+        self.size = size
+        self._end(self.workers[size:])
 
     def each(
         self,
@@ -53,14 +51,11 @@ class Pool:
         """Yield ``function(*call)`` of each call, in their order; the costliest are begun first.
 
         `held` is about how many bytes a result has. Raises what a call raises when its turn comes, and `UserError` if
-        a call ends its worker again and again.
+        a call ends its worker again and again, or workers cannot be started.
         """
         began = time.perf_counter()
         try:
             yield from self._each(state, function, calls, costs, held)
-        except BaseException:
-            self.resize(0)  # calls are under way whose results nobody will take
-            raise
         finally:
             self.run.meter.spread_seconds += time.perf_counter() - began
 
@@ -72,9 +67,11 @@ class Pool:
         costs: Sequence[float],
         held: int,
     ) -> Iterator[Any]:
+        self._end([worker for worker in self.workers if worker.calls])  # for somebody who has given up
         self._tell(state)
+        self._fill()
         residents = residents_of(self.run, state)
-        window = max(2 * SLOTS * len(self.workers), HELD_BYTES // max(held, 1))
+        window = max(2 * SLOTS * self.size, HELD_BYTES // max(held, 1))
         schedule, turn = Schedule(costs, window), 0
         arrived: dict[int, Report] = {}
         deaths: Counter[int] = Counter()
@@ -98,7 +95,7 @@ class Pool:
 
     def _next(self, worker: Worker, schedule: Schedule, turn: int) -> Iterator[int]:
         """Yield the calls that a worker gets now: one, and where many are left the next too, so that it never waits."""
-        while len(worker.calls) < (SLOTS if schedule.left > len(self.workers) else 1):
+        while len(worker.calls) < (SLOTS if schedule.left > self.size else 1):
             number = schedule.take(turn)
             if number is None:
                 return
@@ -110,22 +107,30 @@ class Pool:
         if done is not None:
             number, arrived[number] = done
             return
-        self.workers.remove(worker)
-        worker.close()
+        self._end([worker])
         for number in worker.calls:
             schedule.put_back(number)
         for number in worker.calls[:1]:
             deaths[number] += 1
             log.warning("a worker died; what it computed is computed again")
             if deaths[number] >= DEATHS:
-                raise UserError(f"{DEATHS} workers died at the same clients; is there enough memory?")
-        self._start()
+                raise UserError(f"{DEATHS} workers died at the same piece of work; is there enough memory?")
+        self._fill()
 
-    def _start(self) -> None:
-        worker = Worker(self.run, self._news)
-        self.workers.append(worker)
-        if self._told is not None:
-            worker.hear(self._told[1])
+    def _fill(self) -> None:
+        """Start the workers that are missing."""
+        while len(self.workers) < self.size:
+            try:
+                self.workers.append(Worker(self.run, self._news))
+            except OSError as error:  # no memory, or too many processes or open files
+                raise UserError(f"workers={self.size} cannot be started here: {error}; choose fewer") from error
+            if self._told is not None:
+                self.workers[-1].hear(self._told[1])
+
+    def _end(self, workers: Sequence[Worker]) -> None:
+        for worker in list(workers):
+            self.workers.remove(worker)
+            worker.close()
 
     def _value(self, report: Report) -> Any:
         report.book(self.run.meter)
@@ -136,9 +141,9 @@ class Pool:
     def share(self, images: int, batch: int) -> int:
         """Return how many of `images` to evaluate in one call, in whole batches: a few calls for each worker."""
         batches = -(-images // batch)
-        return batch * max(1, batches // (CALLS * len(self.workers)))
+        return batch * max(1, batches // (CALLS * self.size))
 
     def close(self) -> None:
         """End the workers; there can be no others."""
-        self.resize(0)
+        self._end(self.workers)
         self._news.close()
