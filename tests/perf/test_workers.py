@@ -14,8 +14,8 @@ from fedspan.benchmark.training.process import settle
 from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.workers.schedule import round_seconds
 from fedspan.benchmark.training.workers.spread import dismiss, employ
-from fedspan.tasks.models.small_cnn import SmallCnn
-from fedspan.tasks.partitions.iid import Iid
+from fedspan.tasks.models.small_cnn import SmallCNN
+from fedspan.tasks.partitions.iid import IID
 from tests.helpers import toy, toy_cell
 from tests.perf.test_training import DIGITS, W1, photographs
 from tests.training.rounds import simulated
@@ -83,7 +83,7 @@ def test_a_digits_cell_on_two_workers(compare, tmp_path):
 def test_ten_thousand_clients(benchmark, store, spread):
     """The driver's processor seconds as a share of the wall clock's, and that its memory does not grow."""
     cell = toy_cell(
-        dataset=Noise(), model=SmallCnn(), clients=10_000, participation=0.01, partition=Iid(),
+        dataset=Noise(), model=SmallCNN(), clients=10_000, participation=0.01, partition=IID(),
         protocol={"rounds": 1000, "eval_every": 1000, "local_epochs": 5, "batch_size": 32},
     )  # fmt: skip
     run = spread(cell, 2)
@@ -102,7 +102,7 @@ def resident_bytes():
 
 def test_the_formula_for_64_workers_with_measured_clients(benchmark, store, spread):
     """A round of 64 workers, simulated with what 100 clients of unequal sizes take here."""
-    run = spread(make_cell(resolve(DIGITS | {"clients": 100, "protocol.rounds": 100})), 1)
+    run = spread(make_cell(resolve(DIGITS | {"clients": 100, "partition.min_size": 1})), 1)
     run.advance()
     clients = run.participants()
 
