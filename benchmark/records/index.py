@@ -72,7 +72,7 @@ class Entry:
             reason=found["reason"],
             digest=digest_of(found),
             accuracy=headline(found),
-            seconds=core_seconds(found["compute"]),
+            seconds=core_seconds(found),
             sources=json.dumps(found["provenance"].get("sources", {})),
         )
 

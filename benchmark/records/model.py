@@ -100,11 +100,11 @@ class Classifier(TypedDict):
 class Compute(TypedDict, total=False):
     """What a cell cost: `seconds` by phase, `flops` and `memory_bytes` by purpose, the rest as its name says.
 
-    Where workers shared the cell, `spread_seconds` of all seconds were spent with them, and they took `worker_seconds`
-    of their processors in it.
+    `processor_seconds` are those that the process and its workers had processors for, in all phases and threads.
     """
 
     seconds: dict[str, Cost]
+    processor_seconds: Cost
     flops: dict[str, Cost]
     bytes: Bytes
     steps: Count
@@ -112,8 +112,6 @@ class Compute(TypedDict, total=False):
     memory_bytes: dict[str, Cost]
     peak_memory_bytes: Cost
     seconds_at_round: list[Cost]
-    spread_seconds: Cost
-    worker_seconds: Cost
     bytes_at_round: list[Cost]
     classifier: Classifier
 
@@ -231,12 +229,12 @@ def is_trial(record: Record) -> bool:
     return record["spec"]["protocol"].get("validation", 0) > 0
 
 
-def core_seconds(compute: Mapping[str, Any]) -> float | None:
-    """Return the seconds that one core takes for a record's `compute`, also if workers shared it; None if unknown."""
-    total = compute.get("seconds", {}).get("total")
-    if total is None or "worker_seconds" not in compute:
-        return total
-    return float(total) + max(compute["worker_seconds"] - compute["spread_seconds"], 0.0)
+def core_seconds(record: Mapping[str, Any]) -> float | None:
+    """Return the seconds that one core takes for what a record's run did; None if that is unknown."""
+    compute = record["compute"]
+    if record["provenance"].get("workers", 1) > 1:
+        return compute.get("processor_seconds")
+    return compute.get("seconds", {}).get("total")
 
 
 def headline(record: Mapping[str, Any]) -> float | None:

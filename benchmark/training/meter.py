@@ -120,6 +120,8 @@ class Meter:
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
+    processor_seconds: float = 0.0  # of this process, all threads, in all phases
+    worker_seconds: float = 0.0  # the same of its workers
     flops: dict[str, int] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
@@ -131,8 +133,6 @@ class Meter:
     lost: int = 0  # visits of which nothing arrived
     cut: int = 0  # visits that took only part of their steps
     empty_rounds: int = 0  # of which nothing arrived
-    spread_seconds: float = 0.0  # of `seconds`, those in which workers were asked for something,
-    worker_seconds: float = 0.0  # and those of processors that all workers took for it together
     simulated_seconds: float | None = None  # None without a clock
     memory: dict[str, int] = field(default_factory=dict)
     peak_memory: int = 0  # of the allocator of a CUDA device
@@ -142,11 +142,13 @@ class Meter:
     def phase(self, name: str) -> Iterator[None]:
         """Add the wall-clock seconds of the block to the phase `name`, less those of phases inside it."""
         start, before = time.perf_counter(), sum(self.seconds.values())
+        busy, busy_before = time.process_time(), self.processor_seconds
         try:
             yield
         finally:
             inside = sum(self.seconds.values()) - before
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start - inside
+            self.processor_seconds = busy_before + time.process_time() - busy
 
     @contextmanager
     def step(self, purpose: str, kind: str, times: int = 1) -> Iterator[None]:
@@ -172,6 +174,7 @@ class Meter:
         seconds = {name: round(value, 4) for name, value in self.seconds.items()}
         return {
             "seconds": {**seconds, "total": round(sum(self.seconds.values()), 4)},
+            "processor_seconds": round(self.processor_seconds + self.worker_seconds, 4),
             "flops": dict(self.flops),
             "bytes": {
                 "up": self.bytes_up + self.calibration_up,
@@ -184,14 +187,8 @@ class Meter:
             "steps": self.steps,
             "images": self.images,
             "memory_bytes": dict(self.memory),
-            **self._spread(),
             **({"peak_memory_bytes": self.peak_memory} if self.peak_memory else {}),
         }
-
-    def _spread(self) -> dict[str, float]:
-        if not self.worker_seconds:
-            return {}
-        return {"spread_seconds": round(self.spread_seconds, 4), "worker_seconds": round(self.worker_seconds, 4)}
 
 
 def reset_peak_memory(device: torch.device) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fedspan.benchmark.component import Component
 from fedspan.benchmark.errors import Diverged, Incompatible, UserError
+from fedspan.benchmark.records.model import core_seconds
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.running.job import reason_of
@@ -163,7 +164,8 @@ def test_a_record_says_how_many_workers_there_were_and_is_else_that_of_one(tmp_p
     assert numbers(shared) == numbers(alone)
     assert shared["provenance"]["workers"] == 2
     assert "workers" not in alone["provenance"]
-    assert shared["compute"]["worker_seconds"] > 0
+    assert 0 < shared["compute"]["processor_seconds"] == core_seconds(shared)
+    assert core_seconds(alone) == alone["compute"]["seconds"]["total"]
 
 
 # deaths -------------------------------------------------------------------------------------------

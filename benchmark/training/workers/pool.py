@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -53,20 +52,6 @@ class Pool:
         `held` is about how many bytes a result has. Raises what a call raises when its turn comes, and `UserError` if
         a call ends its worker again and again, or workers cannot be started.
         """
-        began = time.perf_counter()
-        try:
-            yield from self._each(state, function, calls, costs, held)
-        finally:
-            self.run.meter.spread_seconds += time.perf_counter() - began
-
-    def _each(
-        self,
-        state: State,
-        function: Callable[..., Any],
-        calls: Sequence[Sequence[Any]],
-        costs: Sequence[float],
-        held: int,
-    ) -> Iterator[Any]:
         self._end([worker for worker in self.workers if worker.calls])  # for somebody who has given up
         self._tell(state)
         self._fill()
