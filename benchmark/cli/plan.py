@@ -73,24 +73,24 @@ def _show_missing(
     if missing:
         workers = min(how.cells_at_a_time, len(missing))
         cost = estimate(missing, results, Console(stderr=True))
-        wall = duration(cost.seconds / workers)
-        print(f"estimated: {duration(cost.seconds)} of one core, {wall} with workers={workers} ({cost.basis})")
-        _show_gain(missing, how)
+        wall = cost.seconds / workers
+        print(
+            f"estimated: {duration(cost.seconds)} of one core, {duration(wall)} with workers={workers} ({cost.basis})"
+        )
+        _show_gain(missing, how, wall)
         for count, why in cost.failing:
             print(f"not counted: {count} that cannot run here ({why})")
 
 
-def _show_gain(missing: Sequence[Planned], how: How) -> None:
-    """Print what a cell gains from workers that have no cell of their own, where there are such."""
-    if len(missing) >= (how.workers or 1) or obstacle(how):
+def _show_gain(missing: Sequence[Planned], how: How, wall: float) -> None:
+    """Print what becomes of `wall` seconds where workers are left that have no cell of their own."""
+    each = (how.workers or 1) // len(missing)
+    if each <= 1 or obstacle(how):
         return
     with contextlib.suppress(UserError, Incompatible):  # the estimate says why
-        gain = spread_gain(missing[0].cell, how)
-        if gain is not None:
-            print(
-                f"one cell on {gain.workers} workers: at most {gain.times:.1f} times as fast, its largest client is "
-                f"{gain.largest:.0%} of a round"
-            )
+        if (gain := spread_gain(missing[0].cell, how, each)) is not None:
+            least, share = duration(wall / gain.times), f"the largest client is {gain.largest:.0%} of a round"
+            print(f"each on {gain.workers} workers: {least} at least ({share})")
 
 
 def _show_costs(planned: Sequence[Planned]) -> int:

@@ -131,8 +131,8 @@ class SpreadGain:
     largest: float
 
 
-def spread_gain(cell: Cell, how: How) -> SpreadGain | None:
-    """Return what `workers` gain for one cell, by the steps of its clients; None where it has one process.
+def spread_gain(cell: Cell, how: How, workers: int) -> SpreadGain | None:
+    """Return what a cell gains from so many `workers` at most, by the steps of its clients; None where one will do.
 
     Fleets, whose draws change the steps, are left out. Raises `UserError` or `Incompatible` if the cell cannot run.
     """
@@ -143,7 +143,7 @@ def spread_gain(cell: Cell, how: How) -> SpreadGain | None:
     split, _ = set_apart(whole, cell.training_clients, cell.seed)
     drawn = 1 if cell.participation >= 1 else min(ROUNDS, cell.protocol.rounds)
     rounds = [participants(cell.training_clients, cell.participation, cell.seed, number) for number in range(drawn)]
-    workers = min(how.workers or 1, len(rounds[0]))
+    workers = min(workers, len(rounds[0]))
     if workers == 1:
         return None
     steps = [[-(-len(split.train[client]) // cell.protocol.batch_size) for client in here] for here in rounds]

@@ -198,7 +198,7 @@ def test_a_plan_of_which_nothing_can_run_is_an_error(tmp_path):
 
 
 def gain_of(workers, **parts):
-    return estimate.spread_gain(helpers.toy_cell(**parts), helpers.how(workers=workers))
+    return estimate.spread_gain(helpers.toy_cell(**parts), helpers.how(), workers)
 
 
 def test_what_workers_gain_is_limited_by_the_largest_client():
@@ -210,6 +210,6 @@ def test_what_workers_gain_is_limited_by_the_largest_client():
 
 
 def test_no_gain_is_told_of_one_worker_of_one_client_and_of_a_fleet_that_changes_the_steps():
-    assert gain_of(None) is gain_of(1) is None
+    assert gain_of(1) is None
     assert gain_of(4, participation=0.1) is None
     assert gain_of(4, fleet=Stragglers()) is None
