@@ -19,6 +19,7 @@ from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.running.job import reason_of
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.task import Partition
+from fedspan.benchmark.training.evaluation import score
 from fedspan.benchmark.training.process import settle
 from fedspan.benchmark.training.saving import resume, save
 from fedspan.benchmark.training.scoring import score_stages
@@ -139,6 +140,9 @@ def test_the_number_of_workers_may_change_between_rounds():
             employ(run, workers)
             run.advance()
         assert run.workers == 4
+        assert run.meter.worker_seconds > 0
+        alone, both = run.meter.processor_seconds, run.meter.as_dict()["processor_seconds"]
+        assert both == pytest.approx(alone + run.meter.worker_seconds, abs=1e-3)
         agree(run, outcome(trained(cell)))
 
 
@@ -207,18 +211,20 @@ class Fatal(Component):
         return delta, {}, dict(local.client)
 
 
-def test_a_client_that_ends_every_worker_fails_the_cell_and_not_the_driver():
+def test_a_client_that_ends_every_worker_fails_the_cell_and_not_the_driver(caplog):
     with spread(toy_cell(FedAvg(), Fatal(os.getpid())), 2) as run:
         assert 16 in map(run.trainer.data.size, run.participants())
         with pytest.raises(UserError, match="3 workers died at the same piece of work; is there enough memory"):
             run.advance()
+    assert [one.getMessage() for one in caplog.records] == ["a worker died; what it computed is computed again"] * 3
 
 
-def test_a_round_that_ended_in_an_error_leaves_nothing_behind_in_the_next():
+def test_a_round_that_ended_in_an_error_leaves_nothing_behind_for_what_comes_next():
     cell = toy_cell()
     with spread(cell, 2) as run:
         with pytest.raises(KeyError) as kept:  # with its frames, which still wait for results
             run.advance(lambda: {}["tick"])
+        assert score(run.trainer, run.state) == score(start(cell).trainer, run.state)
         finish(run)
         assert weights(run) == weights(trained(cell))
         assert kept

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.training.state import State
 from fedspan.benchmark.training.workers.messages import pack
-from fedspan.benchmark.training.workers.processes import SLOTS, Worker, listen, news_of, residents_of
+from fedspan.benchmark.training.workers.processes import SLOTS, Lifeline, Worker, listen, news_of, residents_of
 from fedspan.benchmark.training.workers.regions import Letter, Region
 from fedspan.benchmark.training.workers.reports import Report
 from fedspan.benchmark.training.workers.schedule import Schedule
@@ -31,7 +31,7 @@ class Pool:
     def __init__(self, run: Run) -> None:
         self.run, self.size = run, 0
         self.workers: list[Worker] = []
-        self._news = Region()
+        self._news, self._lifeline = Region(), Lifeline()
         self._told: tuple[tuple[Any, ...], Letter] | None = None  # the trees of the last news, and where those lie
 
     def resize(self, size: int) -> None:
@@ -106,7 +106,7 @@ class Pool:
         """Start the workers that are missing."""
         while len(self.workers) < self.size:
             try:
-                self.workers.append(Worker(self.run, self._news))
+                self.workers.append(Worker(self.run, self._news, self._lifeline))
             except OSError as error:  # no memory, or too many processes or open files
                 raise UserError(f"workers={self.size} cannot be started here: {error}; choose fewer") from error
             if self._told is not None:
@@ -132,3 +132,4 @@ class Pool:
         """End the workers; there can be no others."""
         self._end(self.workers)
         self._news.close()
+        self._lifeline.close()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing import connection
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any
 
 from fedspan.benchmark.training.meter import Meter
@@ -30,24 +30,49 @@ def residents_of(run: Run, state: State) -> dict[str, Any]:
     return {"trainer": run.trainer, "state": state}
 
 
+class Lifeline:
+    """A pipe that the driver alone can write to: its end tells the processes forked from it that it has gone.
+
+    They are none of multiprocessing's, which would wait for them when the driver ends.
+    """
+
+    def __init__(self) -> None:
+        self._end, self._driver = os.pipe()
+
+    def forked(self, work: Callable[[], None]) -> int:
+        """Return the number of a new process, a copy of this one, that does `work` and ends, with this one at last."""
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.close(self._driver)
+                threading.Thread(target=self._end_with_driver, daemon=True).start()
+                work()
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        return pid
+
+    def _end_with_driver(self) -> None:
+        os.read(self._end, 1)
+        os._exit(1)
+
+    def close(self) -> None:
+        """Let all of them end."""
+        os.close(self._end)
+        os.close(self._driver)
+
+
 class Worker:
     """A worker as its driver sees it. It begins as a copy of the driver: the same code, data and net."""
 
-    def __init__(self, run: Run, news: Region) -> None:
+    def __init__(self, run: Run, news: Region, lifeline: Lifeline) -> None:
         self.calls: list[int] = []  # the numbers of those that it has, in order
         self._given = 0
         self._inbox, self._outbox = ([Region() for _ in range(SLOTS)] for _ in range(2))
-        context = multiprocessing.get_context("fork")
-        self.line, its = context.Pipe()
-        served = (run, its, news, self._inbox, self._outbox)
-        self._process = context.Process(target=serve, args=served, name="fedspan-worker", daemon=True)
-        self._process.start()
-        its.close()
-
-    @property
-    def pid(self) -> int | None:
-        """The number of the process."""
-        return self._process.pid
+        self.line, its = Pipe()
+        with its:
+            self.pid = lifeline.forked(lambda: serve(run, its, news, self._inbox, self._outbox))
 
     def give(self, number: int, call: Packed) -> None:
         """Give it a call to make, after those that it has."""
@@ -74,9 +99,9 @@ class Worker:
 
     def close(self) -> None:
         """End it, whatever it does."""
-        self._process.kill()
-        self._process.join()
-        self._process.close()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # where the system was told to forget the dead
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
         self.line.close()
         for region in (*self._inbox, *self._outbox):
             region.close()
@@ -90,24 +115,22 @@ def listen(workers: Sequence[Worker], wait: bool) -> Iterator[Worker]:
 
 
 def serve(run: Run, line: Connection, news: Region, inbox: Sequence[Region], outbox: Sequence[Region]) -> None:
-    """Make calls until the driver has gone."""
+    """Make calls for ever."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the driver decides: it saves its cell first
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     run.trainer.pool = None  # what a call asks for is made here
     run.state.rows = {}
     known = run.meter.flops_of_step
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            kind, slot, letter = line.recv()
-            if kind == "hear":
-                known = known | _take_over(run.state, news.get(letter))
-                continue
-            run.meter = run.trainer.meter = Meter(flops_of_step=dict(known))
-            function, arguments = inbox[slot].get(letter, residents_of(run, run.state))
-            report = report_of(partial(function, *arguments), run.meter)
-            known = known | run.meter.flops_of_step
-            line.send((slot, outbox[slot].put(pack(report))))
+    while True:
+        kind, slot, letter = line.recv()
+        if kind == "hear":
+            known = known | _take_over(run.state, news.get(letter))
+            continue
+        run.meter = run.trainer.meter = Meter(flops_of_step=dict(known))
+        function, arguments = inbox[slot].get(letter, residents_of(run, run.state))
+        report = report_of(partial(function, *arguments), run.meter)
+        known = known | run.meter.flops_of_step
+        line.send((slot, outbox[slot].put(pack(report))))
 
 
 def news_of(run: Run, state: State) -> Packed:
@@ -123,10 +146,3 @@ def _take_over(state: State, news: Any) -> dict[str, int]:
     state.refresh_first_row()
     counted: dict[str, int] = flops
     return counted
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(0)
