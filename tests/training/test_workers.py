@@ -1,6 +1,7 @@
 """Several workers for one cell: the bits of one process, whatever their number, order, deaths and restarts."""
 
 import contextlib
+import dataclasses
 import os
 import random
 import signal
@@ -28,7 +29,7 @@ from fedspan.benchmark.training.workers.messages import ALIGNMENT, pack, unpack
 from fedspan.benchmark.training.workers.regions import Region
 from fedspan.benchmark.training.workers.schedule import Schedule, round_seconds
 from fedspan.benchmark.training.workers.spread import dismiss, employ
-from fedspan.benchmark.tree import clone
+from fedspan.benchmark.tree import clone, scale
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.tasks.fleets.dropout import Dropout
 from fedspan.tasks.fleets.stragglers import Stragglers
@@ -144,6 +145,14 @@ def test_the_number_of_workers_may_change_between_rounds():
         alone, both = run.meter.processor_seconds, run.meter.as_dict()["processor_seconds"]
         assert both == pytest.approx(alone + run.meter.worker_seconds, abs=1e-3)
         agree(run, outcome(trained(cell)))
+
+
+def test_workers_answer_for_the_state_that_they_are_asked_about():
+    alone = start(toy_cell())
+    other = dataclasses.replace(alone.state, params=scale(alone.state.params, 2.0))
+    with spread(toy_cell(), 2) as run:
+        for state in (other, alone.state, other):
+            assert score(run.trainer, state) == score(alone.trainer, state)
 
 
 def test_a_cell_goes_on_with_workers_from_a_checkpoint_of_one_process(tmp_path):
