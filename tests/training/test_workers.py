@@ -5,6 +5,7 @@ import dataclasses
 import os
 import random
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -170,9 +171,16 @@ def test_a_cell_goes_on_with_workers_from_a_checkpoint_of_one_process(tmp_path):
         dismiss(run)
 
 
+def children():
+    """Return the processes that this one has started."""
+    return {child for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()}
+
+
 def test_a_record_says_how_many_workers_there_were_and_is_else_that_of_one(tmp_path):
     cell = toy_cell(*STACKS["frozen head, calibrated"])
+    before = children()
     shared = run_cell(cell, how(tmp_path / "shared"), share=lambda run: 2)
+    assert children() == before
     alone = run_cell(cell, how(tmp_path / "alone"))
     assert numbers(shared) == numbers(alone)
     assert shared["provenance"]["workers"] == 2
