@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fedspan")
 
-LOOK_SECONDS = 1.0  # between two looks at the cells beside
+LOOK_SECONDS = 5.0  # between two looks at the cells beside: those of a grid do not begin at the same moment
 LAUNCHERS = (None, "basic", "joblib")  # of this machine; others give a cell cores of its own
 
 
@@ -69,13 +69,13 @@ class Among:
     """The workers of a cell of a grid: `workers` divided by the number of cells that this machine computes now.
 
     So cells run side by side, and the last ones share the workers that have no cell of their own any more. `beside`
-    counts the other cells. Without `workers` in the settings each cell has one.
+    counts the other cells. A cell begins alone, and without `workers` in the settings it stays so.
     """
 
     def __init__(self, how: How, beside: Callable[[], int]) -> None:
         self.asked = 1 if obstacle(how) else how.workers or 1
         self.beside = beside
-        self._share, self._looked = 1, -LOOK_SECONDS
+        self._share, self._looked = 1, time.monotonic()
 
     def __call__(self, run: Run) -> int:
         """Return the number of workers for the coming round; 1 means the process of the cell alone."""

@@ -24,26 +24,40 @@ def run(clients=10):
     return SimpleNamespace(participants=lambda: list(range(clients)))
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """Return what tells the time, in seconds, to whoever shares workers; tests move it."""
+    now = SimpleNamespace(seconds=100.0)
+    monkeypatch.setattr(sharing, "time", SimpleNamespace(monotonic=lambda: now.seconds))
+    return now
+
+
 @pytest.mark.parametrize(("beside", "workers"), [(0, 8), (1, 4), (2, 2), (3, 2), (4, 1), (7, 1), (20, 1)])
-def test_cells_that_run_at_a_time_share_the_workers(beside, workers):
-    assert Among(how(workers=8), lambda: beside)(run()) == workers
+def test_cells_that_run_at_a_time_share_the_workers(clock, beside, workers):
+    share = Among(how(workers=8), lambda: beside)
+    assert share(run()) == 1
+    clock.seconds += 5
+    assert share(run()) == workers
+    assert share(run(clients=3)) == min(workers, 3)
+    assert share(run(clients=1)) == 1
 
 
-@pytest.mark.parametrize("share", [Alone, lambda how: Among(how, lambda: 0)], ids=["alone", "grid"])
-def test_a_cell_has_one_process_unless_workers_are_asked_for_and_no_more_workers_than_clients(share):
-    assert share(how())(run()) == 1
-    assert share(how(workers=8))(run(clients=3)) == 3
-    assert share(how(workers=8))(run(clients=1)) == 1
+def test_a_lone_cell_has_the_workers_that_were_asked_for_but_no_more_than_clients():
+    assert [Alone(how(workers=8))(run(clients)) for clients in (10, 3, 1)] == [8, 3, 1]
 
 
-def test_a_grid_looks_at_the_cells_beside_at_most_once_a_second(monkeypatch):
-    looks, now = [], [100.0]
-    monkeypatch.setattr(sharing.time, "monotonic", lambda: now[0])
-    share = Among(how(workers=4), lambda: looks.append(now[0]) or 1)
-    for moment in (100.0, 100.5, 101.0, 101.9, 102.5):
-        now[0] = moment
-        assert share(run()) == 2
-    assert looks == [100.0, 101.0, 102.5]
+def test_without_workers_a_cell_has_one_process(clock):
+    grid = Among(how(), lambda: 0)
+    clock.seconds += 5
+    assert Alone(how())(run()) == grid(run()) == 1
+
+
+def test_a_grid_looks_at_the_cells_beside_every_five_seconds(clock):
+    looks = []
+    share = Among(how(workers=4), lambda: looks.append(clock.seconds) or 1)
+    for clock.seconds in (100.0, 104.9, 105.0, 106.0, 109.9, 112.0):
+        assert share(run()) == (1 if clock.seconds < 105 else 2)
+    assert looks == [105.0, 112.0]
 
 
 def test_workers_beyond_the_clients_are_named_once(caplog):
@@ -54,12 +68,14 @@ def test_workers_beyond_the_clients_are_named_once(caplog):
 
 
 @pytest.mark.parametrize(("settings", "reason"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_where_workers_cannot_be_had_a_lone_cell_is_refused_and_those_of_a_grid_run_side_by_side(settings, reason):
+def test_where_workers_cannot_be_had_a_lone_cell_is_refused_and_grids_run_as_ever(clock, settings, reason):
     with pytest.raises(UserError, match=f"^workers=4 train one cell {reason}"):
         check_workers(how(workers=4, **settings))
     check_workers(how(workers=1, **settings))
     check_workers(how(**settings))
-    assert Among(how(workers=4, **settings), lambda: 0)(run()) == 1
+    grid = Among(how(workers=4, **settings), lambda: 0)
+    clock.seconds += 5
+    assert grid(run()) == 1
 
 
 def test_a_visible_gpu_is_named_with_what_to_do(monkeypatch):

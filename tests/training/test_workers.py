@@ -237,7 +237,7 @@ def test_a_client_that_ends_every_worker_fails_the_cell_and_not_the_driver(caplo
 
 
 def test_a_round_that_ended_in_an_error_leaves_nothing_behind_for_what_comes_next():
-    cell = toy_cell()
+    cell = toy_cell(*STACKS["own BatchNorm"], model=NormNet())  # is scored client by client
     with spread(cell, 2) as run:
         with pytest.raises(KeyError) as kept:  # with its frames, which still wait for results
             run.advance(lambda: {}["tick"])
