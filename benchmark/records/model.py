@@ -130,7 +130,7 @@ class Provenance(TypedDict, total=False):
     device: str
     executor: str
     threads: Number
-    workers: Number
+    workers: Count
     numerics: str
     command: str
     dataset_digest: DataDigest | None
