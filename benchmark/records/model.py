@@ -100,7 +100,7 @@ class Classifier(TypedDict):
 class Compute(TypedDict, total=False):
     """What a cell cost: `seconds` by phase, `flops` and `memory_bytes` by purpose, the rest as its name says.
 
-    `processor_seconds` are those that the process had a processor for, in all phases and threads.
+    `processor_seconds` are those that the process and its workers had processors for, in all phases and threads.
     """
 
     seconds: dict[str, Cost]
@@ -130,6 +130,7 @@ class Provenance(TypedDict, total=False):
     device: str
     executor: str
     threads: Number
+    workers: Count
     numerics: str
     command: str
     dataset_digest: DataDigest | None
@@ -226,6 +227,14 @@ class Record(TypedDict):
 def is_trial(record: Record) -> bool:
     """Tell whether the scores of a record are of held-out training images, so that it is no result."""
     return record["spec"]["protocol"].get("validation", 0) > 0
+
+
+def core_seconds(record: Mapping[str, Any]) -> float | None:
+    """Return the seconds that one core takes for what a record's run did; None if that is unknown."""
+    compute = record["compute"]
+    if record["provenance"].get("workers", 1) > 1:
+        return compute.get("processor_seconds")
+    return compute.get("seconds", {}).get("total")
 
 
 def headline(record: Mapping[str, Any]) -> float | None:

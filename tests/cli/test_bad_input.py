@@ -79,6 +79,8 @@ MISTAKES = {
     "plan protocol.batch_size=1000001": "protocol.batch_size must be at most 1,000,000, got 1000001",
     "run threads=100000": "threads must be at most 1,024, got 100000",
     "run -m workers=1000000": "workers must be at most 10,000, got 1000000",
+    "run workers=2 executor=vmap": "workers=2 train one cell with executor=loop only, not with executor=vmap",
+    "run workers=2 launcher=ray": "workers=2 train one cell on this machine only, not with launcher=ray",
     "run timeout=1e300": "timeout must be at most 1,000,000,000 seconds, got 1e+300",
     "run clients=1000000000": "clients must be at most 1,000,000, got 1000000000",
     "run protocol.rounds=1e30": "protocol.rounds must lie within ±9223372036854775807, got 1e+30",

@@ -183,6 +183,9 @@ def test_the_cost_of_like_cells_comes_from_their_records(fedspan):
     ran = fedspan("plan", *QUICK, "seed=0,1,2")
     assert "(kinds of cells: 1 from records)" in ran.out
     assert ran.err == ""
+    assert "workers: " not in fedspan("plan", *QUICK, "seed=1,2", "workers=3").out
+    spread = fedspan("plan", *QUICK, "seed=1,2", "workers=4").out
+    assert re.search(r"^each on 2 workers: \S+ s at least \(the largest client is [5-9]\d% of a round\)$", spread, re.M)
 
 
 def test_a_plan_of_what_is_done_has_no_cost(fedspan):

@@ -13,6 +13,7 @@ from fedspan.benchmark.running.estimate import Speed, cost, family, measure_spee
 from fedspan.benchmark.spec.plan import plan
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.training.run import Run
+from fedspan.tasks.fleets.stragglers import Stragglers
 from tests import helpers
 
 SMALL = {"dataset.limit": 60, "clients": 3, "model.width": 2, "model.features": 4, "partition.min_size": 5}
@@ -191,3 +192,24 @@ def test_cells_that_cannot_run_here_are_counted_apart_with_the_reason(tmp_path):
 def test_a_plan_of_which_nothing_can_run_is_an_error(tmp_path):
     with pytest.raises(UserError, match="61"):
         expected(cells({"clients": 61}), Results(tmp_path))
+
+
+# what workers gain --------------------------------------------------------------------------------
+
+
+def gain_of(workers, **parts):
+    return estimate.spread_gain(helpers.toy_cell(**parts), helpers.how(), workers)
+
+
+def test_what_workers_gain_is_limited_by_the_largest_client():
+    """Six clients of 1, 3, 9, 16, 27 and 38 images, in batches of 8: 1, 1, 2, 2, 4 and 5 steps of 15."""
+    assert gain_of(2).times == pytest.approx(15 / 7.5)
+    assert gain_of(3).times == gain_of(6).times == pytest.approx(15 / 5)
+    assert gain_of(64) == gain_of(6)
+    assert gain_of(2).largest == pytest.approx(5 / 15)
+
+
+def test_no_gain_is_told_of_one_worker_of_one_client_and_of_a_fleet_that_changes_the_steps():
+    assert gain_of(1) is None
+    assert gain_of(4, participation=0.1) is None
+    assert gain_of(4, fleet=Stragglers()) is None
