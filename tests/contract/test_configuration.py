@@ -24,7 +24,7 @@ PLUGINS = [(cls.kind, cls.name) for cls in all_plugins()]
 ROWS = [
     tuple(filter(None, row)) for row in itertools.zip_longest(*([one for one in PLUGINS if one[0] == k] for k in KINDS))
 ]
-every_row = pytest.mark.parametrize("row", ROWS, ids=["+".join(f"{kind}-{name}" for kind, name in row) for row in ROWS])
+every_row = pytest.mark.parametrize("row", ROWS, ids=["-".join(itertools.chain(*row)) for row in ROWS])
 every_plugin = pytest.mark.parametrize(("kind", "name"), PLUGINS, ids=[f"{kind}-{name}" for kind, name in PLUGINS])
 
 
