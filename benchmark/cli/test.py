@@ -18,7 +18,7 @@ OPTIONS = ("-q", "--noconftest", "--disable-warnings", "-p", "no:cacheprovider",
 NONE_COLLECTED = 5  # pytest's exit status
 
 
-class Selection:
+class CasesOf:
     """A plugin of pytest's that keeps the cases of one name, by the names between the dashes of a case."""
 
     def __init__(self, name: str) -> None:
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = packaged("tests", "contract")
     sys.dont_write_bytecode = True  # an installation may be read-only
     options = [*OPTIONS, "--rootdir", str(folder), str(folder)]
-    status = int(pytest.main(options, plugins=[Selection(names[0])]))
+    status = int(pytest.main(options, plugins=[CasesOf(names[0])]))
     if status == NONE_COLLECTED:
         raise UserError(f"there is no contract test of '{names[0]}'")
     return int(status != 0)
