@@ -14,7 +14,7 @@ from fedspan.benchmark.registry import KINDS, broken, find, plugins
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import settings_of
 
-OPTIONS = ("-q", "--noconftest", "--disable-warnings", "-p", "no:cacheprovider", "-c", os.devnull)
+OPTIONS = ("-q", "--tb=short", "--noconftest", "--disable-warnings", "-p", "no:cacheprovider", "-c", os.devnull)
 NONE_COLLECTED = 5  # pytest's exit status
 
 

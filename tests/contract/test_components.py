@@ -304,7 +304,7 @@ def test_the_watch_notices_a_hook_that_draws_a_global_random_number():
 
 @every_stack
 def test_batches_of_one_image_train(stack, tmp_path):
-    cell = cell_of(stack, protocol={"rounds": 1, "local_epochs": 1, "batch_size": 1})
+    cell = cell_of(stack, participation=0.5, protocol={"rounds": 1, "batch_size": 1})
     record = run_cell(cell, how(tmp_path))
     assert record["status"] == "done", record["reason"]
 
