@@ -214,6 +214,13 @@ def readme(session: nox.Session) -> None:
 
 
 @nox.session
+def findings(session: nox.Session) -> None:
+    """Write the tables of docs/findings.md from the records."""
+    install(session)
+    session.run("python", "docs/findings.py", *session.posargs)
+
+
+@nox.session
 def coverage(session: nox.Session) -> None:
     """Run the ordinary tests and report which lines they reach."""
     install(session, "test")

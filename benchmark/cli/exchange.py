@@ -10,6 +10,7 @@ from fedspan.benchmark.cli.main import fail
 from fedspan.benchmark.mirror import boards as leaderboard
 from fedspan.benchmark.mirror.collect import from_mlflow
 from fedspan.benchmark.mirror.runs import Mirror, Unreachable
+from fedspan.benchmark.patience import doing
 from fedspan.benchmark.records import exchange
 from fedspan.benchmark.records.exchange import Found
 from fedspan.benchmark.records.results import Results
@@ -26,8 +27,10 @@ def sync(arguments: argparse.Namespace) -> int:
         return _collect(arguments.place, Results(how.results))
     try:
         store = Mirror(Results(how.results, mends=False))
-        sent = store.sync()
-        boards = leaderboard.mirror(store, how.pages)
+        with doing("sending records to MLflow"):
+            sent = store.sync()
+        with doing("sending boards to MLflow"):
+            boards = leaderboard.mirror(store, how.pages)
     except Unreachable as error:
         print(f"fedspan: MLflow could not be reached: {error}", file=sys.stderr)
         return 1
@@ -38,7 +41,9 @@ def sync(arguments: argparse.Namespace) -> int:
 def _collect(place: str, results: Results) -> int:
     try:
         records = from_mlflow(place) if "://" in place else exchange.from_folder(Path(place))
-        status = _tell(exchange.collect(results, records), "collected")
+        with doing(f"collecting records from {place}"):
+            collected = exchange.collect(results, records)
+        status = _tell(collected, "collected")
         verifications = exchange.collect_verifications(results, Path(place))
         return status if verifications.empty else max(status, _tell(verifications, "collected"))
     except Unreachable as error:
@@ -52,7 +57,8 @@ def validate(arguments: argparse.Namespace) -> int:
     results = Results(How.of(resolve(settings_of(settings))).results, mends=False)
     folders = [place for place in places or [results.root] if place.is_dir()]
     repeated = Repeated(one for folder in folders or [results.root] for one in readable(folder))
-    found = exchange.validate_files(places or [results.root], repeated)
+    with doing("checking records"):
+        found = exchange.validate_files(places or [results.root], repeated)
     statuses = [_tell(found, "valid")]
     for line in found.remarks():
         print(f"  {line}")

@@ -19,6 +19,7 @@ from fedspan.benchmark.component import disclosure
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.names import summary_of
+from fedspan.benchmark.patience import doing
 from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.registry import KINDS, Plugin, plugins
 from fedspan.benchmark.running.compat import Compatibility
@@ -163,7 +164,8 @@ def _show_compatibility(words: Sequence[str]) -> int:
     settings = [word for word in words if word != "methods"]
     if "methods" not in words or any("=" not in word for word in settings):
         raise UserError("write: fedspan list methods --compat [name=value ...]")
-    found = Compatibility.of(resolve(settings_of(settings)))
+    with doing("trying every add-on on every algorithm"):
+        found = Compatibility.of(resolve(settings_of(settings)))
     table = Table(box=box.SIMPLE_HEAD, title=found.title, title_justify="left", title_style="bold")
     table.add_column("algorithm", no_wrap=True, vertical="bottom")
     for addon in found.addons:

@@ -15,6 +15,7 @@ from typing import NoReturn
 from fedspan import __version__
 from fedspan.benchmark import numerics
 from fedspan.benchmark.errors import UserError, did_you_mean, plain
+from fedspan.benchmark.patience import doing
 from fedspan.benchmark.running.signals import Stopped
 
 SETTINGS = "name=value"
@@ -50,9 +51,9 @@ class Command:
     def run(self, arguments: argparse.Namespace) -> int:
         """Import the command's module and run it; return the exit status."""
         module, name = self.function.split(":")
-        function: Callable[[argparse.Namespace], int] = getattr(
-            importlib.import_module(f"fedspan.benchmark.cli.{module}"), name
-        )
+        with doing("loading PyTorch and the plugins"):
+            found = importlib.import_module(f"fedspan.benchmark.cli.{module}")
+        function: Callable[[argparse.Namespace], int] = getattr(found, name)
         return function(arguments)
 
 

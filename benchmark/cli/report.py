@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from fedspan.benchmark.errors import CorruptFile, UserError, did_you_mean
+from fedspan.benchmark.patience import doing
 from fedspan.benchmark.records.atomic import discard
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
@@ -51,7 +52,8 @@ def show(arguments: argparse.Namespace) -> int:
         try:
             grids = _asked(name, axes) if named else _with_results(name, axes, results)
             for board, cells, tuned in grids:
-                made = write_report(board, cells, results, pages, [select(study, results.read) for study in tuned])
+                with doing(f"writing the page of {board.name}"):
+                    made = write_report(board, cells, results, pages, [select(study, results.read) for study in tuned])
                 _tell(made, whole=bool(named))
                 built.append(made)
                 status = max(status, 0 if made.whole else 2)
@@ -63,7 +65,8 @@ def show(arguments: argparse.Namespace) -> int:
             print(f"fedspan: board '{name}' is left out: {error}", file=sys.stderr)
             status = 2
     summaries = site.found(pages) if named else [made.summary for made in built]
-    _write_site(pages, summaries, clean=not named)
+    with doing("writing the pages over all boards"):
+        _write_site(pages, summaries, clean=not named)
     print(f"site: {pages / 'index.html'}")
     return status
 

@@ -28,6 +28,7 @@ from rich.text import Text
 
 from fedspan.benchmark.errors import CorruptFile, UserError, did_you_mean
 from fedspan.benchmark.fields import from_values
+from fedspan.benchmark.patience import doing
 from fedspan.benchmark.records import exchange
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.provenance import instructions, processor_name
@@ -149,7 +150,8 @@ def show(arguments: argparse.Namespace) -> int:
     asked = Asked.of(arguments.words)
     how = How.of(asked.config)
     results = Results(how.results, mends=False)
-    keys = asked.records(results)
+    with doing("choosing the records to repeat"):
+        keys = asked.records(results)
     console, sample = Console(soft_wrap=True, highlight=False, markup=False), None
     if asked.sample is not None:
         seed = secrets.randbelow(10**6) if asked.sample_seed is None else asked.sample_seed

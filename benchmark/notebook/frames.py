@@ -16,6 +16,7 @@ from fedspan.benchmark.records.model import STAGES, Record, is_trial
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.verification import Repeated
 from fedspan.benchmark.registry import plugins
+from fedspan.benchmark.report.frame import waited
 from fedspan.benchmark.spec.plan import plan_grid
 
 OWN = "own_results"  # the folder of one's own runs; nothing published lies there, and no board reads it by itself
@@ -43,7 +44,7 @@ COLUMNS = {
     "local_epochs": ("Int64", "epochs of a client in a round"),
     "lr": ("Float64", "learning rate of the clients"),
     "scale": ("string", "paper, own, small or smoke"),
-    "seconds": ("Float64", "wall time of the run"),
+    "seconds": ("Float64", "wall time of the run; missing where it waited for a processor"),
     "gflop": ("Float64", "compute of the training, 1e9 floating-point operations"),
     "up_megabytes": ("Float64", "sent by one client in one round, 1e6 bytes"),
     "down_megabytes": ("Float64", "received by one client in one round, 1e6 bytes"),
@@ -139,7 +140,7 @@ def _costs(record: Record) -> dict[str, float | None]:
     compute: Mapping[str, Any] = record["compute"]
     sizes = compute.get("bytes", {})
     found = {
-        "seconds": (compute.get("seconds", {}).get("total"), 1),
+        "seconds": (None if waited(record) else compute.get("seconds", {}).get("total"), 1),
         "gflop": (compute.get("flops", {}).get("train"), 1e9),
         "up_megabytes": (sizes.get("up_per_client_round"), 1e6),
         "down_megabytes": (sizes.get("down_per_client_round"), 1e6),

@@ -98,9 +98,13 @@ class Classifier(TypedDict):
 
 
 class Compute(TypedDict, total=False):
-    """What a cell cost: `seconds` by phase, `flops` and `memory_bytes` by purpose, the rest as its name says."""
+    """What a cell cost: `seconds` by phase, `flops` and `memory_bytes` by purpose, the rest as its name says.
+
+    `processor_seconds` are those that the process had a processor for, in all phases and threads.
+    """
 
     seconds: dict[str, Cost]
+    processor_seconds: Cost
     flops: dict[str, Cost]
     bytes: Bytes
     steps: Count

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedspan.benchmark.errors import CorruptFile, LaterVersion, UserError
+from fedspan.benchmark.patience import doing
 from fedspan.benchmark.records.atomic import discard, set_aside, unwritable, write_json
 from fedspan.benchmark.records.index import Entry, Index, stamps
 from fedspan.benchmark.records.model import Record
@@ -146,10 +147,11 @@ class Results:
         index, stamped = Index(self.root), stamps(self.records)
         known, new = index.entries(stamped), dict[str, tuple[Entry, str]]()
         asked = list(stamped) if keys is None else [key for key in dict.fromkeys(keys) if key in stamped]
-        for key in asked:
-            if key not in known and (record := self.read(key)) is not None:
-                known[key] = Entry.about(record)
-                new[key] = known[key], json.dumps(record["spec"])
+        with doing(f"reading {sum(key not in known for key in asked):,} records"):
+            for key in asked:
+                if key not in known and (record := self.read(key)) is not None:
+                    known[key] = Entry.about(record)
+                    new[key] = known[key], json.dumps(record["spec"])
         if new:
             index.keep(new, stamped)
         return {key: known[key] for key in asked if key in known}

@@ -20,7 +20,7 @@ from fedspan.benchmark.spec.cell import Cell
 # Rooms and modules of the engine that no number depends on: what plans, starts, keeps, sends and shows cells.
 NUMBERLESS = frozenset(
     (
-        "cli", "mirror", "notebook", "report", "bibliography", "names", "places", "search",
+        "cli", "mirror", "notebook", "report", "bibliography", "names", "patience", "places", "search",
         "running.compat", "running.estimate", "running.grid", "running.hydra_jobs", "running.job", "running.launchers",
         "running.leases", "running.progress", "running.repetition", "running.retry", "running.signals",
         "running.standing",

@@ -24,6 +24,7 @@ from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.training import costs
 
 STATUSES = ("done", "diverged", "skipped", "failed", "missing")
+BUSY = 0.9  # the least share of a run's seconds for which it had a processor, if they are to be compared
 COSTS = ("seconds", "train_flops", "bytes_up_per_client_round", "bytes_down_per_client_round", "memory_bytes")
 
 
@@ -33,8 +34,8 @@ class CellRow:
 
     `point` is the same for cells that differ in nothing but the seed. `stages` are the scores with two stages more:
     `final`, the last one that the method has, and `cost`. `beside` is how many other cells the machine computed
-    meanwhile. `badge` says who repeated the record, `repeated` the same in a few words; `stale` says if other sources
-    than those at hand made it.
+    meanwhile; `waited` says that the run waited for a processor, so that its seconds are left out. `badge` says who
+    repeated the record, `repeated` the same in a few words; `stale` says if other sources than those at hand made it.
     """
 
     key: str
@@ -73,6 +74,7 @@ class CellRow:
     simulated: Mapping[int, float]  # evaluated round -> seconds of the fleet's clock by then
     over_time: tuple[np.ndarray, np.ndarray] | None  # those seconds [R], accuracy in percent [R]
     beside: float
+    waited: bool
     device: str | None
     versions: tuple[tuple[str, str], ...]
     git_commit: str | None
@@ -120,6 +122,7 @@ def _row(planned: Planned, results: Results, repeated: Repeated) -> CellRow:
         **_measured(record, cell),
         rounds=cell.protocol.rounds,
         beside=float(made.get("cells_beside", math.nan)),
+        waited=record is not None and waited(record),
         device=_device(made),
         versions=tuple(sorted(made.get("versions", {}).items())),
         git_commit=made.get("git_commit"),
@@ -162,11 +165,23 @@ def _command(planned: Planned) -> str:
     return command_of(override_text(name, value) for name, value in planned.overrides.items())
 
 
+def waited(record: Record) -> bool:
+    """Tell whether a run on a CPU had a processor for less than `BUSY` of its seconds; False where nobody knows."""
+    compute = record["compute"]
+    had, total = compute.get("processor_seconds"), compute.get("seconds", {}).get("total")
+    return had is not None and total is not None and not _on_cuda(record) and had < BUSY * total
+
+
+def _seconds(record: Record) -> Mapping[str, float]:
+    """Return the seconds by phase and in all; none of a run that waited, for they tell of the machine's other work."""
+    return {} if waited(record) else record["compute"].get("seconds", {})
+
+
 def _costs(record: Record) -> dict[str, float]:
     compute = record["compute"]
     sizes = compute.get("bytes", {})
     found = (
-        compute.get("seconds", {}).get("total"),
+        _seconds(record).get("total"),
         compute.get("flops", {}).get("train"),
         sizes.get("up_per_client_round"),
         sizes.get("down_per_client_round"),
@@ -214,6 +229,8 @@ def _curve(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def _elapsed(record: Record) -> dict[int, float]:
+    if waited(record):
+        return {}
     rounds, seconds = record["curve"].get("round", []), record["compute"].get("seconds_at_round", [])
     return {when: float(value) for when, value in zip(rounds, seconds, strict=False)}  # older records lack seconds
 
@@ -271,7 +288,7 @@ def _stages(record: Record) -> dict[str, Mapping[str, Any]]:
 def _cost_of(record: Record) -> dict[str, float | None]:
     """Return the costs that a table can show, by name."""
     compute, spec = record["compute"], record["spec"]
-    seconds, sizes = compute.get("seconds", {}), compute.get("bytes", Bytes())
+    seconds, sizes = _seconds(record), compute.get("bytes", Bytes())
     cost = {
         "bytes": sizes.get("up", 0) + sizes.get("down", 0),
         "memory_bytes": compute.get("memory_bytes", {}).get("train"),

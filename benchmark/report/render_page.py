@@ -152,12 +152,18 @@ def _facts(frame: pd.DataFrame) -> list[tuple[str, str]]:
     if len(done):
         facts += [
             ("Repeated", _repeated(frame)),
-            ("Time in all", write_seconds(float(done["seconds"].sum()))),
+            ("Time in all", _time(done)),
             ("Training compute in all", write_flops(float(done["train_flops"].sum()))),
         ]
         if done["memory_bytes"].notna().any():
             facts.append(("Largest memory of a step", write_bytes(float(done["memory_bytes"].max()))))
     return facts
+
+
+def _time(done: pd.DataFrame) -> str:
+    known = done["seconds"].dropna()
+    counted = "" if len(known) == len(done) else f", of {len(known)} runs"
+    return f"{write_seconds(float(known.sum()))}{counted}" if len(known) else "unknown"
 
 
 def _repeated(frame: pd.DataFrame) -> str:

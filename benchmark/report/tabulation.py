@@ -14,7 +14,7 @@ from fedspan.benchmark.errors import did_you_mean
 from fedspan.benchmark.report.arrange import REFUSED, Arranged, arrange
 from fedspan.benchmark.report.axes import PARTS, Axes
 from fedspan.benchmark.report.differences import reference_name, subtract
-from fedspan.benchmark.report.frame import mean_cost
+from fedspan.benchmark.report.frame import BUSY, mean_cost
 from fedspan.benchmark.report.metric import Metric
 from fedspan.benchmark.report.printed import Printed, compare, differences, kind_of, printed_in
 from fedspan.benchmark.report.table import SeedRun, TableCell, TableRow, Tabulated
@@ -133,8 +133,9 @@ def _finished(runs: Iterable[Any]) -> list[Any]:
 
 
 def _shared(done: pd.DataFrame) -> list[str]:
-    """Return what to say of finished runs that shared their machine with other cells."""
-    beside = done.drop_duplicates("key")["beside"]
+    """Return what to say of finished runs that shared their machine with other cells, or waited for a processor."""
+    runs = done.drop_duplicates("key")
+    beside, waited = runs["beside"], int(runs["waited"].sum())
     count, most, unknown = int((beside > 0).sum()), beside.max(), int(beside.isna().sum())
     said = []
     if count:
@@ -142,6 +143,11 @@ def _shared(done: pd.DataFrame) -> list[str]:
         said.append(
             f"{SHARED.strip()} {count} of {len(beside)} runs shared their machine with {cells}: "
             "their seconds are longer than those of a run alone."
+        )
+    if waited:
+        said.append(
+            f"The seconds of {waited} of {len(runs)} runs are left out: the machine had other work, "
+            f"and they had a processor for less than {100 * BUSY:.0f} % of their time."
         )
     if unknown:
         said.append(

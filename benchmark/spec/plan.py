@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.patience import doing
 from fedspan.benchmark.spec.board import Overrides, Point, load_board, product
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.compose import Composer
@@ -76,12 +77,14 @@ def plan_grid(axes: Mapping[str, list[Any]]) -> list[Planned]:
     names = axes.get("board", [None])
     rest = {key: values for key, values in axes.items() if key != "board"}
     if names == [None]:
-        return plan(product(rest))
+        with doing("planning cells"):
+            return plan(product(rest))
     points: list[Overrides] = []
     for board in (part for name in names for part in load_board(str(name)).parts()):
         points += [point.with_settings({"board": board.name}) for point in board.expand(rest)]
     try:
-        planned = plan(points)
+        with doing(f"planning {len(points):,} cells"):
+            planned = plan(points)
     except UserError as error:
         raise UserError(f"board {', '.join(map(str, names))}: {error}") from None
     if all(key == "scale" or is_how(key) for key in rest):

@@ -120,6 +120,7 @@ class Meter:
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
+    processor_seconds: float = 0.0  # of this process, all threads, in all phases
     flops: dict[str, int] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
@@ -140,11 +141,13 @@ class Meter:
     def phase(self, name: str) -> Iterator[None]:
         """Add the wall-clock seconds of the block to the phase `name`, less those of phases inside it."""
         start, before = time.perf_counter(), sum(self.seconds.values())
+        busy, busy_before = time.process_time(), self.processor_seconds
         try:
             yield
         finally:
             inside = sum(self.seconds.values()) - before
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start - inside
+            self.processor_seconds = busy_before + time.process_time() - busy
 
     @contextmanager
     def step(self, purpose: str, kind: str, times: int = 1) -> Iterator[None]:
@@ -170,6 +173,7 @@ class Meter:
         seconds = {name: round(value, 4) for name, value in self.seconds.items()}
         return {
             "seconds": {**seconds, "total": round(sum(self.seconds.values()), 4)},
+            "processor_seconds": round(self.processor_seconds, 4),
             "flops": dict(self.flops),
             "bytes": {
                 "up": self.bytes_up + self.calibration_up,

@@ -104,6 +104,7 @@ def _take_over(run: Run, state: State, tensors: Tree, meta: dict[str, Any], path
         log.warning("the first rounds were computed with native numerics, so the record is not portable: %s", path)
         run.numerics = numerics.NATIVE
     run.trained_by = meta.get("trained_by")
-    again = sum(run.meter.seconds.values())
+    again, busy = sum(run.meter.seconds.values()), run.meter.processor_seconds
     run.meter = run.trainer.meter = meter
+    run.meter.processor_seconds += busy
     run.meter.seconds["prepare"] = run.meter.seconds.get("prepare", 0.0) + again

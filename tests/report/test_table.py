@@ -312,6 +312,19 @@ def test_seconds_of_runs_that_shared_their_machine_are_marked():
     assert any("not recorded for 1 of 3 runs" in remark for remark in table.remarks)
 
 
+def test_seconds_of_runs_that_waited_for_a_processor_are_left_out():
+    """They tell of the machine's other work, whoever did it."""
+    cells = cells_of(board(ONE_METHOD))
+    records = [record(planned) for planned in cells]
+    for one, (took, had) in zip(records, ((6.0, 5.9), (60.0, 6.0), (8.0, 7.5)), strict=True):
+        one["compute"] |= {"seconds": {"local": took, "total": took}, "processor_seconds": had}
+    table = make(cells, records)
+    assert table.rows[0].cost["seconds"] == pytest.approx(7.0)
+    assert any(remark.startswith("The seconds of 1 of 3 runs are left out") for remark in table.remarks)
+    records[1]["provenance"] |= {"device": "cuda"}  # whose processor may idle while the device computes
+    assert make(cells, records).rows[0].cost["seconds"] == pytest.approx(74.0 / 3)
+
+
 def test_a_cost_that_no_record_has_is_no_column():
     """The peak that a record made on CPU once held was that of its process, over all cells before it."""
     cells = cells_of(board(ONE_METHOD))

@@ -89,6 +89,17 @@ def test_seconds_add_up_by_phase_also_over_an_error():
     assert meter.as_dict()["seconds"]["total"] == pytest.approx(meter.seconds["local"], abs=1e-4)
 
 
+def test_processor_seconds_leave_out_what_a_run_waits_for(monkeypatch):
+    wall, busy = iter((0.0, 10.0, 40.0, 50.0)), iter((0.0, 9.0, 11.0, 20.0))
+    monkeypatch.setattr("time.perf_counter", lambda: next(wall))
+    monkeypatch.setattr("time.process_time", lambda: next(busy))
+    meter = Meter()
+    with meter.phase("local"), meter.phase("evaluate"):
+        pass
+    assert meter.seconds == {"local": 20.0, "evaluate": 30.0}
+    assert meter.as_dict()["processor_seconds"] == 20.0
+
+
 PLAIN = 4 * ((72 + 1) * 5 + (5 + 1) * 3)
 NORM = 4 * ((18 + 1) * 4 + 4 + 4 + (16 + 1) * 3)
 BUFFERS = 4 * (4 + 4)

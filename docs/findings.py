@@ -1,0 +1,246 @@
+"""The tables of docs/findings.md, made from the records that come with the repository. Run by `nox -s findings`.
+
+A table stands between two remarks; the first names it. What the text says of the tables is written by hand.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+import pandas as pd
+
+from fedspan.benchmark import names
+from fedspan.benchmark.records.model import STAGES
+from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.registry import discover
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "findings.md"
+BLOCK = re.compile(r"(<!-- table (\w+), made by nox -s findings -->\n).*?(<!-- until here -->)", re.DOTALL)
+ALPHAS = (0.05, 0.5)
+ALGORITHMS = ("FedAvg", "FedProx", "FedAvgM", "MOON")
+FORMS = ("paper", "released")
+DOMAINS = "Domains (0.5 times the smallest)"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a record says of a run: accuracy in percent at its last stage, NaN if it diverged, and its spectrum.
+
+    The accuracy is the mean over domains where the task has some.
+    """
+
+    accuracy: float
+    effective_rank: float
+    significant: float
+
+
+# Runs of one method on one task, by seed.
+Seeds = Mapping[int, Run]
+
+
+class Runs:
+    """The runs of a results folder, by the names of method and task and what the augmentation is."""
+
+    def __init__(self, place: Results) -> None:
+        discover()
+        self._found: dict[tuple[str, str, str], dict[int, Run]] = {}
+        for record in place.all():
+            spec = record["spec"]
+            name = names.method_name(spec), names.task_name(spec), str(spec["protocol"].get("augment"))
+            stage = next((stage for stage in reversed(STAGES) if stage in record["scores"]), None)
+            scores = record["scores"][stage] if stage else {}
+            spectrum = record.get("spectra", {}).get("global", {})
+            accuracy = scores.get("domain_accuracy", scores.get("accuracy", scores.get("client_accuracy")))
+            found = accuracy, spectrum.get("effective_rank"), spectrum.get("significant")
+            run = Run(*(math.nan if value is None else float(value) for value in found))
+            self._found.setdefault(name, {})[int(spec["seed"])] = run
+
+    def cifar(self, method: str, alpha: float, more: str = "", augment: str = "crop_flip") -> Seeds:
+        """Return the runs of the boards cifar10_small and cifar10_small_fidelity; `more` is how clients are filled."""
+        return self._found.get((method, f"CIFAR-10, 5,000 images, 10 clients, alpha {alpha}{more}", augment), {})
+
+    def domains(self, method: str) -> Seeds:
+        """Return the runs of the board feddecorr_domains on Office-Caltech10 at the scale small."""
+        task = f"Office-Caltech10, 64x64 pixels, 4 clients, {DOMAINS}"
+        return next((seeds for name, seeds in self._found.items() if name[:2] == (method, task)), {})
+
+
+def collapse(runs: Runs) -> list[list[str]]:
+    """Accuracy, effective rank and gain of every method of cifar10_small."""
+    rows = [["method", "alpha", "accuracy", "effective rank", "values above e^-2", "gain of each seed"]]
+    for alpha in ALPHAS:
+        for algorithm in ALGORITHMS:
+            bare = runs.cifar(algorithm, alpha)
+            others = [decorr(algorithm, form) for form in FORMS]
+            for name in (algorithm, *others, *(["FedAvg + SphereFed"] if algorithm == "FedAvg" else [])):
+                own, sphere = runs.cifar(name, alpha), "SphereFed" in name
+                rows.append(
+                    [
+                        name + (", calibrated" if sphere else ""),
+                        str(alpha),
+                        spread(run.accuracy for run in own.values()),
+                        spread(run.effective_rank for run in own.values()),
+                        "" if sphere else spread(run.significant for run in own.values()),
+                        "" if name == algorithm else listed(differences(own, bare)),
+                    ]
+                )
+    return rows
+
+
+def gains(runs: Runs) -> list[list[str]]:
+    """Count what both forms of FedDecorr do to the accuracy and to the effective rank of the four algorithms."""
+    rows = [["form", "alpha", "pairs", "gain", "mean gain", "smallest and largest", "effective rank multiplied by"]]
+    for form in (*FORMS, "released minus paper"):
+        for alpha in ALPHAS:
+            found, ratios = [], []
+            for algorithm in ALGORITHMS:
+                first = runs.cifar(decorr(algorithm, form.split()[0]), alpha)
+                second = runs.cifar(decorr(algorithm, "paper") if " " in form else algorithm, alpha)
+                found += differences(first, second)
+                ratios += [
+                    first[seed].effective_rank / second[seed].effective_rank for seed in sorted({*first} & {*second})
+                ]
+            if found:
+                better = sum(value > 0 for value in found)
+                extremes = f"{min(found):.1f} to {max(found):.1f}"
+                times = f"{min(ratios):.1f} to {max(ratios):.1f}"
+                rows.append([form, str(alpha), str(len(found)), str(better), f"{fmean(found):.1f}", extremes, times])
+    return rows
+
+
+def disagreements(runs: Runs) -> list[list[str]]:
+    """List by how much settings on which paper and code disagree move the accuracy, seed by seed."""
+    rows = [["disagreement", *(f"alpha {alpha}" for alpha in ALPHAS)]]
+    warm, plain = "MOON (temperature 1)", ", plain draw"
+    on_body = "MOON (temperature 1, body features)"
+    pairs: list[tuple[str, str, str]] = [
+        ("FedDecorr on FedAvg: released loss minus the paper's", decorr("FedAvg", "released"), decorr("FedAvg")),
+        (
+            "FedDecorr on FedAvg: the pseudocode's loss minus the paper's",
+            decorr("FedAvg", "pseudocode"),
+            decorr("FedAvg"),
+        ),
+        (
+            "FedDecorr on MOON: on the body's features (paper) minus on the projected ones (released)",
+            decorr(on_body, "released"),
+            decorr(warm, "released"),
+        ),
+        ("FedProx: mu = 0.001 (papers) minus 0 (released)", "FedProx", "FedProx (mu 0)"),
+        ("FedAvgM, momentum 0.5: plain minus damped (released)", "FedAvgM (plain momentum)", "FedAvgM"),
+        ("FedAvgM, damped: 0.9 (scripts) minus 0.5 (papers)", "FedAvgM (rho 0.9)", "FedAvgM"),
+        ("FedAvgM, plain: 0.9 minus 0.5", "FedAvgM (rho 0.9, plain momentum)", "FedAvgM (plain momentum)"),
+        (
+            "FedAvgM, damped 0.9: running statistics moved (released) minus averaged",
+            "FedAvgM (rho 0.9, momentum on BatchNorm statistics)",
+            "FedAvgM (rho 0.9)",
+        ),
+        (
+            "FedNova: running statistics moved (released) minus averaged",
+            "FedNova (BatchNorm statistics as weights)",
+            "FedNova",
+        ),
+        ("MOON: temperature 1 (released) minus 0.5 (paper)", warm, "MOON"),
+        ("MOON: no projection minus one of 640 and 256", "MOON (temperature 1, projection none)", warm),
+        (
+            "MOON: a client's first previous model untrained (released) minus the global one",
+            "MOON (temperature 1, previous untrained)",
+            warm,
+        ),
+    ]
+    for text, first, second in pairs:
+        rows.append([text, *(listed(differences(runs.cifar(first, a), runs.cifar(second, a))) for a in ALPHAS)])
+    draws: list[tuple[str, Callable[[float], Seeds], Callable[[float], Seeds]]] = [
+        (
+            "Dirichlet: full clients get more (not said in the papers) minus nothing more (released)",
+            lambda alpha: runs.cifar("FedAvg", alpha, plain),
+            lambda alpha: runs.cifar("FedAvg", alpha),
+        ),
+        (
+            "the same, at least one image per client minus at least ten",
+            lambda alpha: runs.cifar("FedAvg", alpha, f"{plain}, 1 or more images each"),
+            lambda alpha: runs.cifar("FedAvg", alpha, plain),
+        ),
+        (
+            "no augmentation (papers) minus crop and flip (released)",
+            lambda alpha: runs.cifar("FedAvg", alpha, augment="none"),
+            lambda alpha: runs.cifar("FedAvg", alpha),
+        ),
+    ]
+    rows += [[text, *(listed(differences(one(a), other(a))) for a in ALPHAS)] for text, one, other in draws]
+    return rows
+
+
+def domains(runs: Runs) -> list[list[str]]:
+    """Mean accuracy over the domains with and without FedDecorr, beside what the journal's Table 3 prints."""
+    table = pd.read_csv(ROOT / "results" / "paper" / "feddecorr_tpami.csv", dtype=str)
+    found = table[(table["table"] == "3") & (table["column"] == "office_caltech10, alexnet_bn, average")]
+    printed = {row: f"{float(value):.1f}" for row, value in zip(found["row"], found["value"], strict=True)}
+    rows = [["", "bare", "with FedDecorr (released form)", "gain of each seed", "printed, at the papers' scale"]]
+    for name in ("FedAvg", "FedProx", "FedAvgM", "MOON (temperature 1)", "FedBN"):
+        bare, other = runs.domains(name), runs.domains(decorr(name, "released"))
+        means = [spread(run.accuracy for run in seeds.values()) for seeds in (bare, other)]
+        stated = name.partition(" (")[0]
+        both = f"{printed[stated]}, {printed[f'{stated} + FedDecorr']}"
+        rows.append([name, *means, listed(differences(other, bare)), both])
+    return rows
+
+
+TABLES = {table.__name__: table for table in (collapse, gains, disagreements, domains)}
+
+
+def decorr(algorithm: str, form: str = "paper") -> str:
+    """Return the name of an algorithm with FedDecorr."""
+    return f"{algorithm} + FedDecorr ({form} form)"
+
+
+def differences(first: Seeds, second: Seeds) -> list[float]:
+    """Return the differences in accuracy of runs of the same seed, in the order of seeds; NaN where one diverged."""
+    return [first[seed].accuracy - second[seed].accuracy for seed in sorted({*first} & {*second})]
+
+
+def spread(values: Iterable[float]) -> str:
+    """Return mean and standard deviation of the values that are known."""
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return "–"
+    return f"{fmean(known):.1f} ± {stdev(known):.1f}" if len(known) > 1 else f"{known[0]:.1f}"
+
+
+def listed(values: Iterable[float]) -> str:
+    """Return values as a text, a diverged one as such."""
+    return ", ".join(f"{round(value, 1) + 0.0:.1f}" if math.isfinite(value) else "diverged" for value in values) or "–"
+
+
+def with_tables(text: str, runs: Runs) -> str:
+    """Return the page with the tables of the records that are there now."""
+
+    def table(found: re.Match[str]) -> str:
+        head, *rows = TABLES[found[2]](runs)
+        lines = [head, ["---"] * len(head), *rows]
+        drawn = "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
+        return f"{found[1]}\n{drawn}\n\n{found[3]}"
+
+    return BLOCK.sub(table, text)
+
+
+def main() -> int:
+    """Write the tables, or with --check return 1 if the page shows others."""
+    text = PAGE.read_text(encoding="utf-8")
+    made = with_tables(text, Runs(Results(ROOT / "results", mends=False)))
+    if "--check" not in sys.argv:
+        PAGE.write_text(made, encoding="utf-8")
+    elif made != text:
+        print("docs/findings.md shows other numbers than the records; run: nox -s findings", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

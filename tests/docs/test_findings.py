@@ -1,0 +1,37 @@
+"""docs/findings.md shows the numbers of the records: `nox -s findings` renews its tables."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedspan.benchmark.records.results import Results
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def findings():
+    spec = importlib.util.spec_from_file_location("findings", ROOT / "docs" / "findings.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["findings"] = module  # where its dataclass looks for the names of its types
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_its_tables_are_those_of_the_records(findings):
+    assert {name for _, name, _ in findings.BLOCK.findall(TEXT)} == set(findings.TABLES)
+    assert findings.with_tables(TEXT, findings.Runs(Results(ROOT / "results", mends=False))) == TEXT, (
+        "run nox -s findings"
+    )
+
+
+def test_differences_are_of_equal_seeds_and_name_runs_that_diverged(findings):
+    def run(accuracy):
+        return findings.Run(accuracy, 1.0, 1.0)
+
+    first, second = {0: run(40.0), 2: run(30.0), 1: run(float("nan"))}, {2: run(31.5), 1: run(20.0), 3: run(9.0)}
+    assert findings.listed(findings.differences(first, second)) == "diverged, -1.5"
+    assert findings.listed(findings.differences(first, {})) == "–"
