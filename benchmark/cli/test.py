@@ -8,6 +8,8 @@ import os
 import sys
 from typing import Any
 
+import torch
+
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.places import packaged
 from fedspan.benchmark.registry import KINDS, broken, find, plugins
@@ -29,6 +31,11 @@ class CasesOf:
         kept = [item for item in items if self.name in _parts(item)]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
+
+    def pytest_runtest_setup(self, item: Any) -> None:
+        """Let each case begin with the same arithmetic: a cell that another one ran has set that of this process."""
+        torch.set_num_threads(1)
+        torch.set_flush_denormal(False)
 
 
 def _parts(item: Any) -> list[str]:
