@@ -176,7 +176,7 @@ class Embedding(TypedDict):
     clients: list[Count | None]
 
 
-class Diagnostics(TypedDict, total=False):
+class DiagnosticResults(TypedDict, total=False):
     """What figures show: penalties by component, client and local epoch; images [clients, classes]; spaces [C, C]."""
 
     penalties: dict[str, dict[Client, list[Finite]]]
@@ -218,7 +218,7 @@ class Record(TypedDict):
     provenance: Provenance
     digests: NotRequired[Digests]
     spectra: NotRequired[Spectra]
-    diagnostics: NotRequired[Diagnostics]
+    diagnostics: NotRequired[DiagnosticResults]
     refused: NotRequired[bool]
     traceback: NotRequired[str]
     digest: NotRequired[Sha256]

@@ -162,8 +162,7 @@ def test_a_reader_who_leaves_early_harms_nothing(start):
 # plan -----------------------------------------------------------------------------------------------
 
 
-def test_a_plan_counts_what_is_done_missing_and_failed_and_runs_nothing(fedspan, monkeypatch):
-    monkeypatch.setattr("fedspan.benchmark.running.estimate.SECONDS", 0.5)  # of calibration
+def test_a_plan_counts_what_is_done_missing_and_failed_and_runs_nothing(fedspan):
     words = (*QUICK, *ONE, "clients=2,61", "seed=0,1")
     words = tuple(word for word in words if word != "clients=2")
     fedspan("run", "-m", *words[:-1], "seed=0")

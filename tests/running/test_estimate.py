@@ -31,6 +31,13 @@ def asked(monkeypatch):
     return calls
 
 
+@pytest.fixture
+def short(monkeypatch):
+    """Calibrate for one round."""
+    monkeypatch.setattr(estimate, "SECONDS", 0.0)
+    monkeypatch.setattr(estimate, "LEAST", 0.0)
+
+
 def keep(results, planned, seconds):
     record = make_record(
         planned.cell, How(results.root, results.root), Outcome(scores={"trained": {"accuracy": 1.0}}), None
@@ -177,6 +184,7 @@ def test_an_impossible_stack_costs_nothing(tmp_path):
     assert expected(cells({"addons": ["feddecorr", "feddecorr"]}), Results(tmp_path)).seconds == 0.0
 
 
+@pytest.mark.usefixtures("short")
 def test_cells_that_cannot_run_here_are_counted_apart_with_the_reason(tmp_path):
     results = Results(tmp_path)
     keep(results, *cells({}), 10.0)
@@ -189,6 +197,7 @@ def test_cells_that_cannot_run_here_are_counted_apart_with_the_reason(tmp_path):
     assert "61" in clients
 
 
+@pytest.mark.usefixtures("short")
 def test_a_plan_of_which_nothing_can_run_is_an_error(tmp_path):
     with pytest.raises(UserError, match="61"):
         expected(cells({"clients": 61}), Results(tmp_path))
