@@ -275,4 +275,5 @@ def docs(session: nox.Session) -> None:
 def docs_check(session: nox.Session) -> None:
     """Run the commands of the README and the docs in an empty copy of the checkout."""
     install(session, "test")
-    session.run("pytest", "-m", "docs", "tests/docs", *session.posargs)
+    workers = str(min(2, os.cpu_count() or 1))
+    session.run("pytest", "-m", "docs", "-n", workers, "--dist", "loadfile", "tests/docs", *session.posargs)

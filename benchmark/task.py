@@ -37,6 +37,10 @@ class Images:
         """Return the images at `indices`, in that order."""
         return self._each(lambda part: part[indices])
 
+    def part(self, first: int, last: int) -> Images:
+        """Return the images from `first` to before `last`, not copied."""
+        return self._each(lambda part: part[first:last])
+
     def to(self, device: torch.device) -> Images:
         """Return the images on a device."""
         return self._each(lambda part: part.to(device))

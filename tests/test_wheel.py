@@ -1,8 +1,11 @@
 """A wheel has all that the checkout has: plugins, boards, protocols, templates and the printed numbers."""
 
+import ast
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -60,6 +63,17 @@ def test_it_holds_every_source_board_template_and_printed_number_and_nothing_tha
     expected = {f"fedspan/{name}" for name in tracked(*packaged)} | tracked("fedspan")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == expected
+
+
+def test_what_fedspan_test_runs_needs_pytest_and_nothing_else_that_only_tests_need():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extra = {re.match(r"[\w-]+", one)[0].replace("-", "_") for one in project["optional-dependencies"]["test"]}
+    assert "hypothesis" in extra
+    for path in [ROOT / "tests/helpers.py", *(ROOT / "tests/contract").glob("*.py")]:
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+        assert {name.partition(".")[0] for name in names} & extra <= {"pytest"}, path
 
 
 def test_it_brings_one_import_name(wheel):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from fedspan import __version__
+from fedspan.benchmark import numerics
 from fedspan.benchmark.errors import UserError, did_you_mean, plain
 from fedspan.benchmark.patience import doing
 from fedspan.benchmark.running.signals import Stopped
@@ -331,6 +332,8 @@ def _dispatch(arguments: list[str], from_shell: bool) -> int:
 
             print(choices_text(), end="")
         return 0
+    if from_shell and (named := [mode for mode in numerics.MODES if f"numerics={mode}" in words]):
+        numerics.switch(named[0])  # before torch is loaded, so the command need not start again
     parsed = parser.parse_intermixed_args(_known_options(parser, words))
     parsed.command, parsed.from_shell = name, from_shell
     _log_to_terminal()

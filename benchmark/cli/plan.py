@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -12,12 +13,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.report import recipes
 from fedspan.benchmark.report.units import write_bytes, write_flops
-from fedspan.benchmark.running.estimate import estimate
+from fedspan.benchmark.running.estimate import estimate, spread_gain
 from fedspan.benchmark.running.progress import duration
+from fedspan.benchmark.running.sharing import obstacle
 from fedspan.benchmark.spec.overrides import axes_of
 from fedspan.benchmark.spec.plan import Planned, distinct, plan_grid
 from fedspan.benchmark.spec.settings import How
@@ -70,10 +73,24 @@ def _show_missing(
     if missing:
         workers = min(how.cells_at_a_time, len(missing))
         cost = estimate(missing, results, Console(stderr=True))
-        wall = duration(cost.seconds / workers)
-        print(f"estimated: {duration(cost.seconds)} of one core, {wall} with workers={workers} ({cost.basis})")
+        wall = cost.seconds / workers
+        print(
+            f"estimated: {duration(cost.seconds)} of one core, {duration(wall)} with workers={workers} ({cost.basis})"
+        )
+        _show_gain(missing, how, wall)
         for count, why in cost.failing:
             print(f"not counted: {count} that cannot run here ({why})")
+
+
+def _show_gain(missing: Sequence[Planned], how: How, wall: float) -> None:
+    """Print what becomes of `wall` seconds where workers are left that have no cell of their own."""
+    each = (how.workers or 1) // len(missing)
+    if each <= 1 or obstacle(how):
+        return
+    with contextlib.suppress(UserError, Incompatible):  # the estimate says why
+        if (gain := spread_gain(missing[0].cell, how, each)) is not None:
+            least, share = duration(wall / gain.times), f"the largest client is {gain.largest:.0%} of a round"
+            print(f"each on {gain.workers} workers: {least} at least ({share})")
 
 
 def _show_costs(planned: Sequence[Planned]) -> int:

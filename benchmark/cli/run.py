@@ -26,6 +26,7 @@ from fedspan.benchmark.running.job import run_job
 from fedspan.benchmark.running.launchers import check_launcher, launcher_words
 from fedspan.benchmark.running.leases import Busy
 from fedspan.benchmark.running.progress import describe
+from fedspan.benchmark.running.sharing import check_workers
 from fedspan.benchmark.spec.compose import by_hydra, plain, resolve, words_of
 from fedspan.benchmark.spec.overrides import axes_of, override_text, settings_of
 from fedspan.benchmark.spec.plan import Planned, distinct, plan_grid
@@ -109,6 +110,7 @@ def _show(planned: Sequence[Planned], part: str, for_hydra: Sequence[str]) -> in
 def _run_one(planned: Planned, how: How) -> int:
     """Run a single cell from the configuration that Hydra composes, print the outcome, and mirror it."""
     device_of(how.device)
+    check_workers(how)
     results = Results(how.results)
     for line in refresh([planned], results.entries([planned.cell.key]), results, how.fresh):
         print(line)
@@ -118,7 +120,7 @@ def _run_one(planned: Planned, how: How) -> int:
     results.forget_failure(planned.cell.key)
     words = words_of(planned.overrides)
     try:
-        outcome = run_job(plain(by_hydra(words)), words)
+        outcome = run_job(plain(by_hydra(words)), words, lone=True)
     except Busy as owner:
         raise UserError(f"{owner} is already computing {planned.cell.label}; wait for it") from None
     status = _tell(outcome, planned, how, known)

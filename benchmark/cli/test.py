@@ -8,17 +8,19 @@ import os
 import sys
 from typing import Any
 
+import torch
+
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.places import packaged
 from fedspan.benchmark.registry import KINDS, broken, find, plugins
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import settings_of
 
-OPTIONS = ("-q", "--noconftest", "--disable-warnings", "-p", "no:cacheprovider", "-c", os.devnull)
+OPTIONS = ("-q", "--tb=short", "--noconftest", "--disable-warnings", "-p", "no:cacheprovider", "-c", os.devnull)
 NONE_COLLECTED = 5  # pytest's exit status
 
 
-class Selection:
+class CasesOf:
     """A plugin of pytest's that keeps the cases of one name, by the names between the dashes of a case."""
 
     def __init__(self, name: str) -> None:
@@ -29,6 +31,11 @@ class Selection:
         kept = [item for item in items if self.name in _parts(item)]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
+
+    def pytest_runtest_setup(self, item: Any) -> None:
+        """Let each case begin with the same arithmetic: a cell that another one ran has set that of this process."""
+        torch.set_num_threads(1)
+        torch.set_flush_denormal(False)
 
 
 def _parts(item: Any) -> list[str]:
@@ -49,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = packaged("tests", "contract")
     sys.dont_write_bytecode = True  # an installation may be read-only
     options = [*OPTIONS, "--rootdir", str(folder), str(folder)]
-    status = int(pytest.main(options, plugins=[Selection(names[0])]))
+    status = int(pytest.main(options, plugins=[CasesOf(names[0])]))
     if status == NONE_COLLECTED:
         raise UserError(f"there is no contract test of '{names[0]}'")
     return int(status != 0)

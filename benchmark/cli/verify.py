@@ -37,7 +37,7 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.verification import Sample, Verification
 from fedspan.benchmark.registry import KINDS, plugins
 from fedspan.benchmark.running.progress import Status, read_as, where
-from fedspan.benchmark.running.repetition import Difference, Repetition, compare, compared_by, machines
+from fedspan.benchmark.running.repetition import FirstDifference, Repetition, compare, compared_by, machines
 from fedspan.benchmark.running.signals import Stopped
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of
@@ -310,7 +310,7 @@ class Verdicts:
 
 
 def verification_of(
-    record: Record, again: Record, difference: Difference | None, sample: Sample | None
+    record: Record, again: Record, difference: FirstDifference | None, sample: Sample | None
 ) -> Verification:
     """Return what is kept of a repetition."""
     made = again["provenance"]

@@ -118,7 +118,7 @@ def record_files(places: Sequence[Path]) -> Iterator[Path]:
 
 def validate_files(places: Sequence[Path], repeated: Repeated) -> Found:
     """Check every record, and that those of one task were made from the same data and the same partition."""
-    found, digests, names = Found(), Digests(), dict[str, str]()
+    found, digests, names = Found(), DataDigests(), dict[str, str]()
     for path in record_files(places):
         try:
             record = read(path)
@@ -135,7 +135,7 @@ def validate_files(places: Sequence[Path], repeated: Repeated) -> Found:
     return found
 
 
-class Digests:
+class DataDigests:
     """Data and partition digests by task: no task has two. Keys of records by digest, `trusted` ones repeated."""
 
     def __init__(self) -> None:
@@ -196,7 +196,7 @@ def collect(results: Results, records: Iterable[tuple[str, Callable[[], Record]]
     Two records of a cell agree if they differ only in what depends on how it ran and in where they come from. Two of a
     task have the same data.
     """
-    found, digests = Found(), Digests()
+    found, digests = Found(), DataDigests()
     for record in results.all():
         digests.add(record)
     for name, load in records:

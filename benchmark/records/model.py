@@ -100,7 +100,7 @@ class Classifier(TypedDict):
 class Compute(TypedDict, total=False):
     """What a cell cost: `seconds` by phase, `flops` and `memory_bytes` by purpose, the rest as its name says.
 
-    `processor_seconds` are those that the process had a processor for, in all phases and threads.
+    `processor_seconds` are those that the process and its workers had processors for, in all phases and threads.
     """
 
     seconds: dict[str, Cost]
@@ -130,6 +130,7 @@ class Provenance(TypedDict, total=False):
     device: str
     executor: str
     threads: Number
+    workers: Count
     numerics: str
     command: str
     dataset_digest: DataDigest | None
@@ -175,7 +176,7 @@ class Embedding(TypedDict):
     clients: list[Count | None]
 
 
-class Diagnostics(TypedDict, total=False):
+class DiagnosticResults(TypedDict, total=False):
     """What figures show: penalties by component, client and local epoch; images [clients, classes]; spaces [C, C]."""
 
     penalties: dict[str, dict[Client, list[Finite]]]
@@ -217,7 +218,7 @@ class Record(TypedDict):
     provenance: Provenance
     digests: NotRequired[Digests]
     spectra: NotRequired[Spectra]
-    diagnostics: NotRequired[Diagnostics]
+    diagnostics: NotRequired[DiagnosticResults]
     refused: NotRequired[bool]
     traceback: NotRequired[str]
     digest: NotRequired[Sha256]
@@ -226,6 +227,14 @@ class Record(TypedDict):
 def is_trial(record: Record) -> bool:
     """Tell whether the scores of a record are of held-out training images, so that it is no result."""
     return record["spec"]["protocol"].get("validation", 0) > 0
+
+
+def core_seconds(record: Mapping[str, Any]) -> float | None:
+    """Return the seconds that one core takes for what a record's run did; None if that is unknown."""
+    compute = record["compute"]
+    if record["provenance"].get("workers", 1) > 1:
+        return compute.get("processor_seconds")
+    return compute.get("seconds", {}).get("total")
 
 
 def headline(record: Mapping[str, Any]) -> float | None:

@@ -70,7 +70,7 @@ class Results:
         return self.models / f"{train_key}.safetensors"
 
     def forget_failure(self, key: str) -> None:
-        """Remove what an earlier attempt at a cell left to say, but not its checkpoint."""
+        """Delete the failure and status files of an earlier attempt at a cell; its checkpoint stays."""
         for folder in (self.failures, self.status):
             path = folder / f"{key}.json"
             try:

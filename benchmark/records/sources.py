@@ -22,8 +22,8 @@ NUMBERLESS = frozenset(
     (
         "cli", "mirror", "notebook", "report", "bibliography", "names", "patience", "places", "search",
         "running.compat", "running.estimate", "running.grid", "running.hydra_jobs", "running.job", "running.launchers",
-        "running.leases", "running.progress", "running.repetition", "running.retry", "running.signals",
-        "running.standing",
+        "running.leases", "running.progress", "running.repetition", "running.retry", "running.sharing",
+        "running.signals", "running.standing",
         "spec.board", "spec.compose", "spec.freezing", "spec.overrides", "spec.plan", "spec.presets", "spec.rebuild",
         "spec.settings", "spec.shown", "spec.studies", "spec.tuning", "spec.yaml_text",
         "records.atomic", "records.exchange", "records.index", "records.model", "records.provenance", "records.record",

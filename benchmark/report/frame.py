@@ -34,8 +34,9 @@ class CellRow:
 
     `point` is the same for cells that differ in nothing but the seed. `stages` are the scores with two stages more:
     `final`, the last one that the method has, and `cost`. `beside` is how many other cells the machine computed
-    meanwhile; `waited` says that the run waited for a processor, so that its seconds are left out. `badge` says who
-    repeated the record, `repeated` the same in a few words; `stale` says if other sources than those at hand made it.
+    meanwhile; `waited` says that the run waited for a processor, `workers` how many shared it: both leave its seconds
+    out. `badge` says who repeated the record, `repeated` the same in a few words; `stale` says if other sources than
+    those at hand made it.
     """
 
     key: str
@@ -75,6 +76,7 @@ class CellRow:
     over_time: tuple[np.ndarray, np.ndarray] | None  # those seconds [R], accuracy in percent [R]
     beside: float
     waited: bool
+    workers: int
     device: str | None
     versions: tuple[tuple[str, str], ...]
     git_commit: str | None
@@ -123,6 +125,7 @@ def _row(planned: Planned, results: Results, repeated: Repeated) -> CellRow:
         rounds=cell.protocol.rounds,
         beside=float(made.get("cells_beside", math.nan)),
         waited=record is not None and waited(record),
+        workers=int(made.get("workers", 1)),
         device=_device(made),
         versions=tuple(sorted(made.get("versions", {}).items())),
         git_commit=made.get("git_commit"),
@@ -173,8 +176,15 @@ def waited(record: Record) -> bool:
 
 
 def _seconds(record: Record) -> Mapping[str, float]:
-    """Return the seconds by phase and in all; none of a run that waited, for they tell of the machine's other work."""
-    return {} if waited(record) else record["compute"].get("seconds", {})
+    """Return the seconds by phase and in all of one core.
+
+    There are none of a run that waited, whose seconds tell of the machine's other work, and of one that workers shared.
+    """
+    return record["compute"].get("seconds", {}) if _of_one_core(record) else {}
+
+
+def _of_one_core(record: Record) -> bool:
+    return not waited(record) and record["provenance"].get("workers", 1) == 1
 
 
 def _costs(record: Record) -> dict[str, float]:
@@ -229,7 +239,7 @@ def _curve(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def _elapsed(record: Record) -> dict[int, float]:
-    if waited(record):
+    if not _of_one_core(record):
         return {}
     rounds, seconds = record["curve"].get("round", []), record["compute"].get("seconds_at_round", [])
     return {when: float(value) for when, value in zip(rounds, seconds, strict=False)}  # older records lack seconds

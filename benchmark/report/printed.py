@@ -200,7 +200,7 @@ def _agree(said: Printed, derived: Printed) -> bool:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Reproduction:
     """A printed number beside a mean of ours; `others` are what further tables print for the same cell.
 
     The difference is ours minus printed. It lies `within` the combined spread if it is at most the root of the sum
@@ -215,7 +215,7 @@ class Comparison:
 
 def compare(
     printed: Iterable[Printed], metrics: Sequence[str], what: Mapping[str, Any], mean: float | None, std: float | None
-) -> Comparison | None:
+) -> Reproduction | None:
     """Return the printed number of a cell of the papers' scale, flat settings `what`, beside our mean; None without.
 
     `metrics` are the names that the number may have.
@@ -226,8 +226,8 @@ def compare(
     first, *rest = mine
     others = tuple(number for number in rest if number.value != first.value)
     if mean is None or first.value is None:
-        return Comparison(printed=first, difference=None, within=None, others=others)
+        return Reproduction(printed=first, difference=None, within=None, others=others)
     difference = mean - first.value
     spreads = [spread for spread in (std, first.std) if spread is not None]
     within = abs(difference) <= math.hypot(*spreads) if spreads else None
-    return Comparison(printed=first, difference=difference, within=within, others=others)
+    return Reproduction(printed=first, difference=difference, within=within, others=others)

@@ -27,13 +27,13 @@ from fedspan.benchmark.report.summary import Summary, summarise
 from fedspan.benchmark.report.table import Tabulated
 from fedspan.benchmark.report.tabulation import tabulate
 from fedspan.benchmark.report.tuning import (
-    Outcome,
     Reported,
+    TunedMethod,
     best_frame,
     outcome_lines,
-    outcomes,
     outcomes_frame,
     trials_frame,
+    tuned_methods,
 )
 from fedspan.benchmark.spec.board import Board, Figure
 from fedspan.benchmark.spec.plan import Planned, distinct
@@ -78,7 +78,7 @@ def write_report(
     tables, drawings = _made(board, frame, reported, problems)
     runs = frame.drop_duplicates("key")
     problems.add("records", [*_stale(runs), *_passed_over(reported.cells, results)])
-    tuned = outcomes(selections, results)
+    tuned = tuned_methods(selections, results)
     found = summarise(board, reported.named, frame, tables, f"{place}/", reported.tuning)
     found = replace(found, studies=tuple(outcome_lines(tuned)))
     extras = {table.number: _extras(table, frame) for table in tables}
@@ -158,7 +158,7 @@ def _table_files(table: Tabulated, extra: Extras, board: str) -> dict[str, bytes
     return contents
 
 
-def _tuning_files(tuned: Sequence[Outcome]) -> dict[str, bytes]:
+def _tuning_files(tuned: Sequence[TunedMethod]) -> dict[str, bytes]:
     """Return the numbers behind the section on tuning by file name; none of a board that is not tuned."""
     if not tuned:
         return {}

@@ -8,7 +8,7 @@ from functools import cached_property
 from fedspan.benchmark.report import statistics
 from fedspan.benchmark.report.axes import named
 from fedspan.benchmark.report.metric import Metric
-from fedspan.benchmark.report.printed import Comparison
+from fedspan.benchmark.report.printed import Reproduction
 from fedspan.benchmark.report.units import CostColumn, cost_columns
 from fedspan.benchmark.training.costs import ASSUMES, STAGE
 
@@ -43,7 +43,7 @@ class TableCell:
     runs: tuple[SeedRun, ...]
     point: str  # names the page of its runs
     marks: tuple[str, ...] = ()
-    printed: Comparison | None = None
+    printed: Reproduction | None = None
     best: bool = False
 
     @property

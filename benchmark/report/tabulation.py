@@ -135,7 +135,8 @@ def _finished(runs: Iterable[Any]) -> list[Any]:
 def _shared(done: pd.DataFrame) -> list[str]:
     """Return what to say of finished runs that shared their machine with other cells, or waited for a processor."""
     runs = done.drop_duplicates("key")
-    beside, waited = runs["beside"], int(runs["waited"].sum())
+    spread = int((runs["workers"] > 1).sum())
+    beside, waited = runs["beside"], int((runs["waited"] & (runs["workers"] == 1)).sum())
     count, most, unknown = int((beside > 0).sum()), beside.max(), int(beside.isna().sum())
     said = []
     if count:
@@ -149,6 +150,8 @@ def _shared(done: pd.DataFrame) -> list[str]:
             f"The seconds of {waited} of {len(runs)} runs are left out: the machine had other work, "
             f"and they had a processor for less than {100 * BUSY:.0f} % of their time."
         )
+    if spread:
+        said.append(f"The seconds of {spread} of {len(runs)} runs are left out: several workers shared each run.")
     if unknown:
         said.append(
             f"Whether a run shared its machine with others is not recorded for {unknown} of {len(beside)} runs."

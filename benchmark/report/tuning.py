@@ -86,7 +86,7 @@ class Best:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TunedMethod:
     """A method tuned on a task.
 
     `default` and `tuned` are accuracies on test images by seed, `gain` is by how much the tuned ones are higher.
@@ -142,15 +142,15 @@ class Outcome:
         return expected_best(known, budgets(len(known)))
 
 
-def outcomes(selections: Sequence[Selection], results: Results) -> list[Outcome]:
+def tuned_methods(selections: Sequence[Selection], results: Results) -> list[TunedMethod]:
     """Return what came of each study of a board."""
-    return [_outcome(selection, results) for selection in selections]
+    return [_tuned_method(selection, results) for selection in selections]
 
 
-def _outcome(selection: Selection, results: Results) -> Outcome:
+def _tuned_method(selection: Selection, results: Results) -> TunedMethod:
     study = selection.study
     default, tuned = (_tested(cells, results) for cells in (study.default, selection.tuned))
-    return Outcome(
+    return TunedMethod(
         method=study.method,
         task=study.task,
         validation=study.tune.validation,
@@ -188,8 +188,13 @@ def _tested(cells: Sequence[Planned], results: Results) -> dict[int, float]:
     return found
 
 
+<<<<<<< HEAD
 def tuning_facts(found: Sequence[Outcome]) -> dict[str, Any]:
     """Return what all studies of a board cost together: their trials, how many of them ran, and the seconds of these.
+=======
+def tuning_facts(found: Sequence[TunedMethod]) -> dict[str, Any]:
+    """Return what all studies of a board cost together: trials that ran and that were asked for, and their seconds.
+>>>>>>> main
 
     Studies that share trials pay for them once.
     """
@@ -259,7 +264,7 @@ class Sensitivity:
     correlation: float
 
 
-def sensitivities(outcome: Outcome) -> list[Sensitivity]:
+def sensitivities(outcome: TunedMethod) -> list[Sensitivity]:
     """Return one for each tuned setting that has more than one value among the finished trials."""
     done = [trial for trial in outcome.trials if trial.status == "done"]
     found = []
@@ -300,7 +305,7 @@ def _place(space: Space, value: Any) -> float:
 # as frames ------------------------------------------------------------------------------------------
 
 
-def trials_frame(found: Sequence[Outcome]) -> pd.DataFrame:
+def trials_frame(found: Sequence[TunedMethod]) -> pd.DataFrame:
     """Return a row per trial: method, task, number, settings, accuracy in percent, seconds, whether it was chosen."""
     return pd.DataFrame(
         {
@@ -319,12 +324,12 @@ def trials_frame(found: Sequence[Outcome]) -> pd.DataFrame:
     )
 
 
-def outcomes_frame(found: Sequence[Outcome]) -> pd.DataFrame:
+def outcomes_frame(found: Sequence[TunedMethod]) -> pd.DataFrame:
     """Return a row per method and task: the choice, accuracies in percent, the gain with its interval, the seconds."""
     return pd.DataFrame(_outcome_line(one) for one in found)
 
 
-def outcome_lines(found: Sequence[Outcome]) -> list[dict[str, Any]]:
+def outcome_lines(found: Sequence[TunedMethod]) -> list[dict[str, Any]]:
     """Return the rows of `outcomes_frame` as JSON takes them: None for a number that is not known, or not finite."""
     return [
         {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in line.items()}
@@ -332,7 +337,7 @@ def outcome_lines(found: Sequence[Outcome]) -> list[dict[str, Any]]:
     ]
 
 
-def _outcome_line(one: Outcome) -> dict[str, Any]:
+def _outcome_line(one: TunedMethod) -> dict[str, Any]:
     return {
         "method": one.method,
         "task": one.task,
@@ -354,12 +359,12 @@ def _outcome_line(one: Outcome) -> dict[str, Any]:
     }
 
 
-def best_frame(found: Sequence[Outcome]) -> pd.DataFrame:
+def best_frame(found: Sequence[TunedMethod]) -> pd.DataFrame:
     """Return a row per method, task and budget: the expected best accuracy of k trials, in percent, with its band."""
     return pd.DataFrame(line for one in found for line in _best_lines(one))
 
 
-def _best_lines(one: Outcome) -> Iterator[dict[str, Any]]:
+def _best_lines(one: TunedMethod) -> Iterator[dict[str, Any]]:
     for best in one.best:
         yield {"method": one.method, "task": one.task, "trials": best.k} | {
             name: getattr(best, name) for name in ("mean", "low", "high")

@@ -27,6 +27,7 @@ from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.saving import keep_trained, resume, save, take_trained
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.training.traffic import classifier_cost
+from fedspan.benchmark.training.workers.spread import dismiss, employ
 
 log = logging.getLogger("fedspan")
 
@@ -58,11 +59,16 @@ class Outcome:
 
 
 def run_cell(
-    cell: Cell, how: How, watch: Watch = lambda progress: None, beside: Callable[[], int] | None = None
+    cell: Cell,
+    how: How,
+    watch: Watch = lambda progress: None,
+    beside: Callable[[], int] | None = None,
+    share: Callable[[Run], int] = lambda run: 1,
 ) -> Record:
     """Run a cell to its record and keep the record; a cell that has one is not run again.
 
-    `beside` tells at the end how many other cells the machine has computed meanwhile, if anybody knows.
+    `beside` tells at the end how many other cells the machine has computed meanwhile, if anybody knows; `share` tells
+    before each round how many workers the cell may have.
 
     An interrupted cell goes on from its checkpoint. A diverged cell or an impossible method is a record
     with its reason. Raises `UserError` for what the user must change, `Stopped` if `watch` asks for it.
@@ -77,13 +83,16 @@ def run_cell(
     outcome, run = Outcome(), None
     try:
         run = Run(cell, how)
-        _train(run, results, watch)
+        _train(run, results, watch, share)
         outcome.scores = score_stages(run)
         outcome.spectra, outcome.diagnostics = dict(run.measured.get("spectra", {})), for_figures(run.measured)
     except Incompatible as reason:
         outcome = Outcome("skipped", str(reason))
     except Diverged as reason:
         outcome = Outcome("diverged", str(reason))
+    finally:
+        if run is not None:
+            dismiss(run)
     record = make_record(cell, how, outcome, run)
     if beside is not None:
         record["provenance"]["cells_beside"] = beside()
@@ -91,7 +100,7 @@ def run_cell(
     return record
 
 
-def _train(run: Run, results: Results, watch: Watch) -> None:
+def _train(run: Run, results: Results, watch: Watch, share: Callable[[Run], int]) -> None:
     """Bring a run to the end of its rounds: from its checkpoint, from another cell's model, or from the start."""
     path, trained = results.checkpoint(run.cell.key), results.trained(run.cell.train_key)
     resumed = _start_from(resume, run, path, results)
@@ -106,6 +115,7 @@ def _train(run: Run, results: Results, watch: Watch) -> None:
             progress.client += 1
             watch(progress)
 
+        employ(run, share(run))
         run.advance(tick)
         progress.round = run.state.round
         progress.accuracy = run.curve["accuracy"][-1] if run.curve["accuracy"] else None
@@ -201,6 +211,8 @@ def _machine(cell: Cell, how: How, run: Run | None) -> dict[str, Any]:
         if run.device.type == "cuda":
             found["gpu"] = torch.cuda.get_device_name(run.device)
         found |= run.digests
+        if run.workers > 1:
+            found["workers"] = run.workers
         if run.trained_by is not None:
             found["trained_by"] = run.trained_by
     return found

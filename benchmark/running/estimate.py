@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from fedspan.benchmark import rng
+from fedspan.benchmark.data.unseen import set_apart
 from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.protocol import MOST_ROUNDS
 from fedspan.benchmark.records.results import Results
@@ -28,12 +30,14 @@ from fedspan.benchmark.training.costs import shapes_alone
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.process import settle
-from fedspan.benchmark.training.run import Run, assemble, clients_a_round
+from fedspan.benchmark.training.run import Run, assemble, clients_a_round, participants
 from fedspan.benchmark.training.state import State
+from fedspan.benchmark.training.workers.schedule import round_seconds
 
 BATCHES = 4  # of training images in a round of a calibration
 SECONDS = 10.0  # that all calibrations train together,
 LEAST = 0.5  # but each at least so long
+ROUNDS = 20  # whose participants stand for those of all, where a round draws them
 SHORT = 1.0  # seconds; time rounds shorter than this instead of extrapolating from FLOPs
 STEP = ("batch_size", "precision", "augment", "last_batch")  # what of the protocol a step's cost depends on
 
@@ -116,6 +120,35 @@ def estimate(missing: Sequence[Planned], results: Results, console: Console) -> 
     basis = [f"{len(known)} from records"] if known else []
     basis += [f"{calibrated} calibrated now"] if calibrated else []
     return Estimate(total, f"kinds of cells: {', '.join(basis)}", tuple((count, why) for why, count in failing.items()))
+
+
+@dataclass(frozen=True)
+class SpreadGain:
+    """How many times as fast `workers` train a cell's clients at most; `largest` is one client's part of a round."""
+
+    workers: int
+    times: float
+    largest: float
+
+
+def spread_gain(cell: Cell, how: How, workers: int) -> SpreadGain | None:
+    """Return what a cell gains from so many `workers` at most, by the steps of its clients; None where one will do.
+
+    Fleets, whose draws change the steps, are left out. Raises `UserError` or `Incompatible` if the cell cannot run.
+    """
+    if cell.fleet.acts or cell.method().one_client:
+        return None
+    data = cell.dataset.prepare(how.data)
+    whole = cell.partition.prepare(data, cell.clients, rng.numpy_generator(cell.seed, "partition"))
+    split, _ = set_apart(whole, cell.training_clients, cell.seed)
+    drawn = 1 if cell.participation >= 1 else min(ROUNDS, cell.protocol.rounds)
+    rounds = [participants(cell.training_clients, cell.participation, cell.seed, number) for number in range(drawn)]
+    workers = min(workers, len(rounds[0]))
+    if workers == 1:
+        return None
+    steps = [[-(-len(split.train[client]) // cell.protocol.batch_size) for client in here] for here in rounds]
+    alone, spread = sum(map(sum, steps)), sum(round_seconds(here, workers) for here in steps)
+    return SpreadGain(workers, alone / spread, sum(map(max, steps)) / alone)
 
 
 class _Calibrating:

@@ -55,7 +55,7 @@ def _end_with(driver: int) -> None:
 
 
 @dataclass(frozen=True)
-class Task:
+class GridJob:
     """What a launcher calls for each cell of a grid; `driver` is the process that a user started.
 
     What must end the grid is returned, not raised: for an exception Hydra prints lines of its own.
@@ -109,4 +109,4 @@ def make_launcher(words: Sequence[str]) -> Launcher:
     """Return the launcher that Hydra composes from overrides of its own node, as ``hydra/launcher=joblib``."""
     config = by_hydra(words, hydra_config=True)
     context = HydraContext(config_loader=JobConfigs(), callbacks=Forgetting())
-    return Plugins.instance().instantiate_launcher(context, Task(os.getpid()), config)
+    return Plugins.instance().instantiate_launcher(context, GridJob(os.getpid()), config)

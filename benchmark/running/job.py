@@ -16,17 +16,19 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.cell_run import CellProgress, Outcome, make_record, run_cell
 from fedspan.benchmark.running.leases import Busy, Leases
 from fedspan.benchmark.running.progress import StatusFile
+from fedspan.benchmark.running.sharing import Alone, Among
 from fedspan.benchmark.running.signals import TimedOut, stopping
 from fedspan.benchmark.spec.compose import make_cell
 from fedspan.benchmark.spec.overrides import command_of
 from fedspan.benchmark.spec.settings import How
 
 
-def run_job(config: Mapping[str, Any], words: Sequence[str]) -> Record:
+def run_job(config: Mapping[str, Any], words: Sequence[str], lone: bool = False) -> Record:
     """Run the cell of a composed configuration in this process; every error becomes a failed record with its reason.
 
-    `words` are the overrides that made it. Returns an existing record or failure: another grid may just have made it.
-    Raises `Busy` if another process computes the cell, and `UserError` if nothing can be written.
+    `words` are the overrides that made it; a `lone` cell belongs to no grid and takes all workers. Returns an existing
+    record or failure: another grid may just have made it. Raises `Busy` if another process computes the cell, and
+    `UserError` if nothing can be written.
     """
     cell, how = make_cell(config), dataclasses.replace(How.of(config), command=command_of(words))
     results = Results(how.results)
@@ -44,7 +46,8 @@ def run_job(config: Mapping[str, Any], words: Sequence[str]) -> Record:
                 status(progress)
                 return stop.asked
 
-            return run_cell(cell, how, watch, lease.most_beside)
+            share = Alone(how) if lone else Among(how, lease.beside)
+            return run_cell(cell, how, watch, lease.most_beside, share)
     except Busy:
         raise
     except (Exception, SystemExit) as error:
@@ -69,5 +72,5 @@ def reason_of(error: BaseException) -> str:
     elif isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error):
         reason = f"out of memory: {error}"
     else:
-        reason = blame(error) or f"{type(error).__name__}: {error}"
+        reason = blame(error) or getattr(error, "blamed", "") or f"{type(error).__name__}: {error}"
     return " ".join(reason.split())

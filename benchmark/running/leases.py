@@ -237,6 +237,10 @@ class Lease:
     def _others(self) -> int:
         return sum(owner.machine == machine() and owner.pid != os.getpid() for owner in self.leases.held())
 
+    def beside(self) -> int:
+        """Return how many cells other processes of this machine are computing now, as far as `most_beside` can know."""
+        return self._others()
+
     def most_beside(self) -> int:
         """Return the most cells of other processes that this machine was seen computing: at the claim, every beat, now.
 

@@ -25,7 +25,7 @@ from fedspan.benchmark.spec.plan import Planned
 
 
 @dataclass(frozen=True)
-class Difference:
+class FirstDifference:
     """The first value in which a repetition differs: see `fedspan.benchmark.records.verification.Verification`."""
 
     where: str
@@ -39,23 +39,25 @@ def compared_by(record: Record) -> Literal["digests", "numbers"]:
     return "digests" if record.get("digests") else "numbers"
 
 
-def compare(record: Record, again: Record) -> Difference | None:
+def compare(record: Record, again: Record) -> FirstDifference | None:
     """Return the first difference between a record and its repetition, in the order in which a cell computes."""
     points = _points(record, again)
     if record["status"] != again["status"]:
         reason = f": {again['reason']}" if again["reason"] else ""
-        return Difference("status", None, points, f"it is {record['status']}, computed anew {again['status']}{reason}")
+        return FirstDifference(
+            "status", None, points, f"it is {record['status']}, computed anew {again['status']}{reason}"
+        )
     for when, where, there, here in _rounds(record, again):
         if there != here:
             text = f"it differs from round {when} on"
             if not where.startswith("digests"):
                 text += f" ({_both(where, there, here)})"
-            return Difference(where, when, points, text + _by(points))
+            return FirstDifference(where, when, points, text + _by(points))
     for where, there, here in _ends(record, again):
         if there != here:
             said = where if where.startswith("digests") else _both(where, there, here)
             same = " though its digests are repeated" if where.startswith("scores") and record.get("digests") else ""
-            return Difference(where, None, points, f"it differs in {said}{same}{_by(points)}")
+            return FirstDifference(where, None, points, f"it differs in {said}{same}{_by(points)}")
     return None
 
 

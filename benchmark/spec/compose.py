@@ -56,10 +56,9 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def register() -> None:
     """Put the whole configuration into Hydra's ConfigStore."""
-    store = ConfigStore.instance()
     for group in GROUPS:
         for name, node in options(group).items():
-            store.store(group=group, name=name, node=node)
+            _store(name, node, group)
     root = {
         "defaults": [
             *({group: default_choices()[group]} for group in GROUPS),
@@ -75,7 +74,16 @@ def register() -> None:
             "job": {"name": CONFIG_NAME, "chdir": False},
         },
     }
-    store.store(name=CONFIG_NAME, node=root)
+    _store(CONFIG_NAME, root)
+
+
+def _store(name: str, node: dict[str, Any], group: str | None = None) -> None:
+    """Store a node unless it is there as it is: making one takes OmegaConf longer than reading it."""
+    store = ConfigStore.instance()
+    folder = store.repo.get(group, {}) if group else store.repo
+    known = folder.get(f"{name}.yaml")
+    if known is None or repr(OmegaConf.to_container(known.node)) != repr(node):  # 1 equals 1.0, but is another value
+        store.store(group=group, name=name, node=node)
 
 
 def base() -> dict[str, Any]:

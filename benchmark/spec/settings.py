@@ -47,8 +47,9 @@ class What:
 class How:
     """Where and how cells run. Nothing here changes what is computed; nothing enters a key.
 
-    `threads` and `gpus` count per cell, `workers` is the number of cells at a time (None: one per core). `timeout`
-    (None: never) and `checkpoint_seconds` (between two checkpoints) are in seconds.
+    `workers` is the number of processes that train at a time: cells of a grid side by side (None: one per core), or the
+    clients of one cell (None: one process). `threads` and `gpus` count per cell. `timeout` (None: never) and
+    `checkpoint_seconds` (between two checkpoints) are in seconds.
     """
 
     results: Path = field(default=Path("results"), metadata={"setting": "paths.results"})

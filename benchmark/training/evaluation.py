@@ -6,7 +6,7 @@ In a trial the images that clients hold out stand in for test images.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from fedspan.benchmark.errors import Diverged
 from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.task import Images
 from fedspan.benchmark.training.local import LocalTrainer
-from fedspan.benchmark.training.state import State
+from fedspan.benchmark.training.state import Row, State
 
 Scores = dict[str, float | None]  # of one stage, by metric
 OVER_CLIENTS = ("client_accuracy", "client_accuracy_std", "worst_tenth_accuracy")
@@ -83,13 +83,40 @@ def outputs(trainer: LocalTrainer, images: Images | None = None) -> Iterator[tup
 
 def evaluate(trainer: LocalTrainer, images: Images | None = None) -> Score:
     """Score the loaded net on `images`, by default the test set."""
-    right: list[Tensor] = []
-    loss = torch.zeros((), dtype=torch.float64, device=trainer.data.device)
+    return _joined(_answers(trainer, images))
+
+
+Answers = tuple[Tensor, Tensor]  # to a batch: right, bool [B], and the summed loss, a float64 scalar
+
+
+def _answers(trainer: LocalTrainer, images: Images | None) -> Iterator[Answers]:
     for _, logits, y in outputs(trainer, images):
-        right.append(logits.argmax(1) == y)
-        loss += F.cross_entropy(logits.double(), y, reduction="sum")
+        yield logits.argmax(1) == y, F.cross_entropy(logits.double(), y, reduction="sum")
+
+
+def _joined(answers: Iterable[Answers]) -> Score:
+    right: list[Tensor] = []
+    loss: Tensor | float = 0.0
+    for part, summed in answers:
+        right.append(part)
+        loss = loss + summed  # batch after batch, wherever they were computed
     every = torch.cat(right).cpu()
     return Score(every, float(loss) / len(every))
+
+
+def _answers_of_part(trainer: LocalTrainer, state: State, first: int, last: int) -> list[Answers]:
+    """Return the global model's answers to test images from `first` to before `last`."""
+    trainer.load(state, state.first_row)
+    return list(_answers(trainer, trainer.data.test.part(first, last)))
+
+
+def evaluate_global(trainer: LocalTrainer, state: State) -> Score:
+    """Score the global model on the test set, whose batches workers share."""
+    images = len(trainer.data.test)
+    step = images if trainer.pool is None else trainer.pool.share(images, trainer.data.evaluation_batch)
+    calls = [(trainer, state, first, min(first + step, images)) for first in range(0, images, step)]
+    costs = [float(last - first) for _, _, first, last in calls]
+    return _joined(one for part in trainer.each(state, _answers_of_part, calls, costs) for one in part)
 
 
 def score(trainer: LocalTrainer, state: State) -> Scores:
@@ -104,11 +131,11 @@ def score(trainer: LocalTrainer, state: State) -> Scores:
     clients are over those that hold out images.
     """
     if trainer.paths.own:
-        return score_clients(trainer, state.round, lambda client: trainer.load(state, state.row(client)))
+        calls = [(trainer, state, client, state.rows_of(client)) for client in range(trainer.data.clients)]
+        return score_clients(trainer, state.round, trainer.each(state, _score_own, calls, tested_images(trainer)))
     data = trainer.data
     hits = Hits.none(data.domains)
-    trainer.load(state, state.first_row)
-    found = _finite(evaluate(trainer, data.test), state.round, data.protocol)
+    found = _finite(evaluate_global(trainer, state), state.round, data.protocol)
     hits.add(found, data.test)
     scores: Scores = {"accuracy": found.accuracy, "loss": found.loss}
     if data.tests is not None:
@@ -116,17 +143,33 @@ def score(trainer: LocalTrainer, state: State) -> Scores:
     return scores | hits.scores()
 
 
-def score_clients(trainer: LocalTrainer, round: int, load: Callable[[int], object]) -> Scores:
-    """Score each client's own model, which `load` puts into the net; raise `Diverged` as `score` does."""
+def tested_images(trainer: LocalTrainer) -> list[float]:
+    """Return on how many images each client's own model is tested."""
+    data = trainer.data
+    return [float(len(data.test if data.tests is None else data.tests[client])) for client in range(data.clients)]
+
+
+def _score_own(trainer: LocalTrainer, state: State, client: int, rows: dict[int, Row]) -> Score | None:
+    trainer.load(state, state.holding(rows).row(client))
+    return score_loaded(trainer, client)
+
+
+def score_loaded(trainer: LocalTrainer, client: int) -> Score | None:
+    """Score the loaded net on a client's test images; None if it has none."""
+    images = trainer.data.test_of(client)
+    return evaluate(trainer, images) if len(images) else None
+
+
+def score_clients(trainer: LocalTrainer, round: int, each: Iterable[Score | None]) -> Scores:
+    """Join the scores of the clients' own models, in the order of clients; raise `Diverged` as `score` does."""
     data = trainer.data
     hits = Hits.none(data.domains)
     found: list[Score] = []
-    for client in range(data.clients):
-        load(client)
-        images = data.test_of(client)
-        if len(images):
-            found.append(_finite(evaluate(trainer, images), round, data.protocol))
-            hits.add(found[-1], images)
+    for client, one in enumerate(each):
+        if one is not None:
+            found.append(_finite(one, round, data.protocol))
+            if data.domains:
+                hits.add(one, data.test_of(client))
     accuracies, losses = [one.accuracy for one in found], [one.loss for one in found]
     scores: Scores = {"accuracy": None, "loss": float(np.mean(losses))}
     if data.protocol.trial:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +23,9 @@ from fedspan.benchmark.training.client_view import views
 from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.state import Paths, Row, State
 from fedspan.benchmark.tree import Tree, clone, finite, nbytes, overwrite, to_device
+
+if TYPE_CHECKING:
+    from fedspan.benchmark.training.workers.pool import Pool
 
 
 @dataclass
@@ -80,6 +84,25 @@ class LocalTrainer:
         self.protocol = data.protocol
         self.params = parameters_of(net)
         self.buffers = buffers_of(net)
+        self.pool: Pool | None = None  # workers that make calls in place of this process
+
+    def each(
+        self,
+        state: State,
+        function: Callable[..., Any],
+        calls: Sequence[Sequence[Any]],
+        costs: Sequence[float],
+        held: int = 0,
+    ) -> Iterator[Any]:
+        """Yield ``function(*call)`` of each call, in their order: from workers where there are any, else made here.
+
+        Trainer and `state` in a call are those of whoever makes it; a worker's state holds no rows. `costs` are in any
+        unit, `held` is about how many bytes a result has.
+        """
+        if self.pool is not None:
+            yield from self.pool.each(state, function, calls, costs, held)
+        else:
+            yield from (function(*call) for call in calls)
 
     def load(self, state: State, row: Row) -> tuple[Tree, Tree]:
         """Put the global weights and the client's own ones into the net; return both as (params, buffers)."""

@@ -121,6 +121,7 @@ class Meter:
 
     seconds: dict[str, float] = field(default_factory=dict)
     processor_seconds: float = 0.0  # of this process, all threads, in all phases
+    worker_seconds: float = 0.0  # the same of its workers
     flops: dict[str, int] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
@@ -173,7 +174,7 @@ class Meter:
         seconds = {name: round(value, 4) for name, value in self.seconds.items()}
         return {
             "seconds": {**seconds, "total": round(sum(self.seconds.values()), 4)},
-            "processor_seconds": round(self.processor_seconds, 4),
+            "processor_seconds": round(self.processor_seconds + self.worker_seconds, 4),
             "flops": dict(self.flops),
             "bytes": {
                 "up": self.bytes_up + self.calibration_up,

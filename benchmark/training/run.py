@@ -115,6 +115,7 @@ class Run:
         self.simulated_at_round: list[float] = []  # seconds; empty without a clock
         self.round_digests: dict[str, str] = {}  # of the models, by evaluated round
         self.stage_digests: dict[str, str] = {}
+        self.workers = 1  # that trained at a time, at most
         self.trained_by: str | None = None  # the key of another cell
         with self.meter.phase("prepare"):
             self._prepare()

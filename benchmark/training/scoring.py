@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import replace
 
 from fedspan.benchmark import rng
 from fedspan.benchmark.records.model import STAGES
 from fedspan.benchmark.training import stages
-from fedspan.benchmark.training.evaluation import OVER_CLIENTS, Scores, score, score_clients
+from fedspan.benchmark.training.evaluation import (
+    OVER_CLIENTS,
+    Score,
+    Scores,
+    score,
+    score_clients,
+    score_loaded,
+    tested_images,
+)
+from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.run import Run
+from fedspan.benchmark.training.state import Row, State
 from fedspan.benchmark.tree import digest
 
 
@@ -72,8 +83,10 @@ def _of_newcomers(run: Run) -> Scores:
         return {}
     if run.trainer.paths.own:
         return dict.fromkeys(_as_newcomers(dict.fromkeys(OVER_CLIENTS)))
-    run.newcomers.load(run.state, run.state.first_row)
-    return _as_newcomers(score_clients(run.newcomers, run.state.round, lambda client: None))
+    trainer = run.newcomers
+    trainer.load(run.state, run.state.first_row)
+    scores = (score_loaded(trainer, client) for client in range(trainer.data.clients))
+    return _as_newcomers(score_clients(trainer, run.state.round, scores))
 
 
 def _of_personalised_newcomers(run: Run) -> Scores:
@@ -81,9 +94,8 @@ def _of_personalised_newcomers(run: Run) -> Scores:
     if run.newcomers is None:
         return {}
     trainer, afresh, seed = run.newcomers, replace(run.state, rows={}), rng.key(run.cell.seed, "unseen")
-    return _as_newcomers(
-        score_clients(trainer, afresh.round, lambda client: stages.personalise(trainer, afresh, client, seed))
-    )
+    scores = (_personalised(trainer, afresh, client, {}, seed)[0] for client in range(trainer.data.clients))
+    return _as_newcomers(score_clients(trainer, afresh.round, scores))
 
 
 def _as_newcomers(scores: Scores) -> Scores:
@@ -96,12 +108,24 @@ def _as_newcomers(scores: Scores) -> Scores:
 
 def _score_personalised(run: Run) -> Scores:
     """Score each client's personalised model; their digest is one over all clients' in the order of numbers."""
-    trainer, models = run.trainer, hashlib.sha256()
+    trainer, state, models = run.trainer, run.state, hashlib.sha256()
+    clients = range(trainer.data.clients)
+    calls = [(trainer, state, client, state.rows_of(client), run.cell.seed) for client in clients]
+    costs = [tested + len(own) for tested, own in zip(tested_images(trainer), trainer.data.indices, strict=True)]
 
-    def load(client: int) -> None:
-        stages.personalise(trainer, run.state, client, run.cell.seed)
-        models.update(digest(trainer.params | trainer.buffers).encode())
+    def each() -> Iterator[Score | None]:
+        for found, model in trainer.each(state, _personalised, calls, costs):
+            models.update(model.encode())
+            yield found
 
-    scores = score_clients(trainer, run.state.round, load)
+    scores = score_clients(trainer, state.round, each())
     run.stage_digests["personalised"] = models.hexdigest()
     return scores
+
+
+def _personalised(
+    trainer: LocalTrainer, state: State, client: int, rows: dict[int, Row], seed: int
+) -> tuple[Score | None, str]:
+    """Return the score of a client's personalised model, and the model's digest."""
+    stages.personalise(trainer, state.holding(rows), client, seed)
+    return score_loaded(trainer, client), digest(trainer.params | trainer.buffers)

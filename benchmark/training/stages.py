@@ -36,17 +36,16 @@ def calibrate(trainer: LocalTrainer, state: State, seed: int) -> Tree:
     data, numbers = trainer.data, 0
     sums: Tree = {}
     parts: list[tuple[Tensor, Tensor]] = []
-    trainer.load(state, state.first_row)
-    for client in range(data.clients):
-        features, labels = client_features(trainer, client)
-        if component.pools:
-            parts.append((features, labels))
-            numbers += features.numel() + labels.numel()
+    calls = [(trainer, state, client) for client in range(data.clients)]
+    costs = [float(len(indices)) for indices in data.indices]
+    held = 8 * trainer.net.head.in_features * (trainer.net.head.in_features + data.classes)
+    for found in trainer.each(state, _client_statistics, calls, costs, held):
+        if isinstance(found, tuple):
+            parts.append(found)
+            numbers += sum(leaf.numel() for leaf in found)
             continue
-        with trainer.meter.step("calibrate", str(len(labels))):
-            stats = trainer.method.ask(component, "stats", features.double(), labels, data.classes)
-        numbers += sum(leaf.numel() for leaf in stats.values())
-        for path, leaf in stats.items():
+        numbers += sum(leaf.numel() for leaf in found.values())
+        for path, leaf in found.items():
             sums[path] = sums[path].add_(leaf) if path in sums else leaf
     if component.pools:
         sums = {
@@ -79,6 +78,20 @@ def _own(trainer: LocalTrainer, owner: Component, state: State, client: int, par
     local = views(trainer, "own", client, visit, params, buffers)(owner.name)
     found: Tree = trainer.method.ask(owner, "own", params, local)
     return found
+
+
+@torch.no_grad()
+def _client_statistics(trainer: LocalTrainer, state: State, client: int) -> Tree | tuple[Tensor, Tensor]:
+    """Return what a client sends for a calibration: its statistics, or (features, labels) where those are pooled."""
+    component = trainer.method.calibrator
+    assert component is not None
+    trainer.load(state, state.first_row)
+    features, labels = client_features(trainer, client)
+    if component.pools:
+        return features, labels
+    with trainer.meter.step("calibrate", str(len(labels))):
+        stats: Tree = trainer.method.ask(component, "stats", features.double(), labels, trainer.data.classes)
+    return stats
 
 
 @torch.no_grad()

@@ -138,6 +138,14 @@ class State:
             return self.first_row
         return replace(row, own=row.own or self.first_row.own)
 
+    def rows_of(self, *clients: int) -> dict[int, Row]:
+        """Return the rows that some clients have, for a worker."""
+        return {client: self.rows[client] for client in clients if client in self.rows}
+
+    def holding(self, rows: dict[int, Row]) -> State:
+        """Return the same state with these rows alone."""
+        return replace(self, rows=rows)
+
     def refresh_first_row(self) -> None:
         """Let clients without weights of their own have the global ones, which a warm-up moves."""
         own = {path: leaf for path, leaf in (self.params | self.buffers).items() if path in self.first_row.own}

@@ -13,6 +13,7 @@ import pytest
 
 from fedspan.benchmark import registry
 from fedspan.benchmark.cli.main import main
+from fedspan.benchmark.running import estimate
 from tests.helpers import PATIENCE, numbers
 
 QUICK = (
@@ -77,7 +78,14 @@ def with_toys(toys, monkeypatch):
 
 
 @pytest.fixture
-def fedspan(here, capfd):
+def short_calibration(monkeypatch):
+    """Calibrate for one round: what `fedspan plan` says of a cost is asked here, not how good it is."""
+    monkeypatch.setattr(estimate, "SECONDS", 0.0)
+    monkeypatch.setattr(estimate, "LEAST", 0.0)
+
+
+@pytest.fixture
+def fedspan(here, capfd, short_calibration):
     """Return a function that runs a command in this process."""
 
     def run(*words):

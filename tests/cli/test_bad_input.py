@@ -79,6 +79,8 @@ MISTAKES = {
     "plan protocol.batch_size=1000001": "protocol.batch_size must be at most 1,000,000, got 1000001",
     "run threads=100000": "threads must be at most 1,024, got 100000",
     "run -m workers=1000000": "workers must be at most 10,000, got 1000000",
+    "run workers=2 executor=vmap": "workers=2 train one cell with executor=loop only, not with executor=vmap",
+    "run workers=2 launcher=ray": "workers=2 train one cell on this machine only, not with launcher=ray",
     "run timeout=1e300": "timeout must be at most 1,000,000,000 seconds, got 1e+300",
     "run clients=1000000000": "clients must be at most 1,000,000, got 1000000000",
     "run protocol.rounds=1e30": "protocol.rounds must lie within ±9223372036854775807, got 1e+30",
@@ -195,8 +197,7 @@ PRINTED = {
 
 
 @pytest.mark.parametrize(("text", "message"), PRINTED.items(), ids=PRINTED)
-def test_plan_says_in_a_line_each_what_a_board_lacks_of_what_it_reproduces(fedspan, here, monkeypatch, text, message):
-    monkeypatch.setattr("fedspan.benchmark.running.estimate.SECONDS", 0.1)  # of calibration
+def test_plan_says_in_a_line_each_what_a_board_lacks_of_what_it_reproduces(fedspan, here, text, message):
     (here / "board.yaml").write_text(f"base: {{clients: 2, dataset.limit: 60, partition: iid}}\n{text}\n")
     ran = fedspan("plan", "board=board.yaml", *QUICK)
     assert (ran.status, ran.out.splitlines()[0]) == (0, "1 cells: 0 done, 1 missing")

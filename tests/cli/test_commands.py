@@ -162,8 +162,7 @@ def test_a_reader_who_leaves_early_harms_nothing(start):
 # plan -----------------------------------------------------------------------------------------------
 
 
-def test_a_plan_counts_what_is_done_missing_and_failed_and_runs_nothing(fedspan, monkeypatch):
-    monkeypatch.setattr("fedspan.benchmark.running.estimate.SECONDS", 0.5)  # of calibration
+def test_a_plan_counts_what_is_done_missing_and_failed_and_runs_nothing(fedspan):
     words = (*QUICK, *ONE, "clients=2,61", "seed=0,1")
     words = tuple(word for word in words if word != "clients=2")
     fedspan("run", "-m", *words[:-1], "seed=0")
@@ -183,6 +182,9 @@ def test_the_cost_of_like_cells_comes_from_their_records(fedspan):
     ran = fedspan("plan", *QUICK, "seed=0,1,2")
     assert "(kinds of cells: 1 from records)" in ran.out
     assert ran.err == ""
+    assert "workers: " not in fedspan("plan", *QUICK, "seed=1,2", "workers=3").out
+    spread = fedspan("plan", *QUICK, "seed=1,2", "workers=4").out
+    assert re.search(r"^each on 2 workers: \S+ s at least \(the largest client is [5-9]\d% of a round\)$", spread, re.M)
 
 
 def test_a_plan_of_what_is_done_has_no_cost(fedspan):

@@ -2,12 +2,15 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from fedspan.benchmark import numerics
-from tests.cli.conftest import ONE, QUICK, finish
+from tests.cli.conftest import ONE, QUICK, ROOT, finish
+from tests.helpers import PATIENCE
 
 pytestmark = pytest.mark.skipif(bool(numerics.lack()), reason=f"portable {numerics.lack()}")
 GRID = ("run", "-m", *QUICK, "seed=0,1")
@@ -31,13 +34,26 @@ def modes(folder="results"):
     return {mode for mode, _ in found(folder).values()}
 
 
-def test_a_command_is_portable_without_a_word_about_it(ran):
-    assert ran("run", *QUICK).status == 0
-    assert modes() == {"portable"}
+def test_a_command_and_its_workers_are_portable_without_a_word_about_it(ran):
+    assert ran(*GRID, "workers=2").status == 0
+    assert (len(found()), modes()) == (2, {"portable"})
+    assert ran("run", *QUICK, "seed=1", "paths.results=one").status == 0
+    assert found("one") == {1: found()[1]}
 
 
-def test_native_is_what_torch_takes_on_its_own_from_a_word_and_from_the_environment_alike(ran, monkeypatch):
-    assert ran("run", *QUICK, "numerics=native").status == 0
+NO_RESTART = """
+import os, sys
+from fedspan.benchmark.cli.main import main
+os.execv = lambda *_: sys.exit("it starts again")
+sys.exit(main())
+"""
+
+
+def test_native_is_what_torch_takes_on_its_own_from_a_word_and_from_the_environment_alike(ran, here, monkeypatch):
+    """Neither loads torch twice: what the command says is known before."""
+    command = [sys.executable, "-c", NO_RESTART, "run", *QUICK, "numerics=native"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=here, env=environment, check=True, timeout=PATIENCE)
     monkeypatch.setenv(numerics.CHOICE, "native")
     assert ran("run", *QUICK, "paths.results=environment").status == 0
     assert found() == found("environment")
@@ -56,13 +72,6 @@ def test_a_grid_that_needs_processes_of_two_kinds_is_refused_unless_all_of_it_is
     assert ran(*mixed, "numerics=native").status == 0
     made = [json.loads(path.read_text())["provenance"]["numerics"] for path in Path("results/records").glob("*.json")]
     assert made == ["native"] * 4
-
-
-def test_workers_compute_as_one_process_does(ran):
-    assert ran(*GRID, "workers=2").status == 0
-    assert ran(*GRID, *ONE, "paths.results=one").status == 0
-    assert found() == found("one")
-    assert (len(found()), modes()) == (2, {"portable"})
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 import os
 
 import pytest
+import torch
 
 from fedspan.benchmark import registry
+from fedspan.benchmark.cli.test import CasesOf
 from tests.cli.conftest import QUICK, finish, records
 
 GRID = ("run", "-m", *QUICK, "algorithm=fedavg,mine")
@@ -75,6 +77,15 @@ def test_a_broken_promise_fails_the_contract_tests(start, mine):
     ran = finish(start("test", "mine", "plugins=my.py"))
     assert ran.status == 1
     assert "mine.server changed an input in place" in ran.out
+
+
+def test_each_contract_test_begins_with_the_same_arithmetic(monkeypatch):
+    settings = {}
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: settings.update(threads=threads))
+    torch.set_flush_denormal(True)
+    CasesOf("mine").pytest_runtest_setup(None)
+    assert settings == {"threads": 1}
+    assert torch.tensor(1e-40) * 1 > 0
 
 
 def test_an_unknown_name_has_no_contract_tests(start):

@@ -1,15 +1,21 @@
 """Any record repeated by one command: what it says of good, changed and foreign records, and what it leaves behind."""
 
 import errno
+import io
 import json
+import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fedspan.benchmark.cli.main import main
 from fedspan.benchmark.cli.verify import sampled
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records import sources
@@ -18,7 +24,7 @@ from fedspan.benchmark.records.verification import read
 from fedspan.benchmark.running import repetition
 from fedspan.benchmark.spec.cell import key_of
 from tests.cli.conftest import ONE, QUICK
-from tests.helpers import wait_for
+from tests.helpers import PATIENCE, wait_for
 
 GRID = ("run", "-m", *QUICK, *ONE)
 
@@ -28,8 +34,47 @@ def made_once(tmp_path_factory):
     return tmp_path_factory.mktemp("made") / "results"
 
 
+class Forked:
+    """Stands for `Popen`: the command runs in a fork of this process, because starting Python anew takes seconds."""
+
+    def __init__(self, command, **_):
+        reader, writer = multiprocessing.Pipe(duplex=False)
+        words = command[command.index("fedspan") + 1 :]
+        self._said, self._process = (
+            reader,
+            multiprocessing.get_context("fork").Process(target=self._run, args=(words, writer)),
+        )
+        self._process.start()
+        writer.close()
+        self.pid, self.returncode = self._process.pid, None
+
+    @staticmethod
+    def _run(words, writer):
+        os.setsid()
+        sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+        status = main(list(words))
+        writer.send(sys.stderr.getvalue())
+        os._exit(status)
+
+    def communicate(self):
+        said = self._said.recv() if self._said.poll(PATIENCE) else ""
+        self._process.join(PATIENCE)
+        self.returncode = self._process.exitcode
+        return None, said
+
+    def poll(self):
+        return self._process.exitcode
+
+
 @pytest.fixture
-def made(fedspan, made_once, here, monkeypatch):
+def forked(monkeypatch):
+    """Repeat records in forks of this process."""
+    names = SimpleNamespace(Popen=Forked, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr(repetition, "subprocess", names)
+
+
+@pytest.fixture
+def made(fedspan, made_once, here, monkeypatch, forked):
     """A results folder with three records, one of which started from the model of another; scratch lies in `tmp`."""
     if not made_once.exists():
         assert fedspan(*GRID, "seed=0", "addons=[],[ccvr]", "paths.results=once").status == 0
@@ -96,11 +141,10 @@ def test_a_repetition_never_starts_from_a_model_that_is_there(fedspan, made, mon
     calibrated = next(path for path in made if json.loads(path.read_text())["spec"]["addons"])
     assert json.loads(calibrated.read_text())["provenance"]["trained_by"]
     commands = []
-    real = repetition.subprocess.Popen
 
     def popen(words, **more):
         commands.append(words)
-        return real(words, **more)
+        return subprocess.Popen(words, **more)  # a process of its own, as users have it
 
     monkeypatch.setattr(repetition.subprocess, "Popen", popen)
     assert fedspan("verify", calibrated.stem[:8]).status == 0

@@ -1,7 +1,9 @@
 """Every registered plugin through Hydra, through the planner's fast path, and into a key."""
 
+import contextlib
 import dataclasses
 import inspect
+import itertools
 import re
 import typing
 from pathlib import Path
@@ -18,6 +20,11 @@ from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.spec.settings import How
 
 PLUGINS = [(cls.kind, cls.name) for cls in all_plugins()]
+# Hydra takes a while for each composition, so plugins of all kinds are composed together.
+ROWS = [
+    tuple(filter(None, row)) for row in itertools.zip_longest(*([one for one in PLUGINS if one[0] == k] for k in KINDS))
+]
+every_row = pytest.mark.parametrize("row", ROWS, ids=["-".join(itertools.chain(*row)) for row in ROWS])
 every_plugin = pytest.mark.parametrize(("kind", "name"), PLUGINS, ids=[f"{kind}-{name}" for kind, name in PLUGINS])
 
 
@@ -32,9 +39,12 @@ def roots(tmp_path_factory):
     return both
 
 
-@pytest.fixture
-def choose(kind, name, roots):
-    """Return the overrides that put a plugin into a cell; skip if it needs data that a test cannot make."""
+class NoData(Exception):
+    """A dataset needs files that a test cannot make."""
+
+
+def chosen(kind, name, roots):
+    """Return the overrides that put a plugin into a cell; raise `NoData`."""
     if kind == "addon":
         return {"addons": [name]}
     cls = plugins(kind)[name]
@@ -46,8 +56,26 @@ def choose(kind, name, roots):
     except UserError as error:
         if f"{kind}.root" not in str(error):
             raise
-        pytest.skip(f"it needs its data: {error}")
+        raise NoData(f"it needs its data: {error}") from None
     return overrides
+
+
+def together(row, overrides):
+    """Return the overrides that `overrides` makes of each plugin of a row whose data is there."""
+    found = {}
+    for kind, name in row:
+        with contextlib.suppress(NoData):
+            found |= overrides(kind, name)
+    return found
+
+
+@pytest.fixture
+def choose(kind, name, roots):
+    """Return the overrides that put a plugin into a cell; skip if it needs data that a test cannot make."""
+    try:
+        return chosen(kind, name, roots)
+    except NoData as reason:
+        pytest.skip(str(reason))
 
 
 def prefix(kind, name):
@@ -61,13 +89,6 @@ def composed(overrides):
 
 def key(overrides):
     return compose.make_cell(compose.resolve(overrides)).key
-
-
-def is_cell(overrides):
-    try:
-        return bool(key(overrides))
-    except UserError:
-        return False
 
 
 def other_values(hint, value):
@@ -109,28 +130,41 @@ def changed(overrides, where, cls, field, *first):
 PLACES = ("root", "source")
 
 
-@every_plugin
-def test_hydra_and_the_planner_agree(choose):
-    by_hydra, by_planner = composed(choose), compose.resolve(choose)
-    assert by_hydra == by_planner
-    assert compose.make_cell(by_hydra).key == compose.make_cell(by_planner).key
-
-
-@every_plugin
-def test_every_field_goes_through_hydra_and_what_changes_results_changes_the_key(kind, name, choose, roots):
-    cls, apart = plugins(kind)[name], []
+def each_field(kind, name, roots):
+    """Yield for each field of a plugin: itself, a cell with another value of it, and the key without and with that."""
+    cls, where = plugins(kind)[name], prefix(kind, name)
     for field in dataclasses.fields(cls):
-        where, start = prefix(kind, name), dict(choose)
+        start = chosen(kind, name, roots)
         if "source" in defaults_of(cls) and field.name != "root":  # its own images instead of the published ones
             del start[f"{where}.root"]
             start[f"{where}.source"] = str(roots[0])
         first = [str(roots[1])] if field.name in PLACES else []  # another place with the same content
-        overrides, before, after = changed(start, where, cls, field.name, *first)
+        yield field, *changed(start, where, cls, field.name, *first)
+
+
+@every_row
+def test_hydra_and_the_planner_agree(row, roots):
+    overrides = together(row, lambda kind, name: chosen(kind, name, roots))
+    by_hydra, by_planner = composed(overrides), compose.resolve(overrides)
+    assert by_hydra == by_planner
+    assert compose.make_cell(by_hydra).key == compose.make_cell(by_planner).key
+
+
+@every_row
+def test_every_field_goes_through_hydra(row, roots):
+    def all_fields(kind, name):
+        return {
+            word: value for _, more, _, _ in each_field(kind, name, roots) for word, value in more.items()
+        } or chosen(kind, name, roots)
+
+    overrides = together(row, all_fields)
+    assert composed(overrides) == compose.resolve(overrides)
+
+
+@every_plugin
+def test_a_field_that_changes_results_and_no_other_changes_the_key(kind, name, choose, roots):
+    for field, _, before, after in each_field(kind, name, roots):
         assert (before == after) == bool(field.metadata.get("how")), f"{name}.{field.name}"
-        apart.append(overrides)
-    together = {word: value for overrides in apart for word, value in overrides.items()}
-    for overrides in [together] if is_cell(together) else apart:  # Hydra takes a while
-        assert composed(overrides) == compose.resolve(overrides)
 
 
 @every_plugin
@@ -173,11 +207,24 @@ def test_protocol_presets_compose(name):
     assert compose.make_cell(by_hydra).protocol == compose.make_cell(by_planner).protocol
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Protocol)])
-def test_every_number_of_the_protocol_changes_the_key(field):
+PROTOCOL = [field.name for field in dataclasses.fields(Protocol)]
+
+
+def with_other(field):
+    """Return overrides with another value of a field of the protocol, and the key without and with it."""
     steps = {"protocol.schedule": "multistep", "protocol.milestones": [5]} if field in ("milestones", "factor") else {}
-    overrides, before, after = changed(steps, "protocol", Protocol, field)
+    return changed(steps, "protocol", Protocol, field)
+
+
+@pytest.mark.parametrize("field", PROTOCOL)
+def test_every_number_of_the_protocol_changes_the_key(field):
+    _, before, after = with_other(field)
     assert before != after
+
+
+def test_every_number_of_the_protocol_goes_through_hydra():
+    overrides = {word: value for field in PROTOCOL for word, value in with_other(field)[0].items()}
+    assert {word.partition(".")[2] for word in overrides} == set(PROTOCOL)
     assert composed(overrides) == compose.resolve(overrides)
 
 
@@ -273,7 +320,10 @@ def test_all_settings_are_either_what_or_how():
 @pytest.mark.parametrize(("name", "value"), HOW.items(), ids=HOW.keys())
 def test_where_and_how_never_change_the_key(name, value):
     assert key({name: value}) == key({})
-    assert composed({name: value}) == compose.resolve({name: value})
+
+
+def test_where_and_how_go_through_hydra():
+    assert composed(HOW) == compose.resolve(HOW)
 
 
 def test_how_reaches_the_run():

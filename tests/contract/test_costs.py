@@ -34,7 +34,7 @@ def test_the_costs_of_shapes_are_those_of_training(stack, model, tmp_path):
     images = CLIENTS * 2 * BATCH
     cell = cell_of(
         stack, model=model, dataset=Blobs(train=images), partition=Quarters(), clients=CLIENTS, participation=0.5,
-        protocol={"rounds": 3, "local_epochs": 2, "batch_size": BATCH},
+        protocol={"rounds": 2, "local_epochs": 2, "batch_size": BATCH},
     )  # fmt: skip
     assert images % CLASSES == 0
     run, told = trained(cell), costs(cell, tmp_path)

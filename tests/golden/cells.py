@@ -107,10 +107,11 @@ class Portable(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def digests_of(name: str) -> dict[str, Any]:
-    """Run a golden cell and return its digests, by round and by stage."""
+def digests_of(name: str, workers: int = 1) -> dict[str, Any]:
+    """Run a golden cell, on so many workers at most, and return its digests, by round and by stage."""
     with tempfile.TemporaryDirectory() as folder, Portable():
-        record = run_cell(cell_of(name), how(Path(folder), numerics=numerics.PORTABLE))
+        where = how(Path(folder), numerics=numerics.PORTABLE)
+        record = run_cell(cell_of(name), where, share=lambda run: min(workers, len(run.participants())))
     assert record["status"] == "done", f"{name}: {record['reason']}"
     return record["digests"]
 

@@ -34,6 +34,13 @@ def test_a_golden_cell_ends_with_its_digests(name):
         judge(f"{name} differs {where}")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", cells.names())
+def test_a_golden_cell_ends_with_its_digests_on_workers_too(name):
+    if where := cells.difference(GOLDEN["cells"][name], cells.digests_of(name, workers=3)):
+        judge(f"{name} differs {where}")
+
+
 def test_single_operations_give_their_digests():
     found = cells.operations()
     if differing := [name for name, known in GOLDEN["operations"].items() if found.get(name) != known]:

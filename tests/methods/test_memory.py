@@ -67,9 +67,8 @@ def peak(clients, names):
     reset_peak_memory(torch.device("cpu"))  # imports have one of their own
     for name in names:
         algorithm = plugins("algorithm")[name]()
-        finished(
-            start(toy_cell(algorithm, participation=10 / clients, protocol={"rounds": 8, "eval_every": 8}, **parts))
-        )
+        protocol = {"rounds": 8, "local_epochs": 1, "eval_every": 8}
+        finished(start(toy_cell(algorithm, participation=10 / clients, protocol=protocol, **parts)))
     return peak_memory(torch.device("cpu"))
 
 

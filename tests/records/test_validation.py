@@ -35,7 +35,13 @@ def full(tmp_path_factory):
     """Return a record that a run wrote, with every field that one can have."""
     cell = toy_cell(None, SphereFed(), diagnostics=SEEN, fleet=Speeds())
     record = run_cell(cell, how(tmp_path_factory.mktemp("full")))
-    record["provenance"] |= {"gpu": "a GPU", "cells_beside": 0, "trained_by": "0" * 20, "uncommitted": ["a.py"]}
+    record["provenance"] |= {
+        "gpu": "a GPU",
+        "cells_beside": 0,
+        "workers": 2,
+        "trained_by": "0" * 20,
+        "uncommitted": ["a.py"],
+    }
     record["compute"]["peak_memory_bytes"] = 1
     record["diagnostics"] |= {"spaces": [[1.0]], "penalties": {"feddecorr": {"0": [1.0]}}}
     record["spec"]["protocol"]["validation"] = record["spec"]["unseen"] = 0.0

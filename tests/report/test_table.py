@@ -325,6 +325,17 @@ def test_seconds_of_runs_that_waited_for_a_processor_are_left_out():
     assert make(cells, records).rows[0].cost["seconds"] == pytest.approx(74.0 / 3)
 
 
+def test_seconds_of_runs_that_workers_shared_are_left_out():
+    cells = cells_of(board(ONE_METHOD))
+    records = [record(planned) for planned in cells]
+    for one, took in zip(records, (6.0, 60.0, 8.0), strict=True):
+        one["compute"] |= {"seconds": {"local": took, "total": took}, "processor_seconds": 0.95 * took}
+    records[1]["provenance"] |= {"workers": 4}
+    table = make(cells, records)
+    assert table.rows[0].cost["seconds"] == pytest.approx(7.0)
+    assert "The seconds of 1 of 3 runs are left out: several workers shared each run." in table.remarks
+
+
 def test_a_cost_that_no_record_has_is_no_column():
     """The peak that a record made on CPU once held was that of its process, over all cells before it."""
     cells = cells_of(board(ONE_METHOD))

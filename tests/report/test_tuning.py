@@ -22,10 +22,10 @@ from fedspan.benchmark.report.tabulation import tabulate
 from fedspan.benchmark.report.tuning import (
     Reported,
     best_frame,
-    outcomes,
     outcomes_frame,
     sensitivities,
     trials_frame,
+    tuned_methods,
     tuning_facts,
 )
 from fedspan.benchmark.spec.board import Figure, Table
@@ -126,7 +126,7 @@ def test_tuned_results_have_a_name_of_their_own_whatever_was_chosen(made, tmp_pa
 
 def test_an_outcome_says_what_was_chosen_and_what_it_gained_on_fresh_seeds(made):
     _, _, _, results, selections = made
-    one, other = outcomes(selections, results)
+    one, other = tuned_methods(selections, results)
     assert one.chosen == 1
     assert one.settings == f"protocol.lr={selections[0].study.trials[1].values['protocol.lr']}"
     assert one.settings_said == f"learning rate {selections[0].study.trials[1].values['protocol.lr']:g}"
@@ -141,7 +141,7 @@ def test_an_outcome_says_what_was_chosen_and_what_it_gained_on_fresh_seeds(made)
 
 def test_the_cost_is_that_of_the_trials_alone(made):
     _, _, _, results, selections = made
-    found = outcomes(selections, results)
+    found = tuned_methods(selections, results)
     assert [one.seconds for one in found] == [6.0 * 8] * 2  # a record of `made` took six seconds
     assert tuning_facts(found)["seconds"] == 6.0 * 16
     assert tuning_facts([found[0], found[0]])["trials"] == 4  # shared trials are paid for once
@@ -155,7 +155,7 @@ def test_trials_that_lack_or_diverged_are_said(made, tmp_path):
         results,
         [stopped(planned, "diverged", "round 2: the validation loss is nan") for planned in study.trials[1].cells],
     )
-    [one] = outcomes([select(study, results.read)], results)
+    [one] = tuned_methods([select(study, results.read)], results)
     assert [row.status for row in one.trials] == ["done", "diverged", "missing", "missing"]
     assert (one.chosen, one.settings, one.settings_said, one.tuned, one.gain) == (None, "", "", {}, None)
     assert [best.k for best in one.best] == [1, 2]
@@ -180,7 +180,7 @@ def test_before_any_trial_nothing_is_said_to_have_been_chosen(made, tmp_path):
 
 def test_sensitivity_shows_each_finished_trial_where_its_value_lies_in_the_space(made):
     _, _, _, results, selections = made
-    one, _ = outcomes(selections, results)
+    one, _ = tuned_methods(selections, results)
     [rate] = [found for found in sensitivities(one) if found.setting == "protocol.lr"]
     for place, accuracy, number in rate.points:
         value = one.trials[number].values["protocol.lr"]
@@ -193,7 +193,7 @@ def test_sensitivity_shows_each_finished_trial_where_its_value_lies_in_the_space
 
 def test_frames_have_a_row_per_trial_per_study_and_per_budget(made):
     _, _, _, results, selections = made
-    found = outcomes(selections, results)
+    found = tuned_methods(selections, results)
     trials, whole, best = trials_frame(found), outcomes_frame(found), best_frame(found)
     assert trials["validation_accuracy"].tolist() == TRIED["fedavg"] + TRIED["fedprox"]
     assert trials["chosen"].tolist() == [False, True, False, False, True, False, False, False]
@@ -217,7 +217,7 @@ def test_no_result_is_read_from_a_trial(made):
     _, cells, _, results, selections = made
     frame = collect(Reported.of(cells, selections).cells, results)
     assert not set(frame["key"]) & {planned.cell.key for one in selections for planned in one.study.cells}
-    assert all(math.isfinite(value) for one in outcomes(selections, results) for value in one.default.values())
+    assert all(math.isfinite(value) for one in tuned_methods(selections, results) for value in one.default.values())
 
 
 def test_mlflow_has_both_rows_and_a_run_for_each_study(made, tmp_path, empty_store, monkeypatch):

@@ -4,6 +4,7 @@ import pytest
 
 from fedspan.benchmark.cli.main import main
 from fedspan.benchmark.registry import plugins
+from fedspan.benchmark.running import compat
 from fedspan.benchmark.running.compat import ALONE, Compatibility
 from fedspan.benchmark.spec.compose import resolve
 
@@ -11,6 +12,18 @@ from fedspan.benchmark.spec.compose import resolve
 @pytest.fixture(scope="module")
 def found():
     return Compatibility.of(resolve({}))
+
+
+@pytest.fixture
+def one_pair(monkeypatch):
+    """Return a function that tells of one pair on a task why it cannot work, or None."""
+
+    def why(algorithm, addon, **overrides):
+        kinds = {"algorithm": algorithm, "addon": addon}
+        monkeypatch.setattr(compat, "plugins", lambda kind: {kinds[kind]: plugins(kind)[kinds[kind]]})
+        return Compatibility.of(resolve(overrides)).why.get((algorithm, addon))
+
+    return why
 
 
 def test_every_pair_is_there(found):
@@ -27,22 +40,28 @@ def test_a_pair_that_cannot_work_has_its_reason(found):
     assert found.reasons[number - 1] == "'babu' freezes all that 'fedrep' trains in a phase"
 
 
-def test_the_answer_is_that_of_the_cell_itself():
+def test_the_answer_is_that_of_the_cell_itself(one_pair, found):
     """Without normalisation FedBN keeps nothing at its clients; with it, there is no one model to calibrate."""
-    assert Compatibility.of(resolve({})).mark("fedbn", "ccvr") == "+"
-    with_norm = Compatibility.of(resolve({"model": "resnet20"}))
-    assert with_norm.why["fedbn", "ccvr"] == "'ccvr' calibrates one global model, 'fedbn' leaves weights with clients"
+    assert found.mark("fedbn", "ccvr") == "+"
+    with_norm = one_pair("fedbn", "ccvr", model="resnet20")
+    assert with_norm == "'ccvr' calibrates one global model, 'fedbn' leaves weights with clients"
 
 
-def test_settings_and_further_add_ons_count():
-    taken = Compatibility.of(resolve({"addons": ["spherefed"]}))
-    assert taken.why["fedavg", "ffc"] == "'spherefed' and 'ffc' both replace 'calibrate'; keep one of them"
-    assert "spherefed" not in taken.addons
-    off = Compatibility.of(resolve({"addons": ["spherefed"], "addon.spherefed.ffc": False}))
-    assert off.mark("fedavg", "ffc") == "+"
+def test_settings_and_further_add_ons_count(one_pair):
+    taken = {"addons": ["spherefed"]}
+    both = "'spherefed' and 'ffc' both replace 'calibrate'; keep one of them"
+    assert one_pair("fedavg", "ffc", **taken) == both
+    assert one_pair("fedavg", "ffc", **taken, **{"addon.spherefed.ffc": False}) is None
 
 
-def test_the_command_prints_the_matrix_and_the_reasons(capsys):
+def test_an_add_on_that_a_cell_has_already_is_not_tried_again(monkeypatch):
+    monkeypatch.setattr(compat, "plugins", lambda kind: dict(list(plugins(kind).items())[:1]))
+    [first] = compat.plugins("addon")
+    assert Compatibility.of(resolve({"addons": [first]})).addons == (ALONE,)
+
+
+def test_the_command_prints_the_matrix_and_the_reasons(capsys, monkeypatch, found):
+    monkeypatch.setattr(Compatibility, "of", lambda config: found)
     assert main(["list", "methods", "--compat"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in plugins("algorithm"))

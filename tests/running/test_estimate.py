@@ -13,6 +13,7 @@ from fedspan.benchmark.running.estimate import Speed, cost, family, measure_spee
 from fedspan.benchmark.spec.plan import plan
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.training.run import Run
+from fedspan.tasks.fleets.stragglers import Stragglers
 from tests import helpers
 
 SMALL = {"dataset.limit": 60, "clients": 3, "model.width": 2, "model.features": 4, "partition.min_size": 5}
@@ -28,6 +29,13 @@ def asked(monkeypatch):
     calls = []
     monkeypatch.setattr(estimate, "expected_seconds", lambda planned, speeds, seconds: calls.append(seconds) or 100.0)
     return calls
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Calibrate for one round."""
+    monkeypatch.setattr(estimate, "SECONDS", 0.0)
+    monkeypatch.setattr(estimate, "LEAST", 0.0)
 
 
 def keep(results, planned, seconds):
@@ -176,6 +184,7 @@ def test_an_impossible_stack_costs_nothing(tmp_path):
     assert expected(cells({"addons": ["feddecorr", "feddecorr"]}), Results(tmp_path)).seconds == 0.0
 
 
+@pytest.mark.usefixtures("short")
 def test_cells_that_cannot_run_here_are_counted_apart_with_the_reason(tmp_path):
     results = Results(tmp_path)
     keep(results, *cells({}), 10.0)
@@ -188,6 +197,28 @@ def test_cells_that_cannot_run_here_are_counted_apart_with_the_reason(tmp_path):
     assert "61" in clients
 
 
+@pytest.mark.usefixtures("short")
 def test_a_plan_of_which_nothing_can_run_is_an_error(tmp_path):
     with pytest.raises(UserError, match="61"):
         expected(cells({"clients": 61}), Results(tmp_path))
+
+
+# what workers gain --------------------------------------------------------------------------------
+
+
+def gain_of(workers, **parts):
+    return estimate.spread_gain(helpers.toy_cell(**parts), helpers.how(), workers)
+
+
+def test_what_workers_gain_is_limited_by_the_largest_client():
+    """Six clients of 1, 3, 9, 16, 27 and 38 images, in batches of 8: 1, 1, 2, 2, 4 and 5 steps of 15."""
+    assert gain_of(2).times == pytest.approx(15 / 7.5)
+    assert gain_of(3).times == gain_of(6).times == pytest.approx(15 / 5)
+    assert gain_of(64) == gain_of(6)
+    assert gain_of(2).largest == pytest.approx(5 / 15)
+
+
+def test_no_gain_is_told_of_one_worker_of_one_client_and_of_a_fleet_that_changes_the_steps():
+    assert gain_of(1) is None
+    assert gain_of(4, participation=0.1) is None
+    assert gain_of(4, fleet=Stragglers()) is None

@@ -155,3 +155,14 @@ def test_presets_in_the_working_folder_come_first(tmp_path, monkeypatch):
     (folder / "mine.yaml").write_text(yaml.safe_dump({"round": 3}))
     with pytest.raises(UserError, match=r"mine\.yaml.*round'; did you mean 'rounds'"):
         cell(protocol="mine")
+
+
+def test_hydra_composes_a_preset_as_it_is_now(tmp_path, monkeypatch):
+    """Also one that was composed before, was edited, and differs in nothing but the type of a number."""
+    folder = tmp_path / "leaderboards" / "protocols"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for rate in (1, 1.0, 0.5):
+        (folder / "mine.yaml").write_text(yaml.safe_dump({"lr": rate}))
+        found = compose.by_hydra(["protocol=mine"]).protocol.lr
+        assert (found, type(found)) == (rate, type(rate))

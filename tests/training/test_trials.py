@@ -174,7 +174,7 @@ def test_domains_of_held_out_images_are_scored(tmp_path):
 
 @pytest.mark.parametrize(("cell", "images"), [(trial(), "validation"), (toy_cell(), "test")], ids=["trial", "result"])
 def test_a_loss_that_is_no_number_is_that_of_its_images(tmp_path, monkeypatch, cell, images):
-    monkeypatch.setattr(evaluation, "evaluate", lambda *_: Score(torch.ones(3) > 0, float("nan")))
+    monkeypatch.setattr(evaluation, "evaluate_global", lambda *_: Score(torch.ones(3) > 0, float("nan")))
     assert run_cell(cell, how(tmp_path))["reason"] == f"round 1: the {images} loss is nan"
 
 

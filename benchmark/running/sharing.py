@@ -1,0 +1,86 @@
+"""How many workers a cell may have: all that were asked for where it runs alone, in a grid its share."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.spec.settings import How
+
+if TYPE_CHECKING:
+    from fedspan.benchmark.training.run import Run
+
+log = logging.getLogger("fedspan")
+
+LOOK_SECONDS = 5.0  # between two looks at the cells beside: those of a grid do not begin at the same moment
+LAUNCHERS = (None, "basic", "joblib")  # of this machine; others give a cell cores of its own
+
+
+def obstacle(how: How) -> str | None:
+    """Say why a cell with these settings trains in one process, however many workers it may have; None if it need not.
+
+    Workers are forked from the process of the cell, after which neither threads nor GPUs of that process work in them.
+    """
+    if how.device != "cpu":
+        return f"train one cell on device=cpu only, not on device={how.device}"
+    if how.executor != "loop":
+        return f"train one cell with executor=loop only, not with executor={how.executor}"
+    if how.threads > 1:
+        return f"train one cell with threads=1 only, not with threads={how.threads}: a worker is a core"
+    if how.launcher not in LAUNCHERS:
+        return f"train one cell on this machine only, not with launcher={how.launcher}, which spreads cells of a grid"
+    if sys.platform != "linux":
+        return f"train one cell on Linux only, not on {sys.platform}"
+    if torch.cuda.device_count():
+        return "cannot be forked where torch sees a GPU; set CUDA_VISIBLE_DEVICES= to nothing, or choose workers=1"
+    return None
+
+
+def check_workers(how: How) -> None:
+    """Raise `UserError` if a single run cannot have the workers that it asks for."""
+    if how.workers not in (None, 1) and (why := obstacle(how)):
+        raise UserError(f"workers={how.workers} {why}")
+
+
+class Alone:
+    """The workers of a cell that was asked for by itself: all of them, but no more than clients train in a round."""
+
+    def __init__(self, how: How) -> None:
+        self.asked = how.workers or 1
+        self._told = False
+
+    def __call__(self, run: Run) -> int:
+        """Return the number of workers for the coming round; 1 means the process of the cell alone."""
+        clients = len(run.participants())
+        if self.asked > clients and not self._told:
+            self._told = True
+            some = f"{clients} clients train" if clients > 1 else "one client trains"
+            log.warning("workers=%d, but %s in a round: %d will do", self.asked, some, clients)
+        return min(self.asked, clients)
+
+
+class Among:
+    """The workers of a cell of a grid: `workers` divided by the number of cells that this machine computes now.
+
+    So cells run side by side, and the last ones share the workers that have no cell of their own any more. `beside`
+    counts the other cells. A cell begins alone, and without `workers` in the settings it stays so.
+    """
+
+    def __init__(self, how: How, beside: Callable[[], int]) -> None:
+        self.asked = 1 if obstacle(how) else how.workers or 1
+        self.beside = beside
+        self._share, self._looked = 1, time.monotonic()
+
+    def __call__(self, run: Run) -> int:
+        """Return the number of workers for the coming round; 1 means the process of the cell alone."""
+        if self.asked == 1:
+            return 1
+        if (now := time.monotonic()) - self._looked >= LOOK_SECONDS:
+            self._looked, self._share = now, self.asked // (1 + self.beside())
+        return max(1, min(self._share, len(run.participants())))

@@ -1,0 +1,1 @@
+"""One cell on several processes of this machine, with the bits of one."""

@@ -1,0 +1,97 @@
+"""Messages between the processes of a cell: pickled, with the bytes of their tensors apart, where memory is shared."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ALIGNMENT = 64  # bytes, as torch allocates: what a kernel reads unaligned it may sum in another order
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the numbers of a tensor lie in the memory of a message, and how they are to be read there."""
+
+    offset: int
+    nbytes: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def within(self, memory: Tensor) -> Tensor:
+        """Return the tensor as a view of `memory`, uint8 [bytes]."""
+        numbers = memory[self.offset : self.offset + self.nbytes].view(self.dtype)
+        return numbers.as_strided(self.shape, self.stride)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A message: `head`, its pickle, and the tensors that it names, which take `size` bytes."""
+
+    head: bytes
+    size: int
+    tensors: tuple[tuple[Place, Tensor], ...]
+
+    def write(self, memory: Tensor) -> None:
+        """Copy the tensors into `memory`, uint8 [at least size]."""
+        for place, tensor in self.tensors:
+            place.within(memory).copy_(tensor)
+
+
+class _Packer(pickle.Pickler):
+    """Notes tensors instead of pickling them, and names what every process has: the `residents`."""
+
+    def __init__(self, file: io.BytesIO, residents: Mapping[str, Any]) -> None:
+        super().__init__(file, protocol=5)
+        self.names = {id(value): name for name, value in residents.items()}
+        self.places: dict[int, tuple[Tensor, Place]] = {}  # by identity, which lasts as long as the tensor
+        self.tensors: list[tuple[Place, Tensor]] = []
+        self.size = 0
+
+    def persistent_id(self, value: Any) -> str | Place | None:
+        if id(value) in self.names:
+            return self.names[id(value)]
+        if not isinstance(value, Tensor):
+            return None
+        if id(value) not in self.places:
+            self.places[id(value)] = value, self._place(value.detach())
+        return self.places[id(value)][1]
+
+    def _place(self, leaf: Tensor) -> Place:
+        dense = torch.empty_like(leaf, device="meta").stride()  # what a copy of it would have
+        nbytes = leaf.numel() * leaf.element_size()
+        place = Place(self.size, nbytes, leaf.dtype, tuple(leaf.shape), tuple(dense))
+        self.tensors.append((place, leaf))
+        self.size += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return place
+
+
+class _Unpacker(pickle.Unpickler):
+    def __init__(self, head: bytes, memory: Tensor, residents: Mapping[str, Any], copy: bool) -> None:
+        super().__init__(io.BytesIO(head))
+        self.memory, self.residents, self.copy = memory, residents, copy
+
+    def persistent_load(self, name: str | Place) -> Any:
+        if isinstance(name, str):
+            return self.residents[name]
+        view = name.within(self.memory)
+        return view.clone() if self.copy else view
+
+
+def pack(message: Any, residents: Mapping[str, Any] | None = None) -> Packed:
+    """Return a message ready to send; a resident in it becomes its name, and the receiver puts its own in place."""
+    file = io.BytesIO()
+    packer = _Packer(file, residents or {})
+    packer.dump(message)
+    return Packed(file.getvalue(), packer.size, tuple(packer.tensors))
+
+
+def unpack(head: bytes, memory: Tensor, residents: Mapping[str, Any] | None = None, copy: bool = False) -> Any:
+    """Return a message whose tensors are views of `memory`, or with `copy` have memory of their own."""
+    return _Unpacker(head, memory, residents or {}, copy).load()

@@ -1,0 +1,135 @@
+"""A cell's workers: who makes which call, what becomes of the calls of a worker that dies, and results in order."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.training.state import State
+from fedspan.benchmark.training.workers.messages import pack
+from fedspan.benchmark.training.workers.processes import SLOTS, Lifeline, Worker, listen, news_of, residents_of
+from fedspan.benchmark.training.workers.regions import Letter, Region
+from fedspan.benchmark.training.workers.reports import Report
+from fedspan.benchmark.training.workers.schedule import Schedule
+
+if TYPE_CHECKING:
+    from fedspan.benchmark.training.run import Run
+
+log = logging.getLogger("fedspan")
+
+HELD_BYTES = 256 * 2**20  # of results that wait for their turn
+CALLS = 4  # of each worker in an evaluation, so that they end together
+DEATHS = 3  # of workers by one and the same call, after which the cell fails
+
+
+class Pool:
+    """The workers of a run. They make calls on what each of them has of its own, and results come in order."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.size = run, 0
+        self.workers: list[Worker] = []
+        self._news, self._lifeline = Region(), Lifeline()
+        self._told: tuple[tuple[Any, ...], Letter] | None = None  # the trees of the last news, and where those lie
+
+    def resize(self, size: int) -> None:
+        """Have `size` workers from now on, at least one; they are started when there is something to do."""
+        self.size = size
+        self._end(self.workers[size:])
+
+    def each(
+        self,
+        state: State,
+        function: Callable[..., Any],
+        calls: Sequence[Sequence[Any]],
+        costs: Sequence[float],
+        held: int = 0,
+    ) -> Iterator[Any]:
+        """Yield ``function(*call)`` of each call, in their order; the costliest are begun first.
+
+        `held` is about how many bytes a result has. Raises what a call raises when its turn comes, and `UserError` if
+        a call ends its worker again and again, or workers cannot be started.
+        """
+        self._end([worker for worker in self.workers if worker.calls])  # for somebody who has given up
+        self._tell(state)
+        self._fill()
+        residents = residents_of(self.run, state)
+        window = max(2 * SLOTS * self.size, HELD_BYTES // max(held, 1))
+        schedule, turn = Schedule(costs, window), 0
+        arrived: dict[int, Report] = {}
+        deaths: Counter[int] = Counter()
+        while turn < len(calls):
+            for worker in self.workers:
+                for number in self._next(worker, schedule, turn):
+                    worker.give(number, pack((function, calls[number]), residents))
+            for worker in listen(self.workers, wait=turn not in arrived):
+                self._take(worker, schedule, arrived, deaths)
+            if turn in arrived:
+                yield self._value(arrived.pop(turn))
+                turn += 1
+
+    def _tell(self, state: State) -> None:
+        """Give the workers the state, unless they have it."""
+        trees = (state.params, state.buffers, state.server, state.round)
+        if self._told is None or not all(a is b for a, b in zip(self._told[0], trees, strict=True)):
+            self._told = trees, self._news.put(news_of(self.run, state))
+            for worker in self.workers:
+                worker.hear(self._told[1])
+
+    def _next(self, worker: Worker, schedule: Schedule, turn: int) -> Iterator[int]:
+        """Yield the calls that a worker gets now: one, and where many are left the next too, so that it never waits."""
+        while len(worker.calls) < (SLOTS if schedule.left > self.size else 1):
+            number = schedule.take(turn)
+            if number is None:
+                return
+            yield number
+
+    def _take(self, worker: Worker, schedule: Schedule, arrived: dict[int, Report], deaths: Counter[int]) -> None:
+        """Take a worker's report; have another one take the place of one that has died, whose calls wait again."""
+        done = worker.done()
+        if done is not None:
+            number, arrived[number] = done
+            return
+        self._end([worker])
+        for number in worker.calls:
+            schedule.put_back(number)
+        for number in worker.calls[:1]:
+            deaths[number] += 1
+            log.warning("a worker died; what it computed is computed again")
+            if deaths[number] >= DEATHS:
+                raise UserError(f"{DEATHS} workers died at the same piece of work; is there enough memory?")
+        self._fill()
+
+    def _fill(self) -> None:
+        """Start the workers that are missing."""
+        while len(self.workers) < self.size:
+            try:
+                self.workers.append(Worker(self.run, self._news, self._lifeline))
+            except OSError as error:  # no memory, or too many processes or open files
+                raise UserError(f"workers={self.size} cannot be started here: {error}; choose fewer") from error
+            if self._told is not None:
+                self.workers[-1].hear(self._told[1])
+
+    def _end(self, workers: Sequence[Worker]) -> None:
+        for worker in list(workers):
+            self.workers.remove(worker)
+            worker.close()
+
+    def _value(self, report: Report) -> Any:
+        report.book(self.run.meter)
+        if report.error is not None:
+            raise report.error
+        return report.value
+
+    def share(self, images: int, batch: int) -> int:
+        """Return how many of `images` to evaluate in one call, in whole batches: a few calls for each worker."""
+        batches = -(-images // batch)
+        return batch * max(1, batches // (CALLS * self.size))
+
+    def close(self) -> None:
+        """End the workers; there can be no others."""
+        self._end(self.workers)
+        self._news.close()
+        self._lifeline.close()

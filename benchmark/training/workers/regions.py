@@ -1,0 +1,52 @@
+"""Memory that a process shares with those forked from it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedspan.benchmark.training.workers.messages import Packed, unpack
+
+Letter = tuple[int, int]  # where a message in a region ends, and where its tensors do
+
+
+class Region:
+    """Shared memory that grows. It has no name, so nothing is left of it when its last process ends, however.
+
+    It does not lie in /dev/shm, which containers limit to 64 MiB.
+    """
+
+    def __init__(self) -> None:
+        self._file = os.memfd_create("fedspan")
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    def of(self, size: int) -> Tensor:
+        """Return its first `size` bytes, uint8 [size]; it grows if it is smaller."""
+        if size > len(self._bytes):
+            if os.fstat(self._file).st_size < size:
+                os.ftruncate(self._file, size)
+            whole = mmap.mmap(self._file, os.fstat(self._file).st_size)
+            self._bytes = torch.frombuffer(whole, dtype=torch.uint8)
+        return self._bytes[:size]
+
+    def put(self, message: Packed) -> Letter:
+        """Write a message in place of the one before; return what `get` needs to read it."""
+        letter = message.size + len(message.head), message.size
+        memory = self.of(letter[0])
+        message.write(memory)
+        memory[message.size :] = torch.frombuffer(bytearray(message.head), dtype=torch.uint8)
+        return letter
+
+    def get(self, letter: Letter, residents: dict[str, Any] | None = None, copy: bool = False) -> Any:
+        """Return a message that was put here; its tensors are views of this memory, or copies."""
+        end, size = letter
+        memory = self.of(end)
+        return unpack(bytes(memory[size:].numpy()), memory, residents, copy)
+
+    def close(self) -> None:
+        """Let go of it; what was taken of it stays readable."""
+        os.close(self._file)

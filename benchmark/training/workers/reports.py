@@ -1,0 +1,56 @@
+"""What a worker hands back of a call: its outcome, and what it cost."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
+from typing import Any
+
+from fedspan.benchmark.contract import blame
+from fedspan.benchmark.training.meter import Meter
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of a call, `value` or `error`; what was counted on the way, and its seconds of a processor."""
+
+    value: Any
+    error: Any
+    flops: dict[str, int]
+    memory: dict[str, int]
+    flops_of_step: dict[str, int]
+    seconds: float
+
+    def book(self, meter: Meter) -> None:
+        """Add what was counted to the driver's meter."""
+        for purpose, number in self.flops.items():
+            meter.flops[purpose] = meter.flops.get(purpose, 0) + number
+        for purpose, most in self.memory.items():
+            meter.memory[purpose] = max(meter.memory.get(purpose, 0), most)
+        meter.flops_of_step = self.flops_of_step | meter.flops_of_step
+        meter.worker_seconds += self.seconds
+
+
+def report_of(call: Callable[[], Any], meter: Meter) -> Report:
+    """Make a call and return its report; `meter` counts it, and has counted nothing before."""
+    began, value, error = time.process_time(), None, None
+    try:
+        value = call()
+    except (Exception, SystemExit) as raised:
+        error = sendable(raised)
+    return Report(value, error, meter.flops, meter.memory, meter.flops_of_step, time.process_time() - began)
+
+
+def sendable(error: BaseException) -> ExceptionWithTraceback:
+    """Return an error with its traceback as text and the plugin to blame, for a process that has no frames of it."""
+    blamed = blame(error)
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - made here
+    except Exception:
+        error = RuntimeError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)
+    if blamed:
+        error.blamed = blamed  # type: ignore[attr-defined]
+    return ExceptionWithTraceback(error, error.__traceback__)

@@ -1,0 +1,84 @@
+"""How many workers a cell has: all where it runs alone, its share among the cells of a grid."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.running import sharing
+from fedspan.benchmark.running.sharing import Alone, Among, check_workers
+from tests.helpers import how
+
+IMPOSSIBLE = {
+    "device": ({"device": "cuda"}, "on device=cpu only, not on device=cuda"),
+    "executor": ({"executor": "vmap"}, "with executor=loop only, not with executor=vmap"),
+    "threads": ({"threads": 2}, "with threads=1 only, not with threads=2"),
+    "launcher": ({"launcher": "ray"}, "on this machine only, not with launcher=ray"),
+}
+
+
+def run(clients=10):
+    """Return what is looked at: a run of so many clients a round."""
+    return SimpleNamespace(participants=lambda: list(range(clients)))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Return what tells the time, in seconds, to whoever shares workers; tests move it."""
+    now = SimpleNamespace(seconds=100.0)
+    monkeypatch.setattr(sharing, "time", SimpleNamespace(monotonic=lambda: now.seconds))
+    return now
+
+
+@pytest.mark.parametrize(("beside", "workers"), [(0, 8), (1, 4), (2, 2), (3, 2), (4, 1), (7, 1), (20, 1)])
+def test_cells_that_run_at_a_time_share_the_workers(clock, beside, workers):
+    share = Among(how(workers=8), lambda: beside)
+    assert share(run()) == 1
+    clock.seconds += 5
+    assert share(run()) == workers
+    assert share(run(clients=3)) == min(workers, 3)
+    assert share(run(clients=1)) == 1
+
+
+def test_a_lone_cell_has_the_workers_that_were_asked_for_but_no_more_than_clients():
+    assert [Alone(how(workers=8))(run(clients)) for clients in (10, 3, 1)] == [8, 3, 1]
+
+
+def test_without_workers_a_cell_has_one_process(clock):
+    grid = Among(how(), lambda: 0)
+    clock.seconds += 5
+    assert Alone(how())(run()) == grid(run()) == 1
+
+
+def test_a_grid_looks_at_the_cells_beside_every_five_seconds(clock):
+    looks = []
+    share = Among(how(workers=4), lambda: looks.append(clock.seconds) or 1)
+    for clock.seconds in (100.0, 104.9, 105.0, 106.0, 109.9, 112.0):
+        assert share(run()) == (1 if clock.seconds < 105 else 2)
+    assert looks == [105.0, 112.0]
+
+
+def test_workers_beyond_the_clients_are_named_once(caplog):
+    share = Alone(how(workers=8))
+    with caplog.at_level(logging.WARNING, "fedspan"):
+        assert [share(run(clients=6)), share(run(clients=6))] == [6, 6]
+    assert [one.getMessage() for one in caplog.records] == ["workers=8, but 6 clients train in a round: 6 will do"]
+
+
+@pytest.mark.parametrize(("settings", "reason"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_where_workers_cannot_be_had_a_lone_cell_is_refused_and_grids_run_as_ever(clock, settings, reason):
+    with pytest.raises(UserError, match=f"^workers=4 train one cell {reason}"):
+        check_workers(how(workers=4, **settings))
+    check_workers(how(workers=1, **settings))
+    check_workers(how(**settings))
+    grid = Among(how(workers=4, **settings), lambda: 0)
+    clock.seconds += 5
+    assert grid(run()) == 1
+
+
+def test_a_visible_gpu_is_named_with_what_to_do(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UserError, match="workers=2 cannot be forked where torch sees a GPU; set CUDA_VISIBLE_DEVICES="):
+        check_workers(how(workers=2))
