@@ -21,11 +21,7 @@ from fedspan.benchmark.report.pages import render, slug
 from fedspan.benchmark.report.recipes import Sourced
 from fedspan.benchmark.report.summary import family_of, method_name, task_of
 from fedspan.benchmark.report.table import Tabulated
-<<<<<<< HEAD
-from fedspan.benchmark.report.tuning import Outcome, cost_of_trials, sensitivities, tuning_facts
-=======
-from fedspan.benchmark.report.tuning import TunedMethod, sensitivities, tuning_facts
->>>>>>> main
+from fedspan.benchmark.report.tuning import TunedMethod, cost_of_trials, sensitivities, tuning_facts
 from fedspan.benchmark.report.units import cost_columns, write_bytes, write_flops, write_seconds
 from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.plan import Planned

@@ -188,13 +188,8 @@ def _tested(cells: Sequence[Planned], results: Results) -> dict[int, float]:
     return found
 
 
-<<<<<<< HEAD
-def tuning_facts(found: Sequence[Outcome]) -> dict[str, Any]:
-    """Return what all studies of a board cost together: their trials, how many of them ran, and the seconds of these.
-=======
 def tuning_facts(found: Sequence[TunedMethod]) -> dict[str, Any]:
-    """Return what all studies of a board cost together: trials that ran and that were asked for, and their seconds.
->>>>>>> main
+    """Return what all studies of a board cost together: their trials, how many of them ran, and the seconds of these.
 
     Studies that share trials pay for them once.
     """
