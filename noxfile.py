@@ -53,9 +53,8 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", "-n", str(min(4, os.cpu_count() or 1)), "--dist", "worksteal", *session.posargs)
 
 
-@nox.session
-def wheel(session: nox.Session) -> None:
-    """Build a wheel, install it into an empty environment; in an empty folder run a board and test a new method."""
+def installed_wheel(session: nox.Session, *packages: str) -> Path:
+    """Build a wheel, install it into an empty environment, and return an empty folder."""
     folder = Path(session.create_tmp())
     dist, empty = folder / "dist", folder / "empty"
     for place in (dist, empty):
@@ -64,13 +63,38 @@ def wheel(session: nox.Session) -> None:
     session.install("uv")
     session.run("uv", "build", "--quiet", "--out-dir", str(dist))
     [built] = dist.glob("*.whl")
-    session.install(str(built), "pytest", "-c", "constraints.txt")
-    with session.chdir(empty):
+    session.install(str(built), *packages, "-c", "constraints.txt")
+    return empty
+
+
+@nox.session
+def wheel(session: nox.Session) -> None:
+    """Build a wheel, install it into an empty environment; in an empty folder run a board and test a new method."""
+    with session.chdir(installed_wheel(session, "pytest")):
         session.run("fedspan", "run", "-m", "board=digits", "scale=smoke", *session.posargs)
         session.run("fedspan", "report")
         session.run("fedspan", "report", "board=spherefed_main")
         session.run("fedspan", "new", "algorithm", "fedx", "--package", "mine")
         session.run("fedspan", "test", "fedx", "plugins=mine/fedspan_fedx.py")
+
+
+@nox.session
+def desk(session: nox.Session) -> None:
+    """From a wheel, in an empty folder: execute the notebook, make the site, submit a board's records, review them."""
+    tour = Path("examples/tour.ipynb").resolve()
+    who = {f"GIT_{role}_{part}": "me@example.org" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
+    with session.chdir(installed_wheel(session, "nbconvert", "ipykernel")):
+        session.run("jupyter", "nbconvert", "--execute", "--to", "notebook", str(tour), "--output-dir", ".")
+        session.run("git", "init", "--quiet", external=True)
+        Path("leaderboards/boards").mkdir(parents=True)
+        session.run("fedspan", "new", "board", "mine")
+        Path(".gitignore").write_text("/*\n!/leaderboards/\n/leaderboards/pages/\n")
+        session.run("git", "add", ".", external=True)
+        session.run("git", "commit", "--quiet", "--message", "A board", external=True, env=who)
+        session.run("fedspan", "run", "-m", "board=mine", "scale=smoke", *session.posargs)
+        session.run("fedspan", "report")
+        session.run("fedspan", "submit", "board=mine", "scale=smoke", "sample=1", env=who)
+        session.run("fedspan", "review", "submit/mine", "sample=1")
 
 
 @nox.session
@@ -172,7 +196,7 @@ UNSTATED = {"cuda-toolkit": "NVIDIA's terms", "huey": "MIT", "skops": "MIT"}
 @nox.session
 def licences(session: nox.Session) -> None:
     """Write docs/licences.md from what an installation with all extras brings."""
-    install(session, "test", "ray", "slurm", "postgres")
+    install(session, "test", "docs", "ray", "slurm", "postgres")
     session.install("pip-licenses>=5")
     options = ["--format=json", "--from=mixed", "--ignore-packages", "fedspan", "pip-licenses"]
     found = json.loads(session.run("pip-licenses", *options, silent=True) or "[]")
@@ -241,7 +265,7 @@ def types(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the documentation with the leaderboard inside into site/, and check its links."""
     install(session, "docs")
-    session.env |= {"NO_MKDOCS_2_WARNING": "1"}
+    session.env.update(NO_MKDOCS_2_WARNING="1", FEDSPAN_DOCS="../index.html")
     session.run("mkdocs", "build", "--quiet", "--clean")
     session.run("fedspan", "report", "paths.pages=site/leaderboard")
     session.run("python", "docs/check_site.py", "site")

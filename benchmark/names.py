@@ -16,9 +16,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fedspan.benchmark.fields import defaults_of
-from fedspan.benchmark.registry import Plugin, plugins
+from fedspan.benchmark.registry import KINDS, Plugin, plugins
 
 CONSTANTS = {"true": True, "false": False, "none": None}
+# Settings whose own names are short for something; others are called as they are typed.
+WORDS = {
+    "lr": "learning rate",
+    "algorithm.lr": "server learning rate",
+    "lam": "lambda",
+    "augment": "augmentation",
+    "addons": "add-ons",
+}
 
 
 def title_of(kind: str, name: str) -> str:
@@ -91,6 +99,19 @@ def of_partition_label(label: str) -> str:
     return _partition_name(name, _settings("partition", {"name": name} | given, told=set(given)))
 
 
+def of_setting(setting: str) -> str:
+    """Return what a setting is called: ``learning rate`` for ``protocol.lr``, ``FedDecorr beta`` for an add-on's."""
+    owner, _, field = setting.rpartition(".")
+    kind, _, name = owner.partition(".")
+    said = WORDS.get(setting) or _field(field)
+    return f"{title_of(kind, name)} {said}" if name else said
+
+
+def of_value(setting: str, value: Any) -> str:
+    """Return a setting and its value in words: ``learning rate 0.05``."""
+    return _said(of_setting(setting), value)
+
+
 def of_axis_label(axis: str, label: str) -> str:
     """Return the name behind a label along one of a board's axes; other axes' labels stay as they are."""
     return AXES[axis](label) if axis in AXES and label != "none" else label
@@ -105,7 +126,7 @@ AXES: dict[str, Callable[[str], str]] = {
     "method": of_method_label,
     "addons": _addon_names,
     "partition": of_partition_label,
-    **{kind: functools.partial(of_label, kind) for kind in ("algorithm", "dataset", "model")},
+    **{kind: functools.partial(of_label, kind) for kind in KINDS if kind not in ("addon", "partition")},
 }
 
 
@@ -147,10 +168,17 @@ def _worded(field: str, value: Any, wording: str | Mapping[Any, str] | None = No
         return wording.get(value, wording.get(..., f"{field} {{}}")).format(_plain(value))
     if wording is not None:
         return wording.format(value if isinstance(value, int | float) else _plain(value))
-    spoken = field.replace("_", " ")
+    return _said(_field(field), value)
+
+
+def _field(name: str) -> str:
+    return WORDS.get(name) or name.replace("_", " ")
+
+
+def _said(what: str, value: Any) -> str:
     if isinstance(value, bool):
-        return spoken if value else f"no {spoken}"
-    return f"{spoken} {_plain(value)}"
+        return what if value else f"no {what}"
+    return f"{what} {_plain(value)}"
 
 
 def _plain(value: Any) -> str:

@@ -25,6 +25,7 @@ from fedspan.benchmark.report.headline import points
 from fedspan.benchmark.report.overall import Comparisons
 from fedspan.benchmark.report.overview import Overview, View
 from fedspan.benchmark.report.panels import draw
+from fedspan.benchmark.report.preview import draw_gains
 from fedspan.benchmark.report.style import COLOURS, DASHES, INK, QUIET, STYLE, TWO_COLUMNS
 from fedspan.benchmark.report.summary import summarise
 from fedspan.benchmark.spec.board import Figure, load_board
@@ -85,7 +86,7 @@ def words(view: View) -> str:
         for line in view.lines
         if line.gain
     )
-    return f"{view.headline} {view.about}. Gains in points, 95 % CI: {gains}."
+    return f"{view.headline} {view.about}. Gains in points, 95% CI: {gains}."
 
 
 def picture() -> None:
@@ -95,27 +96,13 @@ def picture() -> None:
         width, height, inner = 1.4 * TWO_COLUMNS, 3.4, 2.35
         canvas = Canvas(figsize=(width, height))
         FigureCanvasAgg(canvas)
-        _forest(canvas.add_axes((0.25, 0.14, 0.33, inner / height)), view)
+        gains = canvas.add_axes((0.25, 0.14, 0.33, inner / height))
+        draw_gains(gains, view.lines)
+        gains.set_xlabel("Gain over FedAvg in points of test accuracy, 95% CI")
         _spectra(canvas.add_axes((0.64, 0.14, 0.23, inner / height)), spectra, inner)
         canvas.text(0.01, 0.95, view.headline, weight="bold", fontsize=11)
         canvas.text(0.01, 0.89, view.about, fontsize=8, color=QUIET)
         canvas.savefig(PICTURE, format="svg", metadata={"Date": None, "Description": words(view)})
-
-
-def _forest(plot: Plot, view: View) -> None:
-    lines = view.lines[::-1]
-    for y, line in enumerate(lines):
-        if line.gain:
-            mean, low, high = line.gain
-            sure = low > 0 or high < 0
-            plot.plot([low, high], [y, y], color=INK, linewidth=1.2)
-            plot.plot(
-                [mean], [y], "o", color=COLOURS[0] if sure else QUIET, markerfacecolor=COLOURS[0] if sure else "w"
-            )
-    plot.axvline(0, color=QUIET, linewidth=0.9)
-    plot.grid(False)
-    plot.set_yticks(range(len(lines)), [f"{line.place}   {line.name}" for line in lines])
-    plot.set_xlabel("Gain over FedAvg in points of test accuracy, 95 % CI")
 
 
 def _spectra(plot: Plot, panel: Panel, height: float) -> None:

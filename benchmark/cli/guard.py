@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 
 GRACE = 5.0  # seconds that the command has to end by itself
+PAUSE = 0.2  # seconds between two looks at it
 
 
 def run(command: Sequence[str]) -> int:
@@ -34,9 +36,19 @@ def run(command: Sequence[str]) -> int:
         signal.signal(number, lambda *_: threading.Thread(target=end).start())
     threading.Thread(target=read, daemon=True).start()
     try:
-        return child.wait()
+        return wait_for(child)
     finally:
         _signal(child.pid, signal.SIGKILL)  # what is left of its group
+
+
+def wait_for(process: subprocess.Popen[bytes]) -> int:
+    """Return a process's exit status when it ends, and run handlers of signals meanwhile.
+
+    A signal that arrives just before a call that blocks, or in another thread, does not interrupt that call.
+    """
+    while (status := process.poll()) is None:
+        time.sleep(PAUSE)
+    return status
 
 
 def _signal(group: int, number: int) -> None:

@@ -41,4 +41,4 @@ def _row(found: Selection) -> tuple[str, ...]:
 
 
 def _percent(accuracy: float | None) -> str:
-    return "" if accuracy is None else "diverged" if accuracy == WORST else f"{accuracy:.2f} %"
+    return "" if accuracy is None else "diverged" if accuracy == WORST else f"{accuracy:.2f}%"

@@ -27,6 +27,7 @@ from fedspan.benchmark.spec.plan import Planned, plan_grid
 from fedspan.benchmark.spec.settings import How, is_how
 
 PUBLISHED = PurePosixPath("results/records")  # in the repository
+REVIEW = "Review: fedspan review "  # in the description of a branch, before what it is of
 SAMPLE = {"submit": 2, "review": 3}  # records that are computed anew
 
 
@@ -72,8 +73,9 @@ def submit(arguments: argparse.Namespace) -> int:
         return status
     with _published(top, "HEAD") as before:
         said = _ranking(asked, before, results, new)
-    text = _description(asked, new, said)
-    branch = _commit(top, asked.board.name, results, new, text)
+    branch = _free_branch(top, asked.board.name)
+    text = _description(asked, new, said, branch)
+    _commit(top, branch, results, new, text)
     note = results.root / f"submission-{asked.board.name}.md"
     note.write_text(text, encoding="utf-8")
     print(f"\n{text}\nbranch {branch} has {len(new)} records; your working tree is as it was. What remains:\n")
@@ -100,8 +102,9 @@ def review(arguments: argparse.Namespace) -> int:
             raise UserError(f"{branch} brings no record in {PUBLISHED}")
         _validate(new)
         settings = [word for word in arguments.words if "=" in word]
-        named = any(word.startswith("board=") for word in settings)
-        asked = Asked.of(settings if named else [*settings, f"board={_board_of(top, branch)}"], SAMPLE["review"])
+        given = {word.partition("=")[0] for word in settings}
+        said = [] if "board" in given else [word for word in _said_of(top, branch) if word.split("=")[0] not in given]
+        asked = Asked.of([*settings, *said], SAMPLE["review"])
         status = _repeat([path.stem for path in new], asked, results.root)
         kept = _keep_verifications(results.root, Path(top) / "results")
         with _published(top, "HEAD") as before:
@@ -148,12 +151,13 @@ def _files(results: Results, keys: Iterable[str]) -> Iterator[Path]:
         yield from sorted(results.records.glob(f"{key}.*json"))
 
 
-def _description(asked: Asked, new: Sequence[str], said: Sequence[str]) -> str:
-    scales = ", ".join(sorted({one.cell.scale for one in asked.cells}))
+def _description(asked: Asked, new: Sequence[str], said: Sequence[str], branch: str) -> str:
+    scales = sorted({one.cell.scale for one in asked.cells})
+    words = [branch, f"board={asked.board.name}"] + [f"scale={scale}" for scale in scales if scale != asked.board.full]
     repeated = f"{min(asked.sample, len(new))} of them repeated bit for bit before submission" if asked.sample else ""
     return "\n".join(
         [
-            f"Records of {asked.board.name} ({scales}): {len(new)}",
+            f"Records of {asked.board.name} ({', '.join(scales)}): {len(new)}",
             "",
             f"Board: {asked.board.title}",
             f"Machine: {processor_name()}",
@@ -161,15 +165,19 @@ def _description(asked: Asked, new: Sequence[str], said: Sequence[str]) -> str:
             "",
             *said,
             "",
-            f"Review: fedspan review submit/{asked.board.name} board={asked.board.name}",
+            f"{REVIEW}{' '.join(words)}",
         ]
     )
 
 
-def _commit(top: str, name: str, results: Results, keys: Sequence[str], text: str) -> str:
-    """Commit records to a new branch from HEAD, in a working tree of its own; return the branch."""
+def _free_branch(top: str, name: str) -> str:
+    """Return the name of a branch for a submission that is not taken yet."""
     branches = set(_git(top, "branch", "--format=%(refname:short)").split())
-    branch = next(one for one in _numbered(f"submit/{name}") if one not in branches)
+    return next(one for one in _numbered(f"submit/{name}") if one not in branches)
+
+
+def _commit(top: str, branch: str, results: Results, keys: Sequence[str], text: str) -> None:
+    """Commit records to a new branch from HEAD, in a working tree of its own."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         _git(top, "worktree", "add", "--quiet", "-b", branch, str(tree), "HEAD")
@@ -181,7 +189,6 @@ def _commit(top: str, name: str, results: Results, keys: Sequence[str], text: st
             _git(str(tree), "commit", "--quiet", "--message", text)
         finally:
             _git(top, "worktree", "remove", "--force", str(tree))
-    return branch
 
 
 def _numbered(name: str) -> Iterator[str]:
@@ -215,11 +222,11 @@ def _keep_verifications(made: Path, results: Path) -> int:
     return kept
 
 
-def _board_of(top: str, branch: str) -> str:
-    """Return the board that the description of a branch names."""
+def _said_of(top: str, branch: str) -> list[str]:
+    """Return board and scale as the description of a branch names them."""
     for line in _git(top, "log", "-1", "--format=%B", branch).splitlines():
-        if line.startswith("Review: ") and "board=" in line:
-            return line.rpartition("board=")[2].strip()
+        if line.startswith(REVIEW) and "board=" in line:
+            return [word for word in line.split() if word.startswith(("board=", "scale="))]
     raise UserError(f"the last commit of {branch} names no board; add board=NAME")
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+from fedspan.benchmark.cli.guard import PAUSE, wait_for
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.mirror import boards as leaderboard
 from fedspan.benchmark.mirror.runs import QUIET, Mirror, Unreachable, tracking_uri
@@ -88,12 +89,13 @@ def run(results: Results, pages: Path, site_port: int, mlflow_port: int) -> int:
         boards = _mirrored(results, pages)
         if remote.startswith("http"):
             _tell(remote.rstrip("/"), boards)
-            threading.Event().wait()
+            while True:  # until a signal
+                time.sleep(PAUSE)
         mlflow_port = mlflow_port or _free_port()
         print("starting MLflow ...", file=sys.stderr, flush=True)
         with _mlflow(results, mlflow_port) as process:
             _tell(f"http://{HOST}:{mlflow_port}", boards)
-            return process.wait()
+            return wait_for(process)
 
 
 def _tell(address: str, boards: dict[str, str]) -> None:

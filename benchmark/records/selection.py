@@ -47,14 +47,18 @@ class Selection:
     def note(self) -> str:
         """What else must be said: trials without a number, and a space with fewer points than trials."""
         trials, said = len(self.accuracies), []
-        if self.missing:
-            said.append(f"{self.missing} of {trials} trials have no record yet")
+        if self.missing == trials:
+            said.append("no trial has a record yet")
+        elif self.missing:
+            said.append(f"{self.missing} of {trials} trials {'has' if self.missing == 1 else 'have'} no record yet")
         elif self.diverged == trials:
-            said.append(f"all {trials} trials diverged: the default is kept")
+            every = "the only trial" if trials == 1 else f"all {trials} trials"
+            said.append(f"{every} diverged: the default is kept")
         elif self.diverged:
             said.append(f"{self.diverged} of {trials} trials diverged")
         if self.study.exhausted:
-            said.append(f"the space has {trials} points, fewer than {self.study.tune.trials} trials")
+            points = "1 point" if trials == 1 else f"{trials} points"
+            said.append(f"the space has {points}, fewer than {self.study.tune.trials} trials")
         return "; ".join(said)
 
 

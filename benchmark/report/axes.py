@@ -15,6 +15,7 @@ from fedspan.benchmark import names
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.registry import KINDS
+from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.spec.plan import Planned
 
 NONE = "none"  # no add-ons, or a setting that a cell does not have
@@ -36,38 +37,30 @@ def text(value: Any) -> str:
 
 
 def title(axis: str) -> str:
-    """Return the heading of an axis: capitalise words; leave dotted settings verbatim."""
-    return {"addons": "Add-ons"}.get(axis, axis if "." in axis else axis[:1].upper() + axis[1:])
+    """Return the heading of an axis: ``Learning rate`` for ``protocol.lr``."""
+    said = names.of_setting(axis)
+    return said[:1].upper() + said[1:]
 
 
 def named(axis: str, label: str) -> str:
-    """Return a label that is clear without its axis beside it: ``clients=10``, but ``iid``."""
+    """Return a label that is clear without its axis beside it, as boards write it: ``clients=10``, but ``iid``."""
     if axis not in PLUGIN_AXES:
         return f"{axis}={label}"
-    return f"no {title(axis).lower()}" if label == NONE else label
-
-
-def words(axis: str) -> str:
-    """Return the name of an axis in words: ``learning rate`` for ``protocol.lr``."""
-    last = axis.split(".")[-1]
-    return {"lr": "learning rate", "addons": "add-ons", "rho": "momentum"}.get(last, last.replace("_", " "))
+    return f"no {names.of_setting(axis)}" if label == NONE else label
 
 
 def spoken(axis: str, label: str) -> str:
     """Return a label as people say it, clear without its axis beside it: ``FedAvg + FedDecorr (released form)``."""
     if label == NONE:
-        return f"no {words(axis)}"
-    if axis == "method":
-        return names.of_method_label(label)
-    if axis == "addons":
-        return " + ".join(names.of_label("addon", part) for part in label.split(" + "))
-    if axis == "partition":
-        return names.of_partition_label(label)
-    if axis in KINDS:
-        return names.of_label(axis, label)
+        return f"no {names.of_setting(axis)}"
     if axis in PLUGIN_AXES or axis == TUNING:
-        return label
-    return f"{label} clients" if axis == "clients" else f"{words(axis)} {label}"
+        return names.of_axis_label(axis, label)
+    said = names.of_setting(axis)
+    return (
+        counted_as(int(label), said.removesuffix("s"))
+        if said.endswith("s") and label.isdecimal()
+        else f"{said} {label}"
+    )
 
 
 class Axes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from matplotlib.axes import Axes as Plot
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
 
+from fedspan.benchmark.report import labels
 from fedspan.benchmark.report.analysis import Analysis, pareto
 from fedspan.benchmark.report.axes import spoken
 from fedspan.benchmark.report.figures import embed, save
@@ -22,7 +22,8 @@ from fedspan.benchmark.report.units import COST_COLUMNS, CostColumn
 LEAST_ROWS, LEAST_BLOCKS = 3, 6  # of a diagram of ranks
 LEAST_POINTS = 3  # of a diagram of costs
 LETTERS = 30  # of a line of a name
-FONT, LETTER = 6.0, 3.4  # of the name of a point and of a letter, in points
+FONT, LETTER = 6.5, 3.9  # of the name of a point and of a letter, in points
+PITCH = 0.125  # inches from name to name
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def joined(order: Sequence[int], apart: Collection[frozenset[int]]) -> list[list
 def _draw_ranks(ranks: dict[int, float], names: dict[int, str], order: list[int], groups: list[list[int]]) -> Canvas:
     rows = len(order)
     left = math.ceil(rows / 2)
-    lines = {number: textwrap.wrap(f"{names[number]} ({ranks[number]:.2f})", LETTERS) for number in order}
+    lines = {number: labels.wrapped(f"{names[number]} ({ranks[number]:.2f})", LETTERS) for number in order}
     pitch, top = 0.115 * max(map(len, lines.values())) + 0.07, 0.3  # inches
     bars = 0.11 * len(groups) + 0.1
     width, height = TWO_COLUMNS, top + bars + pitch * left + 0.15
@@ -164,18 +165,19 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
     writes = {column.title: column.write for column in columns}
 
     def draw() -> Canvas:
-        across = min(2, len(points))
-        down = math.ceil(len(points) / across)
-        wide = TWO_COLUMNS / 2
-        width, height = wide * across, 2.5 * down
-        canvas = Canvas(figsize=(width, height))
+        tall = max(1.5, PITCH * max(map(len, points.values())))
+        beside = 0.2 + LETTER / 72 * max(len(text[number]) for found in points.values() for *_, number in found)
+        down = tall + 0.65
+        height = down * len(points)
+        canvas = Canvas(figsize=(TWO_COLUMNS, height))
+        wide = TWO_COLUMNS - 0.6 - beside
         for i, (name, found) in enumerate(points.items()):
-            left, bottom = wide * (i % across), height - 2.5 * (i // across + 1)
-            plot = canvas.add_axes(((left + 0.6) / width, (bottom + 0.5) / height, (wide - 0.75) / width, 1.8 / height))
-            _draw_costs(plot, found, fronts[name], writes[name], text)
+            bottom = height - down * (i + 1) + 0.5
+            plot = canvas.add_axes((0.6 / TWO_COLUMNS, bottom / height, wide / TWO_COLUMNS, tall / height))
+            _draw_costs(plot, found, fronts[name], writes[name])
+            _name(plot, found, text, tall)
             plot.set_xlabel(name)
-            if i % across == 0:
-                plot.set_ylabel(table.metric.label, fontsize=8)
+            plot.set_ylabel(table.metric.heading, fontsize=8)
         return canvas
 
     return _diagram(f"cost-{table.number}", "Score against cost", caption, f"Not beaten in both, by {said}.", draw)
@@ -195,7 +197,6 @@ def _draw_costs(
     points: list[tuple[float, float, int]],
     front: list[tuple[float, float, int]],
     write: Callable[[float], str],
-    names: dict[int, str],
 ) -> None:
     costs = [cost for cost, *_ in points]
     if max(costs) > 20 * min(costs):
@@ -209,8 +210,7 @@ def _draw_costs(
     for cost, score, number in points:
         on = number in chosen
         plot.plot([cost], [score], "o", color=COLOURS[0] if on else QUIET, markersize=5 if on else 4)
-    plot.margins(0.12, 0.18)
-    _name(plot, [*front, *(point for point in points if point[2] not in chosen)], names)
+    plot.margins(0.06, 0.1)
     plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
     plot.yaxis.set_major_locator(MaxNLocator(nbins=5))
 
@@ -225,26 +225,16 @@ def _readable(low: float, high: float, write: Callable[[float], str]) -> Locator
     return FixedLocator([(low + high) / 2])
 
 
-def _name(plot: Plot, points: list[tuple[float, float, int]], names: dict[int, str]) -> None:
-    """Write the names of points towards the middle, the first ones first, where they cover no point and no name."""
+def _name(plot: Plot, points: list[tuple[float, float, int]], names: dict[int, str], height: float) -> None:
+    """Write the name of each point beside the plot, which is `height` inches tall, with a line that leads to it."""
     plot.autoscale_view()
-    low, high = plot.get_xlim()
-    middle = math.sqrt(low * high) if plot.get_xscale() == "log" else (low + high) / 2
-    where = [plot.transData.transform((cost, score)) * 72 / plot.figure.dpi for cost, score, _ in points]  # in points
-    taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in where]
-    for i, (cost, score, number) in enumerate(points):
-        lines = textwrap.wrap(names[number], LETTERS)
-        right = cost > middle
-        wide, tall = LETTER * max(map(len, lines)), 7.0 * len(lines)
-        x, y = where[i][0] + (-5 - wide if right else 5), where[i][1] - tall / 2
-        box = (x, y, x + wide, y + tall)
-        if not any(_overlap(box, other) for other in taken):
-            taken.append(box)
-            plot.annotate(
-                "\n".join(lines), (cost, score), (-5 if right else 5, 0), textcoords="offset points", fontsize=FONT,
-                ha="right" if right else "left", va="center", linespacing=1.0,
-            )  # fmt: skip
-
-
-def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+    low, high = plot.get_ylim()
+    order = sorted(points, key=lambda point: (point[1], -point[0]))
+    ends = labels.apart([(score - low) / (high - low) for _, score, _ in order], [PITCH / height] * len(order))
+    for (cost, score, number), y in zip(order, ends, strict=True):
+        plot.annotate(
+            names[number], (cost, score), (1.03, y), "data", "axes fraction", fontsize=FONT, va="center", ha="left",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": QUIET, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3,
+                        "relpos": (0, 0.5)},
+        )  # fmt: skip

@@ -12,7 +12,7 @@ MOST_LINES = 28  # that can be told apart
 MOST_PANELS = 24
 FLOOR = 1e-12  # singular values below this share of the largest are rounding noise
 OVER_SEEDS = "mean of the seeds, shaded ± one sample standard deviation."
-FLOORED = " Values below 1e-12 of the largest are rounding noise and are drawn at that floor."
+FLOORED = " Logarithms are natural. Values below 1e-12 of the largest are rounding noise and are drawn at that floor."
 VIEW = np.deg2rad([30.0, 20.0])  # of a sphere: azimuth and elevation
 
 Style = Literal["lines", "bars", "map", "points", "sphere"]
@@ -59,21 +59,21 @@ KINDS = {
     ),
     "spectrum": Kind(
         x="Index k",
-        y="Natural log of singular value k",
+        y="Log singular value",
         column="spectrum",
         lacking="no spectra; set diagnostics.spectra=true",
         remark=FLOORED,
     ),
     "local_spectrum": Kind(
         x="Index k",
-        y="Natural log of singular value k",
+        y="Log singular value",
         column="local_spectra",
         lacking="no spectra of local models; set diagnostics.spectra=true and diagnostics.clients",
         remark=FLOORED,
     ),
     "gap": Kind(
         x="Index k",
-        y="Natural log of singular value k",
+        y="Log singular value",
         column="local_spectra",
         lacking="no spectra of local models; set diagnostics.spectra=true and diagnostics.clients",
         remark=" R is the mean over k of the logarithm of local over global singular value." + FLOORED,

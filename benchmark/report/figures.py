@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-import math
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
@@ -23,6 +21,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from fedspan.benchmark.report import labels
 from fedspan.benchmark.report.drawing import VIEW, Drawing, Panel
+from fedspan.benchmark.report.layout import Layout
 from fedspan.benchmark.report.panels import draw
 from fedspan.benchmark.report.style import (
     COLOURS,
@@ -33,13 +32,10 @@ from fedspan.benchmark.report.style import (
     LINES,
     MARKERS,
     MARKS,
-    MOST_ACROSS,
-    ONE_COLUMN,
     QUIET,
     SHADES,
     STEPS,
     STYLE,
-    TWO_COLUMNS,
     WIDE,
 )
 
@@ -76,6 +72,7 @@ def _plot(plot: Plot, drawing: Drawing, panel: Panel, limits: tuple[float, float
     kinds = {"bars": _plot_bars, "map": _plot_map, "points": _plot_points, "sphere": _plot_sphere}
     if panel.empty:
         plot.text(0.5, 0.5, "no finished run", transform=plot.transAxes, ha="center", va="center")
+        plot.tick_params(labelbottom=bool(drawing.ticks), labelleft=False)
     kinds.get(drawing.kind.style, _plot_lines)(plot, drawing, panel)
     if limits:
         plot.set_ylim(*limits)
@@ -112,8 +109,12 @@ def _plot_lines(plot: Plot, drawing: Drawing, panel: Panel) -> None:
 
 def _number_places(plot: Plot, drawing: Drawing) -> None:
     """Name the places of x, which lie as far apart as their values; logarithms where these span much."""
-    if min(drawing.places) > 0 and max(drawing.places) >= WIDE * min(drawing.places):
-        plot.set_xscale("log")
+    above = [place for place in drawing.places if place > 0]
+    if above and max(above) >= WIDE * min(above) and min(drawing.places) >= 0:
+        if len(above) == len(drawing.places):
+            plot.set_xscale("log")
+        else:  # zero lies one step before the smallest
+            plot.set_xscale("symlog", linthresh=min(above))
     plot.set_xticks(drawing.places, drawing.ticks)
     plot.xaxis.set_minor_locator(NullLocator())
     plot.margins(x=0.06)
@@ -137,7 +138,8 @@ def _plot_bars(plot: Plot, drawing: Drawing, panel: Panel) -> None:
 
 def _name_places(plot: Plot, ticks: Sequence[str], air: float) -> None:
     if ticks:
-        plot.set_xticks(range(len(ticks)), ticks, fontsize=8 if len("".join(ticks)) < 40 else 6.5)
+        inches = plot.bbox.width / plot.figure.dpi
+        plot.set_xticks(range(len(ticks)), labels.below(ticks, inches), fontsize=labels.FONT)
         plot.set_xlim(-air, len(ticks) - 1 + air)
 
 
@@ -198,59 +200,27 @@ def _handle(drawing: Drawing, number: int) -> Any:
     return Line2D([], [], **_look(number))
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Where the panels of a figure lie, in inches."""
-
-    across: int
-    width: float
-    panel: tuple[float, float]
-    names: float  # beside the last panel of a row
-    legend: float  # below the panels
-    columns: int  # of the legend
-
-    @classmethod
-    def of(cls, drawing: Drawing) -> _Layout:
-        count = len(drawing.panels)
-        across = 2 if count == 4 else min(MOST_ACROSS, count)
-        width = ONE_COLUMN if count == 1 else TWO_COLUMNS
-        names = labels.width(drawing.labels) if labels.direct(drawing, drawing.panels[across - 1]) else 0.0
-        side = (width - names) / across
-        columns, legend = 1, 0.0
-        if drawing.labels and not names:
-            longest = max(map(len, drawing.labels))
-            columns = max(1, min(len(drawing.labels), int(width / (0.5 + 0.065 * longest))))
-            legend = 0.17 * math.ceil(len(drawing.labels) / columns) + 0.15
-        return cls(across, width, (side, min(2.3, max(1.9, 0.8 * side))), names, legend, columns)
-
-
 def files(drawing: Drawing) -> dict[str, bytes]:
     """Return the whole figure as ``svg``, ``pdf`` and ``png``, the same bytes for the same records.
 
     It is as wide as one column of a paper, or as two where it has several panels.
     """
     with matplotlib.rc_context(STYLE):
-        layout = _Layout.of(drawing)
-        wide, tall = layout.panel
-        width = layout.width
-        height = math.ceil(len(drawing.panels) / layout.across) * tall + layout.legend
-        canvas = Canvas(figsize=(width, height))
+        layout = Layout.of(drawing)
+        tall = layout.plot[1]
+        canvas = Canvas(figsize=(layout.width, layout.height))
         FigureCanvasAgg(canvas)
         limits = _limits(drawing)
         for i, panel in enumerate(drawing.panels):
-            left, top = (i % layout.across) * wide, (i // layout.across) * tall
-            inner = tall - 0.72
-            side = wide - (0.95 if drawing.kind.style == "map" else 0.62)
-            box = ((left + 0.52) / width, (height - top - tall + 0.44) / height, side / width, inner / height)
-            plot = canvas.add_axes(box)
+            plot = canvas.add_axes(layout.box(i))
             _plot(plot, drawing, panel, limits)
-            plot.set_title(panel.title, fontsize=min(8.5, 8.5 * 13 * wide / max(len(panel.title), 1)))
+            plot.set_title(panel.title, fontsize=min(8.5, 8.5 * 13 * layout.panel[0] / max(len(panel.title), 1)))
             if i % layout.across == 0:
-                plot.set_ylabel(drawing.kind.y)
+                plot.set_ylabel("\n".join(labels.beside(drawing.kind.y, tall)), fontsize=labels.LABEL)
             elif limits:
                 plot.tick_params(labelleft=False)
             if layout.names and i == layout.across - 1:
-                labels.name_lines(plot, panel, inner, INK)
+                labels.name_lines(plot, panel, tall, INK)
         if layout.legend:
             handles = [_handle(drawing, i) for i in range(len(drawing.labels))]
             # A space in front, because matplotlib leaves labels out that start with an underscore.

@@ -56,7 +56,7 @@ def _over_reference(analysis: Analysis) -> str:
     gap, base = first.difference, analysis.reference_of(first.row)
     unit = " points" if table.metric.unit == "%" else ""
     if isinstance(gap, Difference):
-        interval = f"95 % CI {signed(gap.low)} to {signed(gap.high)}"
+        interval = f"95% CI {signed(gap.low)} to {signed(gap.high)}"
         return f"{signed(gap.mean)}{unit} against {row_spoken(table, base)} ({interval})"
     lost = [other.row for other in analysis.standings[1:] if other.row.diverged]
     if isinstance(gap, Withheld) and (first.row.diverged or not base.diverged):
@@ -90,14 +90,14 @@ def _leads(ranking: Sequence[Ranked], base: Ranked) -> tuple[str, str]:
     others = sum(row.place.group == first.place.group for row in ranking) - 1
     surely = "It beats the other method" if others == 1 else f"It beats each of the {others} other methods"
     if first is base:
-        return f"{brief(first.method)} leads.", f"{surely}; the chance of naming the wrong leader is at most 5 %."
+        return f"{brief(first.method)} leads.", f"{surely}; the chance of naming the wrong leader is at most 5%."
     over = _over(first.gain, base) if first.gain else ""
     said = f"{brief(first.method)} leads: {over}{_at(first)}." if over else f"{brief(first.method)} leads."
     compared = first.gain
     on = ""
     if isinstance(compared, Difference):
         on = f" on {counted_as(compared.tasks, 'task')}, {counted_as(compared.pairs, 'paired run')}"
-    return said, f"{surely}{on}; the chance of naming the wrong leader is at most 5 %."
+    return said, f"{surely}{on}; the chance of naming the wrong leader is at most 5%."
 
 
 def _over(gap: Gap, base: Ranked) -> str:
@@ -107,7 +107,7 @@ def _over(gap: Gap, base: Ranked) -> str:
         return f"{gap.reason}, so no gain over {name} is given"
     if gap.low == gap.high:
         return f"{_signed(gap.mean)} points over {name}"
-    return f"{_signed(gap.mean)} points over {name} (95 % CI {points(gap.low)} to {points(gap.high)})"
+    return f"{_signed(gap.mean)} points over {name} (95% CI {points(gap.low)} to {points(gap.high)})"
 
 
 def _signed(value: float) -> str:

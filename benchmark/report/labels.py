@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 
@@ -18,12 +19,14 @@ LETTERS = 19  # of a line of a name
 FONT = 7.0  # points
 LEADING = 1.25
 LETTER = 0.56 * FONT / 72  # inches, on average
+LABEL = 8.0  # points, along an axis
+HARD = "\N{NO-BREAK SPACE}"
 
 
 def direct(drawing: Drawing, last: Panel) -> bool:
     """Tell whether lines are named at their ends in the panel `last`, so that the figure needs no legend."""
     named = {line.number for line in last.lines}
-    return drawing.kind.style == "lines" and 2 <= len(drawing.labels) <= MOST and len(named) == len(drawing.labels)
+    return drawing.kind.style == "lines" and 1 <= len(drawing.labels) <= MOST and len(named) == len(drawing.labels)
 
 
 def width(labels: Sequence[str]) -> float:
@@ -31,9 +34,25 @@ def width(labels: Sequence[str]) -> float:
     return 0.16 + LETTER * max(len(line) for label in labels for line in wrapped(label))
 
 
-def wrapped(label: str) -> list[str]:
-    """Return the lines of a name."""
-    return textwrap.wrap(label, LETTERS, break_long_words=False) or [""]
+def wrapped(label: str, letters: int = LETTERS) -> list[str]:
+    """Return the lines of a name, of about so many letters; what stands in parentheses stays together if it can."""
+
+    def together(found: re.Match[str]) -> str:
+        return found[0].replace(" ", HARD) if len(found[0]) <= letters else found[0]
+
+    lines = textwrap.wrap(re.sub(r"\([^()]*\)", together, label), letters, break_long_words=False)
+    return [line.replace(HARD, " ") for line in lines] or [""]
+
+
+def below(ticks: Sequence[str], inches: float) -> list[str]:
+    """Return the names of places along x, in lines that find room where an axis of `inches` is shared evenly."""
+    letters = int(0.95 * inches / max(len(ticks), 1) / LETTER)
+    return ["\n".join(wrapped(tick, max(letters, 4))) for tick in ticks]
+
+
+def beside(label: str, inches: float) -> list[str]:
+    """Return the lines of what stands along y, beside a plot of that height."""
+    return wrapped(label, max(int(inches / (0.58 * LABEL / 72)), 12)) if label else []
 
 
 def name_lines(plot: Plot, panel: Panel, height: float, colour: str) -> None:

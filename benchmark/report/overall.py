@@ -182,11 +182,11 @@ def verdict(gap: Gap) -> str:
         first, low, high = second, -high, -low
     tasks, pairs = counted_as(gap.tasks, "task"), counted_as(gap.pairs, "paired run")
     if gap.sign:
-        return f"{first} is better by {abs(gap.mean):.2f} points (95 % CI {low:.2f} to {high:.2f}; {tasks}, {pairs})."
+        return f"{first} is better by {abs(gap.mean):.2f} points (95% CI {low:.2f} to {high:.2f}; {tasks}, {pairs})."
     if not gap.mean:
         return f"No clear winner: both have the same mean ({tasks}, {pairs})."
     return (
-        f"No clear winner: {first} is ahead by {abs(gap.mean):.2f} points on average, but the 95 % interval "
+        f"No clear winner: {first} is ahead by {abs(gap.mean):.2f} points on average, but the 95% interval "
         f"({signed(low)} to {signed(high)}) includes zero."
     )
 

@@ -17,6 +17,7 @@ from fedspan.benchmark.report.summary import Result, Task
 from fedspan.benchmark.report.units import counted_as
 
 MOST_COLUMNS = 4  # tasks that have a column of their own
+HEAD = 4  # numbers of a packed row before its gain: method, place, range
 DIGITS = 5  # of the means that pages carry
 FIELDS: Mapping[str, Callable[[Task], str]] = {
     "dataset": lambda task: names.of_label("dataset", task.dataset),
@@ -153,10 +154,13 @@ class Overview:
         number = {task: i for i, task in enumerate(self.tasks)}
         whys: dict[str, int] = {}
         every = list(choices(self.tasks))
-        views = [
-            {_bits(tasks, number): self._packed(self.view(tasks, more, tuned), methods, whys) for tasks in every}
-            for tuned, more in self.variants
-        ]
+        views: list[dict[str, list[Any]]] = []
+        for tuned, more in self.variants:
+            plain = views[self.variants.index((tuned, False))] if more and (tuned, False) in self.variants else {}
+            packed = {
+                _bits(tasks, number): self._packed(self.view(tasks, more, tuned), methods, whys) for tasks in every
+            }
+            views.append({name: _without_known_gains(view, plain.get(name)) for name, view in packed.items()})
         return {
             "names": [split(name) for name in methods],
             "short": [self.short[task] for task in self.tasks],
@@ -169,13 +173,34 @@ class Overview:
         """Return a view with its gains in tenths of a point; the page adds what follows from the results alone."""
         rows = []
         for line in view.lines:
-            row: list[Any] = [methods[line.method], line.place, line.range]
+            row: list[Any] = [methods[line.method], _packed_place(line.place), *_packed_range(line.range)]
             if line.gain:
                 row += [round(10 * rounded(value, 1)) for value in line.gain]
             elif line.why:
                 row.append(whys.setdefault(line.why, len(whys)))
             rows.append(row)
         return [view.headline, view.more, view.about, methods.get(view.reference, -1), rows]
+
+
+def _without_known_gains(view: list[Any], plain: list[Any] | None) -> list[Any]:
+    """Return a packed view with ablations without the gains that the same choice has without them."""
+    *said, reference, rows = view
+    if plain is None or plain[-2] != reference:
+        return view
+    known = {row[0]: row[HEAD:] for row in plain[-1]}
+    return [*said, reference, [row[:HEAD] if known.get(row[0]) == row[HEAD:] else row for row in rows]]
+
+
+def _packed_place(place: str) -> int | str:
+    """Return a place as a number, below zero where it is shared; as text if it is more than that."""
+    number = place.removesuffix("=")
+    return (int(number) if number == place else -int(number)) if number.isdecimal() else place
+
+
+def _packed_range(written: str) -> tuple[int, int]:
+    """Return the ends of a range of places, zeros without one."""
+    first, _, last = written.partition("–")
+    return int(first or 0), int(last or first or 0)
 
 
 def _bits(tasks: Iterable[Task], number: Mapping[Task, int]) -> str:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from fedspan.benchmark.report.statistics import mean_of
 from fedspan.benchmark.report.tabulation import letters
 from fedspan.benchmark.report.units import signed, write_seconds
 
+DOCS = "FEDSPAN_DOCS"  # where documentation lies, seen from the folder of the pages, if it surrounds them
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -122,6 +124,7 @@ def render(
         place=place,
         heading=heading,
         links=links(),
+        docs=os.environ.get(DOCS, ""),
         version=__version__,
         **values,
     ).encode()

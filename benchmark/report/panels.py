@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.report.arrange import arrange
-from fedspan.benchmark.report.axes import Axes, spoken
+from fedspan.benchmark.report.axes import PLUGIN_AXES, Axes, spoken
 from fedspan.benchmark.report.drawing import (
     FLOOR,
     KINDS,
@@ -26,7 +26,7 @@ from fedspan.benchmark.report.drawing import (
     Points,
 )
 from fedspan.benchmark.report.metric import Metric
-from fedspan.benchmark.report.sweeps import along, swept
+from fedspan.benchmark.report.sweeps import along, short, swept
 from fedspan.benchmark.spec.board import Figure
 
 MEANS = "mean of the seeds, ± one sample standard deviation."
@@ -320,7 +320,8 @@ def _draw_metric(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -
     parts = _parts(frame.assign(metric=values), axes, whole, kind, values)
     outer = [column if bars else column[:-1] for column in parts.columns]
     found = dict.fromkeys(parts.column_title(column) if bars else column[-1] for column in parts.columns)
-    inner, ticks, places = along(list(found), numbers=not bars)
+    called = list(found) if bars else [_tick(figure.x, label) for label in found]
+    inner, ticks, places = (called, tuple(short(called)), ()) if bars else along(list(found), called)
     labels = tuple(parts.row_label(row) for row in parts.rows)
     panels = []
     for place in [()] if bars else dict.fromkeys(outer):
@@ -336,7 +337,8 @@ def _draw_metric(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -
                 lines.append(replace(line, x=np.array([places[int(x)] for x in line.x])) if places else line)
         panels.append(Panel("" if bars else _words(figure.columns, place, ""), tuple(lines)))
     if not bars:
-        kind = replace(kind, x=swept(figure.x, inner).capitalize())
+        said = swept(figure.x, inner)
+        kind = replace(kind, x=said[:1].upper() + said[1:])
     elif figure.relative:
         panels = [replace(panel, lines=_relative(panel.lines)) for panel in panels]
         ratio = f"{metric.heading}, over that of {labels[0]}"
@@ -354,6 +356,11 @@ def _draw_metric(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -
         places=places,
         level=1.0 if bars and figure.relative else None,
     )
+
+
+def _tick(axis: str, label: str) -> str:
+    """Return what names a place along an axis, whose name stands beside it."""
+    return spoken(axis, label) if axis in PLUGIN_AXES else label
 
 
 def _line_through(number: int, label: str, at: Mapping[int, pd.Series[float]]) -> PlotLine:

@@ -14,9 +14,9 @@ import numpy as np
 from fedspan.benchmark.report.statistics import LEVEL, Difference, Gap, holm
 
 ASSUMES = (
-    "Surely better: the 95 % interval of the difference excludes zero and its test holds after Holm's correction over "
-    "all pairs of rows (5 % for any mistake among them), or only the other row has diverged runs. A row leads if it is "
-    "better than each of the k others by its interval, and by its test at 5 %/k (5 % for naming a wrong one)."
+    "Surely better: the 95% interval of the difference excludes zero and its test holds after Holm's correction over "
+    "all pairs of rows (5% for any mistake among them), or only the other row has diverged runs. A row leads if it is "
+    "better than each of the k others by its interval, and by its test at 5%/k (5% for naming a wrong one)."
 )
 
 
@@ -102,7 +102,7 @@ def rank(rows: int, gaps: Mapping[tuple[int, int], Gap], better: int = +1) -> Ra
 def _leader(group: list[int], gaps: Mapping[tuple[int, int], Gap], better: int) -> int | None:
     """Return the row that is better than each other one of its group, or None.
 
-    A row that is wrongly named must have beaten the best one, and k rows can be that one: tests at 5 %/k name a wrong
+    A row that is wrongly named must have beaten the best one, and k rows can be that one: tests at 5%/k name a wrong
     leader in 5% of cases at most. That is a question of its own beside that of all pairs.
     """
     for row in group if len(group) > 1 else ():

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from fedspan.benchmark import names
 from fedspan.benchmark.records.verification import samples
 from fedspan.benchmark.report import figures
 from fedspan.benchmark.report.analysis import Analysis, Targets
@@ -20,12 +21,13 @@ from fedspan.benchmark.report.pages import render, slug
 from fedspan.benchmark.report.recipes import Sourced
 from fedspan.benchmark.report.summary import family_of, method_name, task_of
 from fedspan.benchmark.report.table import Tabulated
-from fedspan.benchmark.report.tuning import TunedMethod, sensitivities, tuning_facts
+from fedspan.benchmark.report.tuning import TunedMethod, cost_of_trials, sensitivities, tuning_facts
 from fedspan.benchmark.report.units import cost_columns, write_bytes, write_flops, write_seconds
 from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.plan import Planned
 
 MOST_LISTED = 200  # cells without a result that the page lists
+MOST_OPEN = 2  # first tables below which it is open how their rows stand
 MOST_DIGESTS = 12  # of partitions; each run's page has its own
 
 
@@ -56,6 +58,7 @@ def board_page(
     """
     counts = {status: int((frame["status"] == status).sum()) for status in STATUSES}
     unfinished = frame[frame["status"] != "done"]
+    tune = tuning_facts(tuned)
     unfinished = unfinished.assign(order=unfinished["status"].map(STATUSES.index)).sort_values("order", kind="stable")
     return render(
         "board.html.j2",
@@ -64,6 +67,7 @@ def board_page(
         board.title,
         board=board,
         scales=list(dict.fromkeys(frame["scale"])),
+        most_open=MOST_OPEN,
         counts=counts,
         total=len(frame),
         bars=_bars(counts, len(frame)),
@@ -79,7 +83,8 @@ def board_page(
         provenance=provenance(frame.itertuples(index=False)),
         recipe=recipe,
         tuned=tuned,
-        tune=tuning_facts(tuned),
+        tune=tune,
+        cost_of_trials=cost_of_trials(tune),
         sensitivities=[(one, found) for one in tuned if (found := sensitivities(one))],
     )
 
@@ -93,8 +98,11 @@ class Extras:
     diagrams: tuple[Diagram, ...]
 
 
-def runs_page(planned: Planned, runs: Sequence[Any]) -> bytes:
-    """Return the page of all seeds of one method on one task; `runs` are rows of `collect`'s frame."""
+def runs_page(planned: Planned, runs: Sequence[Any], ranked: bool) -> bytes:
+    """Return the page of all seeds of one method on one task; `runs` are rows of `collect`'s frame.
+
+    Method and dataset have pages to link to if the runs have a score that is `ranked`.
+    """
     cell, task = planned.cell, task_of(planned)
     family = family_of(planned)
     found = {(stage, name): None for run in runs for stage, scores in run.scores.items() for name in scores}
@@ -117,8 +125,9 @@ def runs_page(planned: Planned, runs: Sequence[Any]) -> bytes:
         "runs.html.j2",
         "../",
         "runs",
-        f"{method_name(planned)} on {cell.dataset.name}",
+        f"{names.of_method_label(method_name(planned))} on {names.title_of('dataset', cell.dataset.name)}",
         scripts=(),
+        ranked=ranked,
         family=family,
         family_slug=slug(family),
         method=method_name(planned),

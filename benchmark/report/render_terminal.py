@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fedspan.benchmark import names
 from fedspan.benchmark.report.analysis import Analysis
-from fedspan.benchmark.report.axes import named, title
+from fedspan.benchmark.report.axes import spoken, title
 from fedspan.benchmark.report.render_text import measured_text, printed_text
 from fedspan.benchmark.report.table import TableCell, TableRow, Tabulated
 
@@ -79,8 +79,7 @@ def _name(table: Tabulated, row: TableRow) -> str:
 
 def _heading(table: Tabulated, column: int) -> str:
     pairs = zip(table.column_axes, table.columns[column], strict=True)
-    said = (names.of_axis_label(axis, label) if axis in names.AXES else named(axis, label) for axis, label in pairs)
-    return ", ".join(said) or table.metric.label
+    return ", ".join(spoken(axis, label) for axis, label in pairs) or table.metric.label
 
 
 def _cell(table: Tabulated, entry: TableCell | None) -> Text:

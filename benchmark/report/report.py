@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def write_report(
     for name, content in contents.items():
         write_atomically(folder / name, content)
     _remove_stale(folder, set(contents))
-    _write_runs(distinct(reported.cells), runs, results, out)
+    _write_runs(distinct(reported.cells), runs, results, out, {result.point for result in found.results})
     return Report(
         written=[folder / name for name in contents],
         summary=found,
@@ -195,15 +195,20 @@ def _extras(table: Tabulated, frame: pd.DataFrame) -> Extras:
     return Extras(analysis, reach_targets(table, frame), tuple(diagram for diagram in drawn if diagram is not None))
 
 
-def _write_runs(cells: Sequence[Planned], frame: pd.DataFrame, results: Results, out: Path) -> None:
-    """Write the page of the runs of every point that has some, and put their records beside it."""
+def _write_runs(
+    cells: Sequence[Planned], frame: pd.DataFrame, results: Results, out: Path, ranked: Collection[str]
+) -> None:
+    """Write the page of the runs of every point that has some, and put their records beside it.
+
+    `ranked` are the points with a result that the pages over all boards show.
+    """
     points: dict[str, list[tuple[Planned, Any]]] = {}
     for planned, run in zip(cells, frame.itertuples(index=False), strict=True):
         points.setdefault(str(run.point), []).append((planned, run))
     for point, runs in points.items():
         if all(run.status == "missing" for _, run in runs):
             continue
-        put(out / "runs" / f"{point}.html", runs_page(runs[0][0], [run for _, run in runs]))
+        put(out / "runs" / f"{point}.html", runs_page(runs[0][0], [run for _, run in runs], point in ranked))
         for run in (run for _, run in runs if run.status != "missing"):
             for source in (results.path(run.key), results.failures / f"{run.key}.json"):
                 if source.exists():

@@ -23,7 +23,7 @@ from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.records.atomic import content_of, read_json
 from fedspan.benchmark.records.model import STAGES
 from fedspan.benchmark.registry import plugins
-from fedspan.benchmark.report import statistics
+from fedspan.benchmark.report import preview, statistics
 from fedspan.benchmark.report.axes import text
 from fedspan.benchmark.report.figures import embed
 from fedspan.benchmark.report.overall import (
@@ -47,6 +47,7 @@ PICTURE_BYTES = 2**24
 PARTITIONS = "partitions"  # the folder of their pictures
 MOST_PICTURES = 12  # on the page of a dataset
 MOST_LINES = 300  # on the page of a method; the overview shows all
+COST_UNITS = (1.0, 1e9, 1e3)  # that pages carry RELATIVE_COSTS in; they show ratios alone
 FILTERS = [
     ("dataset", "Dataset"),
     ("partition", "Partition"),
@@ -86,6 +87,8 @@ def write(out: Path, summaries: Sequence[Summary], without: Sequence[tuple[str, 
     results = merged(summaries)
     site = _Site(results)
     files = {out / "index.html": site.overview(summaries, without), out / "compare.html": site.compare()}
+    if site.view:
+        files[out / preview.FILE] = preview.preview(site.view)
     for family in site.families:
         files[out / "methods" / f"{slug(family)}.html"] = site.method(family)
     for name in site.datasets:
@@ -209,12 +212,13 @@ class _Site:
         self.families = sorted(set(self.family.values()))
         self.datasets = sorted({bare(task.dataset) for task in self.tasks})
         self.scales = [scale for scale in SCALES if any(task.scale == scale for task in self.tasks)]
+        self.view = self.rankings.view(self._at(self.scales[0])) if self.scales else None
         self.by_task: dict[Task, list[Result]] = {}
         for result in results:
             self.by_task.setdefault(result.task, []).append(result)
 
     def overview(self, summaries: Sequence[Summary], without: Sequence[tuple[str, str]]) -> bytes:
-        view = self.rankings.view(self._at(self.scales[0])) if self.scales else None
+        view = self.view
         counted = {name: sum(result.family == name for result in self.results) for name in self.families}
         return render(
             "overview.html.j2",
@@ -331,7 +335,7 @@ class _Site:
 
     def _packed(self, method: int, task: int, result: Result) -> list[Any]:
         """Return a result as a list; what is zero at its end is left out."""
-        costs = [cost if math.isfinite(cost := cost_of(result, column)) else None for column in RELATIVE_COSTS]
+        costs = [cost_of(result, column) / unit for column, unit in zip(RELATIVE_COSTS, COST_UNITS, strict=True)]
         packed: list[Any] = [
             method,
             task,
@@ -339,7 +343,7 @@ class _Site:
             None if result.std is None else carried(result.std),
             len(result.seeds),
             result.asked,
-            *(None if cost is None else float(f"{cost:.6g}") for cost in costs),
+            *(_brief(cost) for cost in costs),
             STAGES.index(result.stage) if result.stage else -1,
             result.point,
             result.diverged,
@@ -363,6 +367,14 @@ class _Site:
                     assumed = gap.assumes if isinstance(gap, Difference) else ""
                     mine[f"{i}-{j}"] = [verdict(gap), assumes.index(assumed)]
         return pairs, assumes
+
+
+def _brief(cost: float) -> float | None:
+    """Return a cost as pages carry it, with six digits; None if it is unknown."""
+    if not math.isfinite(cost):
+        return None
+    value = float(f"{cost:.6g}")
+    return int(value) if value.is_integer() else value
 
 
 def bare(label: str) -> str:

@@ -6,7 +6,7 @@ Numbers of trials are of held-out images, numbers of results of test images on s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,13 @@ import numpy as np
 import pandas as pd
 from scipy import special, stats
 
+from fedspan.benchmark import names
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import WORST, Selection
 from fedspan.benchmark.report.axes import text
 from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.statistics import Gap, difference, lost, mean_of
+from fedspan.benchmark.report.units import counted_as, write_seconds
 from fedspan.benchmark.search import Space
 from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.studies import Trial
@@ -108,11 +110,19 @@ class TunedMethod:
 
     @property
     def settings(self) -> str:
-        """The chosen settings, those that differ from the defaults; empty until all trials have run."""
+        """The chosen settings that differ from the defaults, as they are typed; empty until all trials have run."""
+        return self._chosen_as(lambda name, value: f"{name}={text(value)}")
+
+    @property
+    def settings_said(self) -> str:
+        """The same in words: ``learning rate 0.05``."""
+        return self._chosen_as(names.of_value)
+
+    def _chosen_as(self, write: Callable[[str, Any], str]) -> str:
         if self.chosen is None:
             return ""
         values, defaults = self.trials[self.chosen].values, self.trials[0].values
-        changed = [f"{name}={text(value)}" for name, value in values.items() if value != defaults[name]]
+        changed = [write(name, value) for name, value in values.items() if value != defaults[name]]
         return ", ".join(changed) or "the defaults"
 
     @property
@@ -179,19 +189,29 @@ def _tested(cells: Sequence[Planned], results: Results) -> dict[int, float]:
 
 
 def tuning_facts(found: Sequence[TunedMethod]) -> dict[str, Any]:
-    """Return what all studies of a board cost together: trials that ran and that were asked for, and their seconds.
+    """Return what all studies of a board cost together: their trials, how many of them ran, and the seconds of these.
 
     Studies that share trials pay for them once.
     """
     trials = {trial.keys: trial for one in found for trial in one.trials}.values()
     return {
         "trials": len(trials),
-        "missing": sum(trial.status == "missing" for trial in trials),
+        "ran": sum(trial.status != "missing" for trial in trials),
         "diverged": sum(trial.status == "diverged" for trial in trials),
         "seconds": math.fsum(trial.seconds for trial in trials if math.isfinite(trial.seconds)),
         "validation": found[0].validation if found else math.nan,
         "budgets": sorted({best.k for one in found for best in one.best}),
     }
+
+
+def cost_of_trials(facts: Mapping[str, Any]) -> str:
+    """Return in a sentence how many trials of `tuning_facts` ran, and what they cost."""
+    trials, ran, diverged = facts["trials"], facts["ran"], facts["diverged"]
+    if not ran:
+        return f"None of the {counted_as(trials, 'trial')} has run yet."
+    said = f"{counted_as(trials, 'trial')} took" if ran == trials else f"{ran} of {trials} trials have run and took"
+    lost = f"; {diverged} diverged" if diverged else ""
+    return f"{said} {write_seconds(facts['seconds'])} of one processor{lost}."
 
 
 # how good a method is after k trials ----------------------------------------------------------------

@@ -184,7 +184,7 @@ def describe(record: Mapping[str, Any]) -> str:
     if record.get("status") == "done" and stage:
         accuracy = headline(record) if stage == STAGES[0] else scores[stage].get("accuracy")
         if is_number(accuracy):
-            return f"{accuracy:6.2f} %" + {TRIAL: " of held-out images", STAGES[0]: ""}.get(stage, f" {stage}")
+            return f"{accuracy:6.2f}%" + {TRIAL: " of held-out images", STAGES[0]: ""}.get(stage, f" {stage}")
     return plain(f"{record.get('status')}: {record.get('reason')}")
 
 
@@ -195,7 +195,7 @@ def where(status: Status) -> tuple[str, str, str]:
     return (
         f"round {min(status.round + 1, status.rounds)}/{status.rounds}",
         f"client {status.client}/{status.clients}",
-        "" if status.accuracy is None else f"{status.accuracy:.2f} %",
+        "" if status.accuracy is None else f"{status.accuracy:.2f}%",
     )
 
 

@@ -31,7 +31,7 @@ class ETF(Component):
 
     The classifier's rows are ``V = sqrt(C / (C - 1)) U (I - 11' / C)`` with U a random orthonormal matrix: the
     classes lie as far apart as they can, on every client alike. A linear projection to `width` dimensions and a scaling
-    to unit length stand between body and classifier. Client k minimises the balanced feature loss (Eq. 6), the
+    to unit length stand between body and classifier. Client k minimises the balanced feature loss, the
     cross-entropy of ``t V mu + gamma log n_k`` with n_k its images of each class: a class without images leaves the
     softmax. The temperature t is learnt; it is part of the features that other components see.
 

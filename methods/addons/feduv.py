@@ -15,7 +15,7 @@ from fedspan.benchmark.tree import root
 
 @addon("feduv")
 class FedUV(Component):
-    """Son et al. 2024 (CVPR), Sec. 4: let a client's classifier and features behave as if its data were IID.
+    """Son et al. 2024 (CVPR): let a client's classifier and features behave as if its data were IID.
 
     - variance: ``lam`` times the mean over classes of ``max(0, 1 / sqrt(C) - s_c)``, where s_c is the unbiased standard
       deviation of the probability of class c over the batch, and 1 / sqrt(C) that of one-hot labels of all C classes;

@@ -33,7 +33,7 @@ class OracleHead(HeadTraining):
       reported. Here candidates train on all but a share `held_out` of the training images, and the one most accurate
       on that share (the first of equals) is trained again on all. No test image is used. The paper states neither the
       rates (`rates` are those of its App. F.2) nor the epochs nor the images that decide; its other tuning holds back
-      15 % of the training images (Sec. 5.1);
+      15% of the training images (Sec. 5.1);
     - ``sgd``: SGD with `criterion` at `lr`;
     - ``closed``: least squares with `ridge` and without bias, the head that ``ffc`` computes from sums.
     """

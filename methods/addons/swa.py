@@ -13,7 +13,7 @@ from fedspan.benchmark.tree import Tree, sub, tree_map
 
 @addon("swa")
 class SWA(Component):
-    """Caldarola et al. 2022 (ECCV), Sec. 4.2: the final model is the mean of the global models of the last rounds.
+    """Caldarola et al. 2022 (ECCV): the final model is the mean of the global models of the last rounds.
 
     Averaged are the models after every `every` rounds, counted back from the last one, of the rounds after the first
     `start` of all (0.75 in the paper). Training goes on from the running model; the mean takes its place in the last

@@ -18,7 +18,7 @@ VARIATE = "c"
 class FedDC(DriftCorrection):
     """Gao et al. 2022 (CVPR), Algorithm 1: FedDyn's drift h_i in the local objective, and SCAFFOLD's correction.
 
-    Client i minimises ``L_i(v) + alpha/2 ||v + h_i - w||^2 + <v, c - c_i>`` (Eq. 3 to 6). After K steps at rate eta it
+    Client i minimises ``L_i(v) + alpha/2 ||v + h_i - w||^2 + <v, c - c_i>``. After K steps at rate eta it
     adds its update to the drift h_i and sets ``c_i = c_i - c + (w - w_i) / (K eta)``; the server adds the mean change
     over all clients to c and sets ``w = mean w_i + mean h_i`` (`fedspan.methods.drift`). alpha is 0.01 in the authors'
     script for CIFAR10 and CIFAR100, 0.1 for MNIST and 0.005 for synthetic data.

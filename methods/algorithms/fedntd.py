@@ -13,7 +13,7 @@ from fedspan.benchmark.search import log
 
 @algorithm("fedntd")
 class FedNTD(Component):
-    """Lee et al. 2022 (NeurIPS), Sec. 3: distil what the global model thinks of all classes but the true one.
+    """Lee et al. 2022 (NeurIPS): distil what the global model thinks of all classes but the true one.
 
     ``beta`` times the mean over a batch of ``KL(q_global || q_local)``, where q is the softmax of the logits over
     ``tau`` without the logit of the image's own class. The global model is the one that the client received, without

@@ -12,7 +12,7 @@ from fedspan.benchmark.tree import sqdist
 
 @algorithm("fedprox")
 class FedProx(Component):
-    """Li et al. 2020 (MLSys), Eq. 2: keep local weights near the global ones by mu/2 ||w - w_global||^2.
+    """Li et al. 2020 (MLSys): keep local weights near the global ones by mu/2 ||w - w_global||^2.
 
     The default mu is that of FedDecorr 2023, App. F (tuned over 1e-4, 1e-3, 1e-2, 1e-1). The code released
     with that paper compares the local weights with themselves, so its term is zero; this one works.

@@ -10,7 +10,7 @@ from fedspan.benchmark.fleet import Draws, Fleet, Turn, Work, fleet
 class Dropout(Fleet):
     """Each client is lost after its local training with probability `rate`, every round anew (Bonawitz et al. 2019).
 
-    It has received the model and done its work; nothing of it arrives. Bonawitz et al., Sec. 9, saw 6% to 10% of the
+    It has received the model and done its work; nothing of it arrives. Bonawitz et al. saw 6% to 10% of the
     devices of a round drop out.
     """
 

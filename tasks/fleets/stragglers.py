@@ -13,7 +13,7 @@ class Stragglers(Fleet):
 
     A straggler of FedProx's paper takes a number of epochs drawn evenly from 1 to the protocol's; the shares tested are
     0, 0.5 and 0.9. There FedAvg drops stragglers (``dropped=true``) and FedProx keeps what they did. Wang et al. 2020
-    (FedNova), Sec. 6, draw the epochs of all clients, from 2 to 5 (``share=1 least=2``). ``unit=steps`` draws the
+    (FedNova) draw the epochs of all clients, from 2 to 5 (``share=1 least=2``). ``unit=steps`` draws the
     number of steps, from `least` to all, for protocols of a single epoch.
     """
 

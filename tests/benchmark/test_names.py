@@ -59,7 +59,7 @@ def test_an_instance_and_its_part_of_a_record_have_one_name(plugin):
         ("fedavg + ffc(every=0)", "FedAvg + FFC (calibrated at the end)"),
         ("moon(projection=[64, 256]) + spherefed(ffc=false)", "MOON (projection 64-256) + SphereFed (not calibrated)"),
         ("fedavg + oracle_head(criteria=[ce, mse])", "FedAvg + Oracle head (criteria ce-mse)"),
-        ("fedavg + feddecorr, lr=0.1, tuned", "FedAvg + FedDecorr (released form), lr 0.1, tuned"),
+        ("fedavg + feddecorr, lr=0.1, tuned", "FedAvg + FedDecorr (released form), learning rate 0.1, tuned"),
         ("fedadam(tau=1e-05)", "FedAdam (tau 1e-05)"),
         ("nobody(k=3)", "nobody (k 3)"),
     ],

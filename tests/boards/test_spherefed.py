@@ -150,7 +150,7 @@ def test_the_savings_of_the_accelerator_stand_on_the_board_of_figure_5(differenc
     description = load_board("spherefed_hardware").description
     savings = [-number.value for number in printed_in(["spherefed_eccv2022/text_5.4"], differences=True)]
     assert len(savings) == 3
-    assert all(f"{saving:g} %" in description.replace("\n", " ") for saving in savings)
+    assert all(f"{saving:g}%" in description.replace("\n", " ") for saving in savings)
     assert [number.value for number in beside(differences["spherefed_hardware"])] == [-13.6]
 
 

@@ -25,7 +25,7 @@ def test_one_cell_prints_its_accuracy_and_where_its_record_is(fedspan):
     assert (ran.status, ran.err) == (0, "")
     [record] = records().values()
     score, path = ran.out.splitlines()
-    assert f"{record['scores']['trained']['accuracy']:.2f} %" in score
+    assert f"{record['scores']['trained']['accuracy']:.2f}%" in score
     assert "fedavg on digits/iid, 2 clients, seed 0" in score
     assert json.loads(Path(path).read_text())["key"] == record["key"]
 

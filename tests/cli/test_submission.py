@@ -74,6 +74,19 @@ def test_a_branch_is_reviewed_without_being_checked_out(ran, fedspan):
     assert not list(Path("results/records").glob("*.json"))
 
 
+def test_a_review_is_of_the_board_and_the_scale_that_the_description_names(repository, fedspan):
+    board = Path("leaderboards/boards/tiny.yaml")
+    board.write_text(board.read_text() + "scales: {smoke: {model.width: 3}}\n")
+    git("commit", "--quiet", "--all", "--message", "A scale")
+    git("branch", "submit/tiny")  # taken
+    fedspan("run", "-m", "board=tiny", "scale=smoke", "workers=1", "launcher=basic", "tracking=false")
+    assert fedspan("submit", "board=tiny", "scale=smoke", "sample=0").status == 0
+    message = git("log", "-1", "--format=%B", "submit/tiny-2")
+    assert message.rstrip().endswith("Review: fedspan review submit/tiny-2 board=tiny scale=smoke")
+    told = fedspan("review", "submit/tiny-2", "sample=0")
+    assert "FedAvg: new, place" in told.out, "at full size nothing would be new"
+
+
 def test_what_is_published_is_submitted_only_once(ran, fedspan):
     fedspan("submit", "board=tiny", "sample=0")
     git("merge", "--quiet", "submit/tiny")
@@ -110,6 +123,30 @@ def test_review_names_what_else_a_branch_changes(ran, fedspan):
     told = fedspan("review", "submit/tiny", "board=tiny", "sample=0")
     assert "also changes code.py: read it" in told.out
     assert not Path("code.py").exists()
+
+
+def test_a_submission_is_ranked_among_what_is_published(ran, fedspan):
+    kept = {path: path.read_text() for path in Path("results/records").glob("*.json")}
+    later = {path: text for path, text in kept.items() if json.loads(text)["spec"]["algorithm"]["name"] == "fedprox"}
+    for path in later:
+        path.unlink()
+    fedspan("submit", "board=tiny", "sample=0")
+    git("merge", "--quiet", "submit/tiny")
+    for path, text in later.items():
+        path.write_text(text)
+    told = fedspan("submit", "board=tiny", "sample=0")
+    assert (len(later), told.status) == (2, 0), told.err
+    assert "FedProx: new, place" in told.out
+
+
+def test_what_came_to_main_after_a_branch_is_no_change_of_the_branch(ran, fedspan):
+    fedspan("submit", "board=tiny", "sample=0")
+    Path("later.md").write_text("More\n")
+    git("add", "later.md")
+    git("commit", "--quiet", "--message", "Later")
+    told = fedspan("review", "submit/tiny", "sample=0")
+    assert told.status == 0, told.err
+    assert "later.md" not in told.out
 
 
 @pytest.mark.slow

@@ -125,7 +125,7 @@ def test_without_a_failed_trial_s_record_nothing_is_chosen_and_the_rest_goes_on(
     tuned("toy_raises", "fedavg")
     told = fedspan("run", *ASKED)
     assert told.status == 1
-    assert re.search(r"^toy_raises on .*: 3 of 3 trials have no record yet$", told.out, re.MULTILINE)
+    assert re.search(r"^toy_raises on .*: no trial has a record yet$", told.out, re.MULTILINE)
     assert {name for name, *_ in ran()} == {"fedavg"}
     assert len(ran()) > 3
 

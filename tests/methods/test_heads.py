@@ -66,7 +66,7 @@ def test_the_trained_oracle_is_sgd_on_all_features(criterion):
 
 
 def test_the_search_reports_the_candidate_that_is_best_on_images_held_back_trained_again_on_all():
-    """By hand: every loss at every rate, chosen on 30 % of the training images."""
+    """By hand: every loss at every rate, chosen on 30% of the training images."""
     search = OracleHead(criteria=("mse", "ce"), rates=(0.01, 0.3, 2.0), held_out=0.3, epochs=3, batch_size=20)
     run = trained(toy_cell(None, search, protocol=exact))
     z, y = pooled(run)

@@ -56,6 +56,14 @@ def test_a_run_is_the_cell_of_the_command_line(runs):
     assert runs["status"].tolist() == ["done"]
 
 
+def test_the_accuracy_of_a_run_is_that_of_its_last_stage(runs, folder):
+    place = Results(folder)
+    record = place.read(runs["key"].iloc[0])
+    calibrated = record | {"scores": record["scores"] | {"calibrated": {"accuracy": 12.5}}}
+    [row] = frame_of(place, [calibrated]).itertuples()
+    assert (row.accuracy, row.stage) == (12.5, "calibrated")
+
+
 def test_own_runs_go_to_a_folder_of_their_own_and_a_second_time_trains_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     first = fedspan.run(QUICK)

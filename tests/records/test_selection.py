@@ -74,6 +74,19 @@ def test_nothing_is_chosen_before_every_trial_has_run_on_every_seed():
     assert found.note == "2 of 5 trials have no record yet"
 
 
+@pytest.mark.parametrize(
+    ("trials", "outcomes", "said"),
+    [
+        (5, 5 * [(None, None)], "no trial has a record yet"),
+        (5, [(9, None), *(4 * [(1, 1)])], "1 of 5 trials has no record yet"),
+        (1, [("diverged", 3.0)], "the only trial diverged: the default is kept"),
+    ],
+)
+def test_what_is_said_of_trials_agrees_with_their_number(trials, outcomes, said):
+    study = study_of(trials, **{"protocol.lr": {"log": [0.01, 1.0]}})
+    assert select(study, read_from(study, outcomes)).note == said
+
+
 def test_a_small_space_is_mentioned():
     study = study_of(9, **{"protocol.lr": [0.1, 0.2]})
     found = select(study, read_from(study, len(study.trials) * [(1, 1)]))

@@ -7,7 +7,7 @@ import pytest
 
 from fedspan.benchmark.report.analysis import analyse, pareto, reach_targets
 from fedspan.benchmark.report.axes import Axes
-from fedspan.benchmark.report.diagrams import average_ranks, joined, score_against_cost
+from fedspan.benchmark.report.diagrams import average_ranks, joined, row_spoken, score_against_cost
 from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.headline import of_table
 from fedspan.benchmark.report.metric import Metric
@@ -217,6 +217,11 @@ def test_diagrams_say_in_words_what_they_show(made):
     for made_of in (diagram, score_against_cost(analysis)):
         assert set(made_of.files) == {"svg", "pdf", "png"}
         assert "style" not in made_of.inline
+    names = {row_spoken(analysis.table, standing.row) for standing in analysis.standings}
+    cost = score_against_cost(analysis)
+    assert all(
+        cost.inline.partition("</desc>")[2].count(f">{name}<") == cost.inline.count("Compute<") for name in names
+    )
     few = analyse(made(cells, [one for one in seeded(cells) if one["spec"]["seed"] == 0])[0])
     assert all((place.text, place.range) == ("1=", "1–6") for place in (s.place for s in few.standings))
     assert average_ranks(few) is None
@@ -228,7 +233,7 @@ def test_a_table_says_who_leads_or_that_nobody_does(made):
     gap = analysis.standings[0].difference
     assert of_table(analysis) == (
         f"FedProx + FedDecorr (paper form) leads: {signed(gap.mean)} points against FedAvg "
-        f"(95 % CI {signed(gap.low)} to {signed(gap.high)})."
+        f"(95% CI {signed(gap.low)} to {signed(gap.high)})."
     )
     equal = analyse(made(cells, [record(p, 50.0 + (p.cell.seed * 7 + i) % 3) for i, p in enumerate(cells)])[0])
     assert of_table(equal).startswith("No clear winner: 6 rows share the first place. ")
@@ -294,8 +299,10 @@ def test_only_an_interval_is_marked_as_one_that_holds(made):
     assert [s.sure for s in analysis.standings] == [0, -1, -1]
     page = board_page(example, frame, [table], [], {1: Extras(analysis, None, ())}, [], "../").decode()
     assert re.search(r"leads: .*\. Ranked by accuracy after the last round, before any calibration\.</p>", page)
-    assert "95 % interval" in page
-    assert "95%" not in page, "one way to write it"
+    first = page[: page.index("<main")]
+    assert re.search(r'<p class="verdict">.* leads: .*<a href="#table-1">', first), "also over the page"
+    assert "95% interval" in page
+    assert "95 %" not in page, "one way to write it"
     standing = page[page.index('class="standing"') :]
     behind, diverged = (re.search(f">{name}</th>.*", standing)[0] for name in ("FedProx", "FedAvgM"))
     assert "✓" in behind

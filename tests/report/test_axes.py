@@ -1,7 +1,7 @@
 import pytest
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.report.axes import Axes, named, title
+from fedspan.benchmark.report.axes import Axes, named, spoken, title
 from tests.report.made import board, cells_of
 
 
@@ -98,8 +98,35 @@ def test_a_number_is_named_by_its_axis_where_no_heading_does():
     assert named("addons", "none") == "no add-ons"
 
 
-def test_a_heading_begins_large_but_for_a_setting_which_is_written_as_it_is_typed():
-    assert [title(axis) for axis in ("clients", "addons", "algorithm.mu")] == ["Clients", "Add-ons", "algorithm.mu"]
+def test_a_heading_says_what_a_setting_is():
+    said = {
+        "clients": "Clients",
+        "addons": "Add-ons",
+        "algorithm.mu": "Mu",
+        "protocol.lr": "Learning rate",
+        "algorithm.lr": "Server learning rate",
+        "protocol.local_epochs": "Local epochs",
+        "addon.feddecorr.beta": "FedDecorr beta",
+    }
+    assert {axis: title(axis) for axis in said} == said
+
+
+@pytest.mark.parametrize(
+    ("axis", "label", "said"),
+    [
+        ("protocol.lr", "0.1", "learning rate 0.1"),
+        ("addon.feddecorr.beta", "none", "no FedDecorr beta"),
+        ("clients", "10", "10 clients"),
+        ("protocol.rounds", "1", "1 round"),
+        ("protocol.local_epochs", "5", "5 local epochs"),
+        ("method", "fedavg + feddecorr(form=paper)", "FedAvg + FedDecorr (paper form)"),
+        ("fleet", "reliable", "Reliable clients"),
+        ("addons", "none", "no add-ons"),
+        ("tuning", "tuned", "tuned"),
+    ],
+)
+def test_a_label_is_clear_without_its_axis(axis, label, said):
+    assert spoken(axis, label) == said
 
 
 def test_where_takes_labels_bare_names_and_lists(digits):

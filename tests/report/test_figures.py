@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.report import labels
 from fedspan.benchmark.report.axes import Axes
 from fedspan.benchmark.report.drawing import MOST_LINES
-from fedspan.benchmark.report.figures import _look, description, draw, files, inline
+from fedspan.benchmark.report.figures import _look, _plot, description, draw, files, inline
 from fedspan.benchmark.report.frame import collect
+from fedspan.benchmark.report.sweeps import short
 from fedspan.benchmark.spec.board import Figure
 from tests.report.made import board, cells_of, record, results_of, stopped
 
@@ -169,6 +171,69 @@ def test_numbers_that_are_swept_over_lie_as_far_apart_as_they_are_and_in_order(d
     [line] = drawing.panels[0].lines
     np.testing.assert_allclose(line.mean, 10 * line.x)
     assert "0.5 at 0.05, 5 at 0.5, 50 at 5.0" in description(drawing, drawing.panels[0])
+
+
+def test_zero_lies_one_step_before_the_smallest_number_of_a_logarithmic_axis(drawn):
+    cells = cells_of(board({"partition": "iid", "algorithm": "fedprox", "algorithm.mu": [0.0, 0.001, 0.1]}))
+    drawing = drawn(cells, [record(p) for p in cells], Figure(kind="sweep", x="algorithm.mu", columns=()))
+    plot = Canvas().add_subplot()
+    _plot(plot, drawing, drawing.panels[0], None)
+    zero, small, large = (plot.transData.transform((place, 0))[0] for place in drawing.places)
+    assert (large - small) / 3 < small - zero < (large - small), "two decades lie between the other two"
+
+
+def test_places_that_are_no_numbers_are_called_as_people_call_them(drawn):
+    skews = [{"partition": "iid"}, {"partition": "dirichlet", "partition.alpha": 0.5}]
+    cells = cells_of(board({"partition": skews}))
+    drawing = drawn(cells, [record(p) for p in cells], Figure(kind="sweep", x="partition", columns=()))
+    assert (drawing.ticks, drawing.places) == (("IID", "alpha 0.5"), ())
+
+
+@pytest.mark.parametrize(
+    ("called", "shown"),
+    [
+        (["ConvNet", "ResNet18 (group norm)"], ["ConvNet", "ResNet18"]),
+        (["ResNet18 (batch norm)", "ResNet18 (group norm)"], ["ResNet18 (batch norm)", "ResNet18 (group norm)"]),
+    ],
+)
+def test_names_of_places_are_short_where_that_tells_them_apart(called, shown):
+    assert list(short(called)) == shown
+
+
+UNITS = st.sampled_from(["IID", "alpha 0.5", "ResNet18", "(group norm)", "+"])
+
+
+@given(st.lists(st.lists(UNITS, min_size=1, max_size=4), min_size=1, max_size=5), st.floats(0.5, 6))
+def test_names_of_places_leave_room_for_their_neighbours(ticks, inches):
+    names = [" ".join(units) for units in ticks]
+    room = int(0.95 * inches / len(ticks) / labels.LETTER)
+    for name, units, lines in zip(names, ticks, labels.below(names, inches), strict=True):
+        assert lines.split() == name.split(), "nothing is cut"
+        assert all(len(line) <= max(room, *map(len, units)) for line in lines.split("\n"))
+
+
+def test_what_stands_in_parentheses_stays_together_where_it_finds_room():
+    assert labels.wrapped("FedAvg + FedDecorr (released form)", 22) == ["FedAvg + FedDecorr", "(released form)"]
+    assert labels.wrapped("MOON (projection 64 to 256)", 12) == ["MOON", "(projection", "64 to 256)"]
+
+
+@pytest.mark.parametrize("kind", ["accuracy", "spectrum"])
+def test_nothing_of_a_figure_lies_outside_of_it(drawn, kind):
+    cells = cells_of(board())
+    spectra = {"global": {"singular_values": [1e4, 1.0, 1e-9]}}
+    drawing = drawn(cells, [record(p, 60.0 + p.cell.seed, spectra=spectra) for p in cells], Figure(kind=kind))
+    kept = []
+    with patch("fedspan.benchmark.report.figures.save", lambda canvas, *_, **__: kept.append(canvas) or b""):
+        files(drawing)
+    kept[0].draw_without_rendering()
+    inside = kept[0].bbox
+    for plot in kept[0].axes:
+        for words in (plot.yaxis.label, plot.xaxis.label, plot.title):
+            box = words.get_window_extent()
+            assert box.x0 >= inside.x0 - 1, words
+            assert box.y0 >= inside.y0 - 1, words
+            assert box.x1 <= inside.x1 + 1, words
+            assert box.y1 <= inside.y1 + 1, words
 
 
 def test_bands_of_percentages_end_at_a_hundred(drawn):

@@ -1,11 +1,13 @@
 """The pages over all boards: what they rank, that a summary survives its file, and that all text is inert."""
 
+import io
 import json
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.report import site
@@ -14,7 +16,7 @@ from fedspan.benchmark.report.pages import coded, slug
 from fedspan.benchmark.report.report import write_report
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.summary import Result, Task, read, to_json
-from tests.report.made import board, cells_of, results_of, seeded, stopped, with_digest
+from tests.report.made import board, cells_of, record, results_of, seeded, stopped, with_digest
 from tests.report.test_files import NASTY, Page
 
 
@@ -71,12 +73,49 @@ def test_runs_that_diverged_put_a_method_behind_all_that_have_none(tmp_path, los
     last = ranking(built.results)[-1]
     assert (last.method, last.place.text, last.place.worse, last.place.ahead, last.runs) == ("fednova", "3", 2, 0, 3)
     assert [entry.rank for entry in built.entries] == [2, 1, 3]
-    files = {path.name: content.decode() for path, content in site.write(tmp_path / "site", [built]).items()}
+    written = site.write(tmp_path / "site", [built])
+    files = {path.name: content.decode() for path, content in written.items() if path.suffix == ".html"}
     assert f"{lost} diverged" in files["fednova.html"]
     assert "3 of 3" in files["fednova.html"]
     assert "fednova" not in files["digits.html"].partition("Tasks on it")[2]
     assert f"{{a}} is ahead: {lost} run{'s' * (lost > 1)} diverged on the tasks that both have" in files["compare.html"]
     assert "NaN" not in "".join(files.values())
+
+
+def test_a_shared_address_shows_the_headline_and_a_picture_that_lies_beside_the_page(summary, tmp_path):
+    files = site.write(tmp_path, [summary])
+    for name in ("index.html", "methods/fedavg.html"):
+        said = dict(re.findall(r'<meta property="og:(\w+)" content="([^"]*)">', files[tmp_path / name].decode()))
+        assert (tmp_path / name).parent.joinpath(said["image"]).resolve() == tmp_path / "preview.png"
+    overview = files[tmp_path / "index.html"].decode()
+    [headline] = re.findall(r'<h1 id="headline"[^>]*>([^<]+)</h1>', overview)
+    assert f'<meta property="og:description" content="{headline}">' in overview
+    picture = Image.open(io.BytesIO(files[tmp_path / "preview.png"]))
+    assert picture.size == (1200, 630)
+
+
+def test_pages_inside_documentation_lead_back_to_it(summary, tmp_path, monkeypatch):
+    assert b">Docs<" not in site.write(tmp_path, [summary])[tmp_path / "index.html"]
+    monkeypatch.setenv("FEDSPAN_DOCS", "../index.html")
+    files = site.write(tmp_path, [summary])
+    for name, link in (("index.html", "../index.html"), ("methods/fedavg.html", "../../index.html")):
+        assert f'<a href="{link}">Docs</a>'.encode() in files[tmp_path / name]
+
+
+def test_runs_without_a_ranked_score_link_to_no_page_that_is_not_made(tmp_path):
+    cells = cells_of(board({"partition": "iid", "algorithm": ["fedavg", "fedbn"]}))
+    unranked = record(cells[1], scores={"trained": {"client_accuracy": 50.0}})
+    results = results_of(tmp_path / "results", [record(cells[0]), unranked])
+    built = write_report(board({"partition": "iid"}), cells, results, tmp_path / "pages").summary
+    for path, content in site.write(tmp_path / "pages", [built]).items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    pages = list((tmp_path / "pages" / "runs").glob("*.html"))
+    assert len(pages) == 2
+    for page in pages:
+        for link in re.findall(r'href="(\.\./(?:methods|datasets)/[^"]+)"', page.read_text()):
+            assert (page.parent / link).is_file()
+    assert any("methods/fedavg.html" in page.read_text() for page in pages)
 
 
 def test_of_two_methods_that_diverged_none_is_ahead(summary):
@@ -134,6 +173,13 @@ def test_what_some_board_has_as_a_method_of_its_own_is_no_ablation(summary):
         assert site.merged([replace(summary, results=order)]) == [first]
 
 
+def place_of(row):
+    """Return place and range of a packed row, as the script writes them."""
+    _, place, first, last, *_ = row
+    shown = f"{-place}=" if isinstance(place, int) and place < 0 else str(place)
+    return shown, "" if not last else str(first) if first == last else f"{first}–{last}"
+
+
 def test_the_page_ranks_each_choice_of_tasks(summary, tmp_path):
     page = site.write(tmp_path, [summary])[tmp_path / "index.html"].decode()
     data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
@@ -142,11 +188,14 @@ def test_the_page_ranks_each_choice_of_tasks(summary, tmp_path):
     for bits, (headline, _, about, reference, rows) in data["views"][0].items():
         chosen = frozenset(task for i, task in enumerate(tasks) if int(bits, 16) >> i & 1)
         expected = Comparisons(summary.results).ranking(chosen)
-        assert [(data["methods"][row[0]][0], row[1]) for row in rows] == [
-            (row.method, row.place.text if row.place.tested else "—") for row in expected
+        assert [(data["methods"][row[0]][0], *place_of(row)) for row in rows] == [
+            (row.method, row.place.text, row.place.range if row.place.range != row.place.text else "")
+            if row.place.tested
+            else (row.method, "—", "")
+            for row in expected
         ]
         assert data["methods"][reference][0] == "fedavg"
-        gains = {data["methods"][row[0]][0]: row[3:] for row in rows}
+        gains = {data["methods"][row[0]][0]: row[4:] for row in rows}
         assert gains["fedavg"] == []
         for row in expected:
             if isinstance(row.gain, Withheld):
@@ -163,12 +212,12 @@ def test_the_page_ranks_each_choice_of_tasks(summary, tmp_path):
 @pytest.mark.parametrize(
     ("gap", "said"),
     [
-        ((1.25, 0.37, 2.14), "A is better by 1.25 points (95 % CI 0.37 to 2.14; 2 tasks, 6 paired runs)."),
-        ((-1.25, -2.14, -0.37), "B is better by 1.25 points (95 % CI 0.37 to 2.14; 2 tasks, 6 paired runs)."),
+        ((1.25, 0.37, 2.14), "A is better by 1.25 points (95% CI 0.37 to 2.14; 2 tasks, 6 paired runs)."),
+        ((-1.25, -2.14, -0.37), "B is better by 1.25 points (95% CI 0.37 to 2.14; 2 tasks, 6 paired runs)."),
         (
             (-1.66, -3.81, 0.44),
             "No clear winner: B is ahead by 1.66 points on average, "
-            "but the 95 % interval (−0.44 to +3.81) includes zero.",
+            "but the 95% interval (−0.44 to +3.81) includes zero.",
         ),
         ((0, 0, 0), "No clear winner: both have the same mean (2 tasks, 6 paired runs)."),
     ],
@@ -201,6 +250,8 @@ def test_names_are_inert_on_every_page(summary, tmp_path):
     )
     nasty = replace(summary, title=NASTY, description=NASTY, results=results + summary.results[1:])
     files = site.write(tmp_path, [nasty], [(NASTY, NASTY)])
+    picture = files.pop(tmp_path / "preview.png")
+    assert picture.startswith(b"\x89PNG")
     assert len(files) == 8  # overview, comparison, five methods, one dataset
     for path, content in files.items():
         text = content.decode()

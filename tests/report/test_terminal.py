@@ -41,6 +41,31 @@ def test_rows_stand_in_the_order_of_their_places(tables):
     assert sorted(names, key=lambda name: said.index(f" {name}  ")) == names
 
 
+def test_a_table_of_many_columns_stands_in_parts_with_all_names_and_no_broken_number(tmp_path):
+    skews = [
+        {"partition": "dirichlet", "partition.alpha": alpha} for alpha in (0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+    ]
+    example = board({"partition": skews, "algorithm": ["fedavg", "fedprox"], "seed": [0, 1, 2]})
+    cells = cells_of(example)
+    made = write_report(example, cells, results_of(tmp_path / "results", seeded(cells)), tmp_path / "pages")
+    said = shown(made.tables, 80)
+    [(table, _)] = made.tables
+    for row in table.rows:
+        assert all(f"{entry.mean:.2f} ± {entry.std:.2f}" in said for entry in row.entries)
+    heads = [render_terminal._heading(table, i) for i in range(len(table.columns))]
+    lines = [line for line in said.splitlines() if any(re.search(rf"\b{re.escape(head)}\b", line) for head in heads)]
+    assert len(lines) > 1, "parts, each with a line of headings"
+    assert len(re.findall("FedProx", said)) >= len(lines)
+
+
+def test_the_best_of_each_column_is_bold(tables):
+    console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system="standard")
+    [(table, analysis)] = tables
+    render_terminal.show(table, analysis, console)
+    best = {f"{entry.mean:.2f}" for row in table.rows for entry in row.entries if entry.best}
+    assert set(re.findall(r"\x1b\[1m(\d+\.\d\d) ±", console.file.getvalue())) == best != set()
+
+
 def test_methods_have_their_human_names(tables):
     said = shown(tables, 200)
     assert "FedAvg" in said

@@ -129,6 +129,7 @@ def test_an_outcome_says_what_was_chosen_and_what_it_gained_on_fresh_seeds(made)
     one, other = tuned_methods(selections, results)
     assert one.chosen == 1
     assert one.settings == f"protocol.lr={selections[0].study.trials[1].values['protocol.lr']}"
+    assert one.settings_said == f"learning rate {selections[0].study.trials[1].values['protocol.lr']:g}"
     assert one.shown == (50.0, 80.0)
     assert sorted(one.default) == sorted(one.tuned) == SEEDS
     gaps = np.array([one.tuned[seed] - one.default[seed] for seed in SEEDS])
@@ -156,14 +157,25 @@ def test_trials_that_lack_or_diverged_are_said(made, tmp_path):
     )
     [one] = tuned_methods([select(study, results.read)], results)
     assert [row.status for row in one.trials] == ["done", "diverged", "missing", "missing"]
-    assert (one.chosen, one.settings, one.tuned, one.gain) == (None, "", {}, None)
+    assert (one.chosen, one.settings, one.settings_said, one.tuned, one.gain) == (None, "", "", {}, None)
     assert [best.k for best in one.best] == [1, 2]
     facts = tuning_facts([one])
-    assert (facts["missing"], facts["diverged"]) == (2, 1)
+    assert (facts["trials"], facts["ran"], facts["diverged"]) == (4, 2, 1)
     write_report(example, cells, results, tmp_path / "pages", [select(study, results.read)])
     page = (tmp_path / "pages" / "example" / "index.html").read_text()
     assert "not chosen yet" in page
-    assert "4 trials took 12.0 s of one processor; 2 have not run yet; 1 diverged." in page
+    assert "2 of 4 trials have run and took 12.0 s of one processor; 1 diverged." in page
+
+
+def test_before_any_trial_nothing_is_said_to_have_been_chosen(made, tmp_path):
+    example, cells, found, _, _ = made
+    results = results_of(tmp_path / "none", [])
+    write_report(example, cells, results, tmp_path / "pages", [select(study, results.read) for study in found])
+    page = (tmp_path / "pages" / "example" / "index.html").read_text()
+    caption = page[page.index('id="tuning-title"') :].partition("</p>")[0]
+    assert "Every method gets the same budget of trials" in caption
+    assert caption.endswith("None of the 8 trials has run yet.")
+    assert "was chosen" not in page
 
 
 def test_sensitivity_shows_each_finished_trial_where_its_value_lies_in_the_space(made):

@@ -38,7 +38,7 @@ def test_the_screen_shows_what_is_done_running_and_failed(grid):
     shown = " ".join(screen().split())
     assert "2/4" in shown
     assert "2 running, 1 failed" in shown
-    assert "a cell round 3/8 client 3/5 12.35 %" in shown
+    assert "a cell round 3/8 client 3/5 12.35%" in shown
     assert "another preparing" in shown
 
 
@@ -110,13 +110,13 @@ def test_durations_read_as_people_say_them(seconds, text):
 @pytest.mark.parametrize(
     ("record", "text"),
     [
-        ({"status": "done", "scores": {"trained": {"accuracy": 97.5}}}, " 97.50 %"),
-        ({"status": "done", "scores": {"trained": {"accuracy": None, "client_accuracy": 50.0}}}, " 50.00 %"),
+        ({"status": "done", "scores": {"trained": {"accuracy": 97.5}}}, " 97.50%"),
+        ({"status": "done", "scores": {"trained": {"accuracy": None, "client_accuracy": 50.0}}}, " 50.00%"),
         (
             {"status": "done", "scores": {"trained": {"accuracy": 40.0}, "calibrated": {"accuracy": 42.0}}},
-            " 42.00 % calibrated",
+            " 42.00% calibrated",
         ),
-        ({"status": "done", "scores": {"validation": {"accuracy": 97.5}}}, " 97.50 % of held-out images"),
+        ({"status": "done", "scores": {"validation": {"accuracy": 97.5}}}, " 97.50% of held-out images"),
         ({"status": "failed", "scores": {}, "reason": "no memory"}, "failed: no memory"),
         ({"status": "failed", "scores": {}, "reason": "\x1b[2Jgone"}, "failed: \\x1b[2Jgone"),
         ({"status": "done", "scores": {"trained": {"accuracy": "x"}}}, "done: None"),

@@ -7,15 +7,20 @@ const SVG = "http://www.w3.org/2000/svg";
 // A choice of tasks is named by a number whose binary digits tell the tasks.
 function viewOf(tasks, tuned, ablations) {
   const name = tasks.reduce((digits, task) => digits | 1n << BigInt(task.order), 0n).toString(16);
-  const variant = site.variants.findIndex(([t, a]) => Boolean(t) === tuned && Boolean(a) === ablations);
-  const [headline, more, about, reference, rows] = site.views[variant]?.[name] ?? ["No results for this choice.", "", "", -1, []];
-  return {
-    headline, more, about, reference: site.methods[reference],
-    rows: rows.map(([method, place, range, ...gain]) => ({
-      method: site.methods[method], names: site.names[method], place, range,
+  const find = (more) => site.views[site.variants.findIndex(([t, a]) => Boolean(t) === tuned && Boolean(a) === more)]?.[name];
+  const [headline, more, about, reference, rows] = find(ablations) ?? ["No results for this choice.", "", "", -1, []];
+  // What a row gains is told once: in the ranking without ablations, unless the reference is another with them.
+  const plain = ablations ? find(false) : undefined;
+  const known = new Map(plain && plain[3] === reference ? plain[4].map(([method, , , , ...gain]) => [method, gain]) : []);
+  const rowOf = ([method, place, first, last, ...own]) => {
+    const gain = own.length ? own : known.get(method) ?? [];
+    return {
+      method: site.methods[method], names: site.names[method], place: place < 0 ? `${-place}=` : String(place),
+      range: first === last ? String(first || "") : `${first}–${last}`,
       gain: gain.length === 3 ? gain.map((tenths) => tenths / 10) : null, why: gain.length === 1 ? site.whys[gain[0]] : "",
-    })),
+    };
   };
+  return { headline, more, about, reference: site.methods[reference], rows: rows.map(rowOf) };
 }
 
 function mean(values) {
@@ -107,7 +112,7 @@ function rankingTable(view, results) {
   ]);
   const [cells] = head.rows;
   cells.cells[0].textContent = "Place";
-  cells.cells[2].firstChild.append("Gain over ", element("span", {}, view.reference?.name ?? "the reference"), ", 95 % CI");
+  cells.cells[2].firstChild.append("Gain over ", element("span", {}, view.reference?.name ?? "the reference"), ", 95% CI");
   cells.lastChild.textContent = "Repeated";
   const rows = view.rows.map((row) => {
     const mine = by.get(row.method);
