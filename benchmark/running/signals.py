@@ -50,7 +50,8 @@ class Stop:
 def stopping(seconds: float | None = None) -> Iterator[Stop]:
     """Yield a flag that is set when the cell should end: on SIGTERM (in the main thread only), or after `seconds`.
 
-    The alarm repeats, because an exception raised inside a destructor goes nowhere.
+    The alarm repeats, because an exception raised inside a destructor goes nowhere. Raises `Stopped` at the end if the
+    signal came while the cell ended by itself: whoever sent it means the cells that follow too.
     """
     stop = Stop(seconds)
     if threading.current_thread() is not threading.main_thread():
@@ -68,3 +69,5 @@ def stopping(seconds: float | None = None) -> Iterator[Stop]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
+    if stop.asked:
+        raise Stopped

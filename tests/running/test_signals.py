@@ -36,11 +36,29 @@ def test_without_a_limit_or_a_signal_nothing_ends():
 
 
 def test_a_signal_lets_the_round_end_first():
-    with stopping() as stop:
+    ended = []
+    with pytest.raises(Stopped), stopping() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.asked
         with pytest.raises(Stopped):
             stop.check()
+        ended.append("the round")
+    assert ended
+
+
+def test_a_signal_while_a_cell_ends_by_itself_is_not_lost():
+    """The grid would begin the next cell."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def last_moments():
+        with stopping():
+            os.kill(os.getpid(), signal.SIGTERM)
+            return "a record"
+
+    with pytest.raises(Stopped):
+        last_moments()
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_a_round_that_outlasts_the_grace_is_ended(monkeypatch):
