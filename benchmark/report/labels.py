@@ -16,6 +16,7 @@ from fedspan.benchmark.report.style import COLOURS, DASHES, LINES, MARKERS
 
 MOST = 5  # lines that are named directly
 LETTERS = 19  # of a line of a name
+NARROWEST = 4  # letters of a line below a place
 FONT = 7.0  # points
 LEADING = 1.25
 LETTER = 0.56 * FONT / 72  # inches, on average
@@ -45,9 +46,12 @@ def wrapped(label: str, letters: int = LETTERS) -> list[str]:
 
 
 def below(ticks: Sequence[str], inches: float) -> list[str]:
-    """Return the names of places along x, in lines that find room where an axis of `inches` is shared evenly."""
+    """Return the names of places along x, in lines that find room where an axis of `inches` is shared evenly.
+
+    Lines of `NARROWEST` letters are made in any case.
+    """
     letters = int(0.95 * inches / max(len(ticks), 1) / LETTER)
-    return ["\n".join(wrapped(tick, max(letters, 4))) for tick in ticks]
+    return ["\n".join(wrapped(tick, max(letters, NARROWEST))) for tick in ticks]
 
 
 def beside(label: str, inches: float) -> list[str]:

@@ -14,9 +14,10 @@ from tests.helpers import toy_cell, trained
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Return a function that moves the clock by some seconds."""
+    """Return a function that moves the clock by some seconds, in which the process has a processor."""
     now = [0.0]
-    monkeypatch.setattr(meter_module.time, "perf_counter", lambda: now[0])
+    for name in ("perf_counter", "process_time"):
+        monkeypatch.setattr(meter_module.time, name, lambda: now[0])
 
     def move(seconds):
         now[0] += seconds
@@ -51,7 +52,7 @@ def test_making_the_classifier_is_timed_and_a_calibration_without_its_scores(clo
     slow(SphereFed, "net", 1000)
     slow(SphereFed, "stats", 1)
     slow(SphereFed, "calibrate", 100)
-    slow(evaluation, "evaluate", 10_000)
+    slow(evaluation, "evaluate_global", 10_000)
     run = trained(toy_cell(None, SphereFed(ffc=True)))
     scores = score_stages(run)
     seconds = {"net": 1000, "evaluate": 50_000, "calibrate": 6, "calibrate_server": 100}

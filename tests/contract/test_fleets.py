@@ -86,7 +86,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted(cls, tmp_path, refer
         second.advance()
     assert weights(second) == weights(whole)
     assert second.simulated_at_round == whole.simulated_at_round
-    clock = {"seconds", "flops_of_step", "memory"}
+    clock = {"seconds", "processor_seconds", "worker_seconds", "flops_of_step", "memory"}
     assert {k: v for k, v in vars(second.meter).items() if k not in clock} == {
         k: v for k, v in vars(whole.meter).items() if k not in clock
     }

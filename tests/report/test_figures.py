@@ -209,7 +209,7 @@ def test_names_of_places_leave_room_for_their_neighbours(ticks, inches):
     room = int(0.95 * inches / len(ticks) / labels.LETTER)
     for name, units, lines in zip(names, ticks, labels.below(names, inches), strict=True):
         assert lines.split() == name.split(), "nothing is cut"
-        assert all(len(line) <= max(room, *map(len, units)) for line in lines.split("\n"))
+        assert all(len(line) <= max(room, labels.NARROWEST, *map(len, units)) for line in lines.split("\n"))
 
 
 def test_what_stands_in_parentheses_stays_together_where_it_finds_room():
