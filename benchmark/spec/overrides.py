@@ -16,9 +16,9 @@ from hydra.errors import HydraException
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.spec.settings import is_how
 
-# How and where a machine ran a cell.
 MOST_VALUES = 100_000  # of a setting in a grid
-NOT_REPEATED = ("workers=", "launcher=", "board=", "paths.", "tracking=", "fresh=")
+# How one machine ran a cell, and where its files lie.
+NOT_REPEATED = ("workers=", "launcher=", "board=", "paths.", "tracking=", "fresh=", "dataset.source=", "dataset.root=")
 
 
 @cache
@@ -105,11 +105,8 @@ def _quote(value: Any) -> str:
     return repr(value)
 
 
-NOT_REPEATED = ("workers=", "launcher=", "board=", "paths.", "tracking=", "fresh=")  # how and where one machine ran it
-
-
 def command_of(overrides: Iterable[str]) -> str:
-    """Return the shell command that runs a cell again, on any machine."""
+    """Return the shell command that runs a cell again, on any machine; each adds where it has the images."""
     return shlex.join(["fedspan", "run", *(word for word in overrides if not word.startswith(NOT_REPEATED))])
 
 

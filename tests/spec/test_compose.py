@@ -166,3 +166,9 @@ def test_hydra_composes_a_preset_as_it_is_now(tmp_path, monkeypatch):
         (folder / "mine.yaml").write_text(yaml.safe_dump({"lr": rate}))
         found = compose.by_hydra(["protocol=mine"]).protocol.lr
         assert (found, type(found)) == (rate, type(rate))
+
+
+def test_the_command_of_a_cell_names_no_place_and_no_habit_of_one_machine():
+    words = ["dataset=cifar10", "dataset.source=/home/me/photos.tar", "dataset.root=/data", "dataset.limit=50"]
+    words += ["paths.results=/tmp/r", "workers=2", "board=digits", "seed=1"]
+    assert overrides.command_of(words) == "fedspan run dataset=cifar10 dataset.limit=50 seed=1"
