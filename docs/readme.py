@@ -28,6 +28,7 @@ from fedspan.benchmark.report.panels import draw
 from fedspan.benchmark.report.preview import draw_gains
 from fedspan.benchmark.report.style import COLOURS, DASHES, INK, QUIET, STYLE, TWO_COLUMNS
 from fedspan.benchmark.report.summary import summarise
+from fedspan.benchmark.report.tuning import Reported
 from fedspan.benchmark.spec.board import Figure, load_board
 from fedspan.benchmark.spec.plan import plan_grid
 
@@ -84,7 +85,7 @@ def results() -> tuple[View, Panel]:
     """Return the ranking of the board's committed records, and singular values of some methods on one partition."""
     board, cells = load_board(BOARD), plan_grid({"board": [BOARD]})
     frame = collect(cells, Results(ROOT / "results", mends=False))
-    found = summarise(board, cells, frame, [], f"{BOARD}/").results
+    found = summarise(board, Reported.of(cells, []), frame, [], f"{BOARD}/").results
     view = Overview(found, Comparisons(found)).view(frozenset(result.task for result in found))
     figure = Figure(kind="spectrum", where={"method": SPECTRA, "partition": PARTITION})
     [panel] = draw(frame, Axes(cells), figure, 1).panels

@@ -79,7 +79,7 @@ def write_report(
     runs = frame.drop_duplicates("key")
     problems.add("records", [*_stale(runs), *_passed_over(reported.cells, results)])
     tuned = tuned_methods(selections, results)
-    found = summarise(board, reported.named, frame, tables, f"{place}/", reported.tuning)
+    found = summarise(board, reported, frame, tables, f"{place}/")
     found = replace(found, studies=tuple(outcome_lines(tuned)))
     extras = {table.number: _extras(table, frame) for table in tables}
     contents: dict[str, bytes] = {summary.FILE: summary.to_json(found).encode()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from fedspan.benchmark.report import statistics
 from fedspan.benchmark.report.axes import text
 from fedspan.benchmark.report.frame import mean_cost
 from fedspan.benchmark.report.table import Tabulated
-from fedspan.benchmark.report.tuning import TUNED
+from fedspan.benchmark.report.tuning import TUNED, Reported
 from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.compose import option, tuned
 from fedspan.benchmark.spec.plan import Planned
@@ -173,22 +173,24 @@ class Summary:
 
 def summarise(
     board: Board,
-    cells: Sequence[Planned],
+    reported: Reported,
     frame: pd.DataFrame,
     tables: Sequence[Tabulated],
     page: str,
-    tuning: Sequence[str] = (),
 ) -> Summary:
-    """Return what the page of a board adds to the site; `frame` is that of `collect` for `cells`.
+    """Return what the page of a board adds to the site; `frame` is that of `collect` for the reported cells.
 
-    Trials add nothing: their scores are no results. `tuning` says of each cell of a tuned board with what settings it
-    ran; a method's tuned results have a name of their own, whatever was chosen, and the same one on all tasks.
+    Trials add nothing: their scores are no results. A method's tuned results have a name of their own, whatever was
+    chosen, and the same one on all tasks.
     """
-    groups: dict[tuple[str, str], list[Any]] = {}
-    for planned, row, how in zip(cells, frame.itertuples(index=False), tuning or [""] * len(cells), strict=True):
+    cells = reported.named
+    tuning = reported.tuning or ("",) * len(cells)
+    searched = reported.searched or (frozenset(),) * len(cells)
+    groups: dict[tuple[str, str, frozenset[str]], list[Any]] = {}
+    for planned, row, how, names in zip(cells, frame.itertuples(index=False), tuning, searched, strict=True):
         if row.status in ("done", "diverged", "missing") and not planned.cell.protocol.trial:
-            groups.setdefault((str(row.point), how), []).append((planned, row))
-    results = [found for (point, how), runs in groups.items() for found in _results(point, runs, how)]
+            groups.setdefault((str(row.point), how, names), []).append((planned, row))
+    results = [found for (point, how, names), runs in groups.items() for found in _results(point, runs, how, names)]
     return Summary(
         board=board.name,
         title=board.title,
@@ -233,7 +235,9 @@ def position(mine: float, worths: Sequence[float]) -> float:
     return 1 + sum(other > own for other in others) + (others.count(own) - 1) / 2
 
 
-def _results(point: str, runs: Sequence[tuple[Planned, Any]], tuning: str) -> Iterator[Result]:
+def _results(
+    point: str, runs: Sequence[tuple[Planned, Any]], tuning: str, searched: frozenset[str]
+) -> Iterator[Result]:
     """Yield the result of a method on a task, one for each digest of the dataset that its runs have seen."""
     planned = runs[0][0]
     rows = [(str(row.dataset_digest or "")[:12], _stage(row.scores), row) for _, row in runs]
@@ -249,7 +253,7 @@ def _results(point: str, runs: Sequence[tuple[Planned, Any]], tuning: str) -> It
         yield Result(
             point=point,
             family=family_of(planned),
-            method=method_name(planned) + (f", {tuning}" if tuning == TUNED else ""),
+            method=method_name(planned, searched) + (f", {tuning}" if tuning == TUNED else ""),
             task=task_of(planned, digest),
             stage=stage,
             seeds={str(row.seed): float(row.scores[stage]["accuracy"]) for row in mine},
@@ -303,8 +307,8 @@ def family_of(planned: Planned) -> str:
     return " + ".join(component.name for component in (planned.cell.algorithm, *planned.cell.addons))
 
 
-def method_name(planned: Planned) -> str:
-    """Return the method with the settings that are neither defaults nor what its protocol tunes for it."""
+def method_name(planned: Planned, searched: Collection[str] = ()) -> str:
+    """Return the method with its settings, but for defaults, what its protocol tunes for it, and what was searched."""
     cell, expected = planned.cell, _tuned(planned)
     names = []
     for component in (cell.algorithm, *cell.addons):
@@ -314,6 +318,7 @@ def method_name(planned: Planned) -> str:
             f"{field}={text(value)}"
             for field, value in component.what().items()
             if field in defaults
+            and f"{prefix}.{field}" not in searched
             and text(value) not in (text(defaults[field]), text(expected.get(f"{prefix}.{field}", defaults[field])))
         ]
         names.append(f"{component.name}({', '.join(shown)})" if shown else component.name)
@@ -323,6 +328,7 @@ def method_name(planned: Planned) -> str:
         for field, value in cell.what["protocol"].items()
         if field in preset
         and field not in OF_THE_TASK
+        and f"protocol.{field}" not in searched
         and text(value) not in (text(preset[field]), text(expected.get(f"protocol.{field}", preset[field])))
     ]
     return " + ".join(names) + (f", {', '.join(changed)}" if changed else "")

@@ -34,27 +34,32 @@ BAND = (0.1, 0.9)  # of the expected best: how lucky or unlucky a draw of trials
 class Reported:
     """Cells in the order of a report: `cells` are what ran, `named` what tables call them, `tuning` with what settings.
 
-    Tuned cells are called as those with the defaults, beside which they stand; without a tuned board `tuning` is empty.
+    Tuned cells are called as those with the defaults, beside which they stand, and `searched` are the settings that
+    trials chose for them. Without a tuned board `tuning` and `searched` are empty.
     """
 
     cells: tuple[Planned, ...]
     named: tuple[Planned, ...]
     tuning: tuple[str, ...] = ()
+    searched: tuple[frozenset[str], ...] = ()
 
     @classmethod
     def of(cls, cells: Sequence[Planned], selections: Sequence[Selection]) -> Reported:
         """Return the cells of a board, each method's with the defaults and then those that its trials chose."""
         if not selections:
             return cls(tuple(cells), tuple(cells))
-        rows: list[tuple[Planned, Planned, str]] = []
+        rows: list[tuple[Planned, Planned, str, frozenset[str]]] = []
         known = {planned.cell.key: planned for planned in cells}
         for selection in selections:
             named = [known.pop(one.cell.key, one) for one in selection.study.default]
-            rows += [(one, one, DEFAULT) for one in named]
-            rows += [(one, name, TUNED) for one, name in zip(selection.tuned, named, strict=bool(selection.tuned))]
-        rows += [(one, one, DEFAULT) for one in known.values()]
-        ran, names, tuning = zip(*rows, strict=True)
-        return cls(ran, names, tuning)
+            rows += [(one, one, DEFAULT, frozenset()) for one in named]
+            pairs, searched = (
+                zip(selection.tuned, named, strict=bool(selection.tuned)),
+                frozenset(selection.study.space),
+            )
+            rows += [(one, name, TUNED, searched) for one, name in pairs]
+        rows += [(one, one, DEFAULT, frozenset()) for one in known.values()]
+        return cls(*zip(*rows, strict=True))
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,23 @@ def _studies(tune: Tune, points: Sequence[Point]) -> list[Study]:
     met = {seed for point in points if (seed := _cell(point).seed) in tune.seeds}
     if met:
         raise UserError(f"tune.seeds: results are reported on {min(met)} too; trials must not see their seeds")
-    return [_study(tune, group, cell) for group, cell in zip(groups.values(), cells, strict=True)]
+    found = [_study(tune, group, cell) for group, cell in zip(groups.values(), cells, strict=True)]
+    _check_once(found)
+    return found
+
+
+def _check_once(found: Sequence[Study]) -> None:
+    """Raise `UserError` if a board varies what it searches: a tuned method has one row for each task."""
+    seen: dict[str, Study] = {}
+    for study in found:
+        point = study.points[0]
+        rest = {key: value for key, value in point.items() if key not in ("seed", *study.space)}
+        other = seen.setdefault(json.dumps(rest, sort_keys=True), study)
+        varied = [name for name in study.space if point.get(name) != other.points[0].get(name)]
+        if varied:
+            raise UserError(
+                f"tune.space: {varied[0]} is searched, and the board varies it too, for {study.method}; choose one"
+            )
 
 
 def _study(tune: Tune, points: Sequence[Point], cell: Cell) -> Study:

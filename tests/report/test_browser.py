@@ -403,7 +403,8 @@ def expected_rows(view):
         if result is None:
             return "—"
         spread = "" if result.std is None else f" ± {points(carried(result.std))}"
-        return f"{points(carried(result.mean))}{spread}" if result.seeds else "diverged"
+        lost = f" {result.diverged} diverged" if result.diverged else ""
+        return f"{points(carried(result.mean))}{spread}{lost}" if result.seeds else "diverged"
 
     def known(value, unit=""):
         return points(value) + unit if math.isfinite(value) else "—"

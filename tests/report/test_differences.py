@@ -11,6 +11,7 @@ from fedspan.benchmark.report.printed import printed_in
 from fedspan.benchmark.report.render_text import entry_text, to_csv, to_markdown
 from fedspan.benchmark.report.summary import summarise
 from fedspan.benchmark.report.tabulation import tabulate
+from fedspan.benchmark.report.tuning import Reported
 from fedspan.benchmark.spec.board import Scale, Table
 from fedspan.benchmark.spec.plan import plan
 from tests.report.made import board, cells_of, record, results_of, stopped
@@ -122,7 +123,7 @@ def test_differences_are_signed_and_neither_ranked_nor_costed_nor_told_to_other_
     assert not any(entry.best for row in table.rows for entry in row.entries)
     assert not table.of_runs  # so there is no target to reach either
     frame = collect(cells, Results(tmp_path / "nothing"))
-    assert summarise(board(GRID), cells, frame, [table], "x/").entries == ()
+    assert summarise(board(GRID), Reported.of(cells, []), frame, [table], "x/").entries == ()
 
 
 WHERE = "cifar,trained.accuracy"

@@ -117,6 +117,17 @@ def test_a_mean_is_over_the_tasks_that_all_rows_have():
     assert len(view.columns) == 2
 
 
+def test_a_mean_over_what_is_left_of_diverged_runs_says_so(tmp_path):
+    results = [
+        replace(one, lost=(3, 4) if one.method == "scaffold" else ())
+        for one in results_on({"fedavg": BOTH, "scaffold": BOTH})
+    ]
+    summary = Summary("b", "B", "", "paper", "b/", {"done": 12}, tuple(results), ())
+    page = site.write(tmp_path, [summary], [])[tmp_path / "index.html"].decode()
+    rows = {name: page.partition(f">{name}</a>")[2].partition("</tr>")[0] for name in ("FedAvg", "SCAFFOLD")}
+    assert [rows[name].count("2 diverged") for name in rows] == [0, 2]
+
+
 def test_tuned_results_compete_among_themselves():
     results = results_on({"fedavg": BOTH, "fedprox": {"a": 55.0, "b": 65.0}, "fedavg, tuned": {"a": 70.0, "b": 80.0}})
     marked = [

@@ -126,6 +126,17 @@ def test_tuned_results_have_a_name_of_their_own_whatever_was_chosen(made, tmp_pa
     assert read(tmp_path / "pages" / "example" / "results.json") == found
 
 
+def test_tuned_results_are_not_called_by_a_setting_that_was_searched(tmp_path):
+    example = board({**GRID, "protocol.lr": 0.7}, tune=TUNE)
+    cells, empty = cells_of(example), results_of(tmp_path / "empty", [])
+    selections = [replace(select(one, empty.read), chosen=one.trials[1]) for one in studies(example, {})]
+    ran = [*cells, *(planned for one in selections for planned in one.tuned)]
+    results = results_of(tmp_path / "results", [record(planned) for planned in ran])
+    page = write_report(example, cells, results, tmp_path / "pages", selections).summary
+    named = [one.method for one in page.results]
+    assert named == ["fedavg, lr=0.7", "fedavg, tuned", "fedprox, lr=0.7", "fedprox, tuned"]
+
+
 def test_an_outcome_says_what_was_chosen_and_what_it_gained_on_fresh_seeds(made):
     _, _, _, results, selections = made
     one, other = tuned_methods(selections, results)

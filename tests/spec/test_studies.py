@@ -243,6 +243,13 @@ def test_what_makes_no_sense_is_one_line(tuned, tune, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_board_does_not_vary_what_it_searches(tuned):
+    """Its tuned rows would be several of one name."""
+    with pytest.raises(UserError, match=r"^tune.space: protocol.lr is searched, and the board varies it too, for"):
+        tuned(grid=({"algorithm": "fedprox", "protocol.lr": [0.1, 0.2]},))
+    assert len(tuned(grid=({"algorithm": "fedprox", "protocol.lr": 0.1, "partition.alpha": [0.1, 0.2]},))) == 2
+
+
 def test_tuning_of_a_board_that_does_not_tune_is_refused():
     with pytest.raises(UserError, match=r"board 'digits' does not tune, so 'tune\.trials' means nothing"):
         plan_grid({"board": ["digits"], "tune.trials": [3]})

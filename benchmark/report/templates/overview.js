@@ -99,6 +99,7 @@ function rankingRow(row, view, numbers, stages, ends) {
   const scores = numbers.scores.map((result) => {
     const cell = numeric(result?.n ? result.mean : null, "", "score value wide-only");
     cell.append(result ? link(result, 1) : "—");
+    if (result?.n && result.diverged) cell.append(" ", element("span", { className: "n" }, lostOf(result)));
     return cell;
   });
   return element("tr", {}, place, head, gainCell(row, view, ends), ...scores,

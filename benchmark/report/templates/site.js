@@ -36,10 +36,11 @@ function link(result, digits = 2) {
   return made;
 }
 
+const lostOf = (result) => result.diverged ? `${result.diverged} diverged` : "";
+
 function seeds(result) {
   const n = result.n === result.asked ? `n=${result.n}` : `n=${result.n}/${result.asked}`;
-  const lost = result.diverged ? `${result.diverged} diverged` : "";
-  return element("span", { className: "n" }, [result.stage, n, lost].filter((part) => part).join(", "));
+  return element("span", { className: "n" }, [result.stage, n, lostOf(result)].filter((part) => part).join(", "));
 }
 
 function headRow(heads) {
