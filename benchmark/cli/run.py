@@ -123,6 +123,7 @@ def _run_one(planned: Planned, how: How) -> int:
         outcome = run_job(plain(by_hydra(words)), words, lone=True)
     except Busy as owner:
         raise UserError(f"{owner} is already computing {planned.cell.label}; wait for it") from None
+    results.sweep()
     status = _tell(outcome, planned, how, known)
     if how.tracking:
         try:

@@ -93,7 +93,7 @@ class Results:
                 discard(path)
 
     def sweep(self) -> None:
-        """Remove leftovers of finished cells that only a kill can leave: checkpoints, leases and the like."""
+        """Remove leftovers of finished cells that a kill or a failing disk left: checkpoints, leases and the like."""
         for folder in (self.records, self.failures, self.checkpoints, self.status, self.leases):
             for path in folder.glob("*") if folder != self.records else folder.glob(".*.tmp"):
                 if self.path(path.name.lstrip(".").split(".")[0]).exists():

@@ -6,6 +6,7 @@ import io
 import os
 import pathlib
 import random
+from pathlib import Path
 
 import pytest
 
@@ -93,6 +94,21 @@ def test_a_sample_of_failing_operations(operations, survives):
     for operation, count in operations[0].items():
         assert count > 0, operation
         survives(operation, draw.randint(1, count), draw.choice(ERRORS))
+
+
+def test_the_next_start_removes_what_a_failing_disk_left_of_a_finished_cell(operations):
+    assert main(list(RUN)) == 0
+    [key] = records()
+    for left in (
+        f"checkpoints/{key}.safetensors",
+        f"status/{key}.7.tmp",
+        f"leases/{key}.1.json",
+        f"records/.{key}.x.tmp",
+    ):
+        Path("results", left).parent.mkdir(exist_ok=True)
+        Path("results", left).write_text("{}")
+    assert main(list(RUN)) == 0
+    assert leftovers() == set()
 
 
 @pytest.mark.slow
