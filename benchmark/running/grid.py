@@ -44,7 +44,7 @@ log = logging.getLogger("fedspan")
 DEATHS = 2  # times that a cell may take its worker down, the last time alone, before it counts as failed
 STARTS = 3  # launches in a row that may end before any cell has begun: whoever dies so early has no lease
 MIRROR_SECONDS = 2.0  # that the mirror may take at the end before it is named,
-PATIENCE = 20.0  # and as many more before another takes over at full priority: it may starve beside other work
+PATIENCE = 20.0  # and after that, before one of full priority takes over: beside other work it may starve
 LOOK_SECONDS = 0.5  # between two looks at what other processes compute
 
 
