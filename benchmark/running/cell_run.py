@@ -175,7 +175,7 @@ def make_record(cell: Cell, how: How, outcome: Outcome, run: Run | None) -> Reco
             "classifier": classifier_cost(run.trainer, run.state),
         }
         if cell.fleet.acts:
-            record["fleet"] = happened(run)
+            record["fleet"] = run.meter.of_fleet(run.simulated_at_round)
         record["digests"] = {"rounds": run.round_digests, "stages": run.stage_digests}
     record["provenance"] = provenance(cell, **_machine(cell, how, run))
     if outcome.spectra:
@@ -183,20 +183,6 @@ def make_record(cell: Cell, how: How, outcome: Outcome, run: Run | None) -> Reco
     if outcome.diagnostics:
         record["diagnostics"] = outcome.diagnostics
     return cast(Record, record)  # which is validated before it is kept
-
-
-def happened(run: Run) -> dict[str, Any]:
-    """Return the record's `fleet`: counts of visits by outcome, and the simulated clock if there is one."""
-    meter = run.meter
-    found: dict[str, Any] = {
-        "visits": meter.visits,
-        "lost": meter.lost,
-        "cut": meter.cut,
-        "empty_rounds": meter.empty_rounds,
-    }
-    if meter.simulated_seconds is not None:
-        found |= {"seconds": meter.simulated_seconds, "seconds_at_round": run.simulated_at_round}
-    return found
 
 
 def _machine(cell: Cell, how: How, run: Run | None) -> dict[str, Any]:

@@ -202,6 +202,18 @@ class Meter:
             **({"peak_memory_bytes": self.peak_memory} if self.peak_memory else {}),
         }
 
+    def of_fleet(self, seconds_at_round: list[float]) -> dict[str, Any]:
+        """Return the record's `fleet`: visits by outcome, and the simulated clock, if any, at each evaluated round."""
+        found: dict[str, Any] = {
+            "visits": self.visits,
+            "lost": self.lost,
+            "cut": self.cut,
+            "empty_rounds": self.empty_rounds,
+        }
+        if self.simulated_seconds is not None:
+            found |= {"seconds": self.simulated_seconds, "seconds_at_round": seconds_at_round}
+        return found
+
 
 def reset_peak_memory(device: torch.device) -> None:
     """Start a new measurement of the peak, where the system allows it."""

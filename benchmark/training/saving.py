@@ -147,6 +147,7 @@ def _check(run: Run, saved: Saved) -> None:
             "seconds_at_round": saved["seconds_at_round"],
             "bytes_at_round": saved["bytes_at_round"],
         },
+        **({"fleet": saved["meter"].of_fleet(saved.get("simulated_at_round", []))} if cell.fleet.acts else {}),
         "provenance": {"trained_by": saved["trained_by"]} if saved.get("trained_by") else {},
         "digests": {"rounds": saved["round_digests"]},
         "spectra": measured.get("spectra", {}),

@@ -18,6 +18,7 @@ from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.training.meter import peak_memory, reset_peak_memory
 from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.saving import resume, save
+from fedspan.tasks.fleets.speeds import Speeds
 from tests.helpers import LocalHead, NormNet, Scaffold, how, numbers, start, toy_cell, weights
 
 KEY = "a key"
@@ -210,6 +211,7 @@ DAMAGE = {
     "another model": of_another_model,
     "without server state": without_server_state,
     "a text as seconds": saying(seconds_at_round=["x"]),
+    "more time than the whole": saying(seconds_at_round=[1e9]),
     "a negative cost": saying(bytes_at_round=[-1]),
     "a round beyond the last": saying(round=17),
     "no evaluated round": saying(curve={"round": [], "accuracy": [], "loss": [], "train_loss": []}),
@@ -231,6 +233,15 @@ def test_a_damaged_checkpoint_is_named_set_aside_and_never_used(tmp_path, damage
     assert str(kept) in caplog.text
     assert min(rounds) == 0, "it went on from a damaged checkpoint"
     assert numbers(record) == numbers(run_cell(CELL, how(tmp_path / "whole")))
+
+
+def test_a_fleets_clock_is_checked_like_the_others(tmp_path):
+    cell = toy_cell(fleet=Speeds())
+    path = interrupted(tmp_path, cell)
+    tensors, meta = checkpoint.load(path, cell.key)
+    checkpoint.save(path, cell.key, tensors, {**meta, "simulated_at_round": [1e9]})
+    with pytest.raises(CorruptFile, match=r"its fleet.seconds_at_round ends with"):
+        resume(start(cell), path)
 
 
 def test_a_checkpoint_that_cannot_be_written_is_a_warning_not_the_end(tmp_path, monkeypatch, caplog):

@@ -100,6 +100,8 @@ def test_thousands_of_evaluated_rounds_go_to_sidecars(results, record, rounds):
         curve=curve,
         compute__seconds_at_round=values,
         compute__bytes_at_round=values,
+        compute__seconds__total=1e6,
+        compute__bytes__up=1e6,
         compute__steps=rounds,
         compute__images=rounds,
         scores__trained__accuracy=50.0,
