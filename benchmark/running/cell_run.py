@@ -70,8 +70,9 @@ def run_cell(
     `beside` tells at the end how many other cells the machine has computed meanwhile, if anybody knows; `share` tells
     before each round how many workers the cell may have.
 
-    An interrupted cell goes on from its checkpoint. A diverged cell or an impossible method is a record
-    with its reason. Raises `UserError` for what the user must change, `Stopped` if `watch` asks for it.
+    An interrupted cell goes on from its checkpoint, or starts again if what that says fits into no record. A diverged
+    cell or an impossible method is a record with its reason. Raises `UserError` for what the user must change,
+    `Stopped` if `watch` asks for it.
     """
     results = Results(how.results)
     if (known := results.read(cell.key)) is not None:
@@ -97,7 +98,13 @@ def run_cell(
     record = make_record(cell, how, outcome, run)
     if beside is not None:
         record["provenance"]["cells_beside"] = beside()
-    results.write(record)
+    try:
+        results.write(record)
+    except CorruptFile as error:
+        if run is None or run.began_with is None:
+            raise
+        _distrust(run.began_with, error, results)
+        return run_cell(cell, how, watch, beside, share)
     return record
 
 
@@ -136,12 +143,19 @@ def _train(run: Run, results: Results, watch: Watch, share: Callable[[Run], int]
 def _start_from(take: Callable[[Run, Path], bool], run: Run, path: Path, results: Results) -> bool:
     """Tell whether the run could `take` what lies at `path`; a damaged file is set aside."""
     try:
-        return take(run, path)
+        taken = take(run, path)
     except CorruptFile as error:
-        if path.exists():  # another worker may have removed it
-            now = set_aside(path, results.damaged)
-            log.warning("%s is damaged: %s; it was moved to %s and the cell starts again", path, error, now)
+        _distrust(path, error, results)
         return False
+    run.began_with = path if taken else None
+    return taken
+
+
+def _distrust(path: Path, error: CorruptFile, results: Results) -> None:
+    """Set aside a file that a cell cannot go on from."""
+    if path.exists():  # another worker may have removed it
+        now = set_aside(path, results.damaged)
+        log.warning("%s is damaged: %s; it was moved to %s and the cell starts again", path, error, now)
 
 
 def _keep(write: Callable[[Run, Path], None], run: Run, path: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -130,6 +131,7 @@ class Run:
         self.stage_digests: dict[str, str] = {}
         self.workers = 1  # that trained at a time, at most
         self.trained_by: str | None = None  # the key of another cell
+        self.began_with: Path | None = None  # the file that it went on from
         with self.meter.phase("prepare"):
             self._prepare()
 

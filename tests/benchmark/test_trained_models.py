@@ -140,6 +140,18 @@ def test_a_damaged_model_is_set_aside_and_the_cell_trains(tmp_path, caplog):
     assert "is damaged" in caplog.text
 
 
+def test_a_model_whose_curve_its_own_scores_contradict_is_set_aside_and_the_cell_trains(tmp_path, caplog):
+    """Only the finished cell can tell: its scores are computed anew."""
+    cell = toy_cell(None, FFC())
+    run_cell(cell.training, how(tmp_path / "shared"))
+    path = the_trained(tmp_path / "shared", cell)
+    tensors, meta = checkpoint.load(path, cell.train_key)
+    meta["curve"]["accuracy"][-1] /= 2
+    checkpoint.save(path, cell.train_key, tensors, meta)
+    assert numbers(run_cell(cell, how(tmp_path / "shared"))) == numbers(run_cell(cell, how(tmp_path / "alone")))
+    assert f"{path} is damaged: its scores.trained.accuracy is" in caplog.text
+
+
 def test_a_model_that_counts_no_training_is_none(tmp_path):
     cell = toy_cell(None, FFC())
     run_cell(cell.training, how(tmp_path / "shared"))
