@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedspan.benchmark.records.model import Cost, Count
+
 CONVOLUTION_BACKWARD = torch.ops.aten.convolution_backward
 
 
@@ -127,23 +129,23 @@ class Meter:
     Both follow from shapes alone, whatever ran before or beside.
     """
 
-    seconds: dict[str, float] = field(default_factory=dict)
-    processor_seconds: float = 0.0  # of this process, all threads, in all phases
-    worker_seconds: float = 0.0  # the same of its workers
+    seconds: dict[str, Cost] = field(default_factory=dict)
+    processor_seconds: Cost = 0.0  # of this process, all threads, in all phases
+    worker_seconds: Cost = 0.0  # the same of its workers
     flops: dict[str, int] = field(default_factory=dict)
-    bytes_up: int = 0
-    bytes_down: int = 0
-    calibration_up: int = 0  # bytes besides those of rounds
-    calibration_down: int = 0
-    steps: int = 0
-    images: int = 0
-    visits: int = 0  # clients x rounds
-    lost: int = 0  # visits of which nothing arrived
-    cut: int = 0  # visits that took only part of their steps
-    empty_rounds: int = 0  # of which nothing arrived
-    simulated_seconds: float | None = None  # None without a clock
-    memory: dict[str, int] = field(default_factory=dict)
-    peak_memory: int = 0  # of the allocator of a CUDA device
+    bytes_up: Count = 0
+    bytes_down: Count = 0
+    calibration_up: Count = 0  # bytes besides those of rounds
+    calibration_down: Count = 0
+    steps: Count = 0
+    images: Count = 0
+    visits: Count = 0  # clients x rounds
+    lost: Count = 0  # visits of which nothing arrived
+    cut: Count = 0  # visits that took only part of their steps
+    empty_rounds: Count = 0  # of which nothing arrived
+    simulated_seconds: Cost | None = None  # None without a clock
+    memory: dict[str, Count] = field(default_factory=dict)
+    peak_memory: Count = 0  # of the allocator of a CUDA device
     flops_of_step: dict[str, int] = field(default_factory=dict)
 
     def take_over(self, other: Meter) -> None:

@@ -191,6 +191,16 @@ def without_server_state(path):
     checkpoint.save(path, CELL.key, {k: v for k, v in tensors.items() if not k.startswith("server/")}, meta)
 
 
+def metering(**other):
+    """Return a damage: its meter says something else, under a digest that fits."""
+
+    def change(path):
+        tensors, meta = checkpoint.load(path, CELL.key)
+        checkpoint.save(path, CELL.key, tensors, {**meta, "meter": {**meta["meter"], **other}})
+
+    return change
+
+
 def saying(**other):
     """Return a damage: the file says something else, under a digest that fits."""
 
@@ -212,6 +222,7 @@ DAMAGE = {
     "without server state": without_server_state,
     "a text as seconds": saying(seconds_at_round=["x"]),
     "more time than the whole": saying(seconds_at_round=[1e9]),
+    "more lost visits than a number holds": metering(lost=10**400),
     "a negative cost": saying(bytes_at_round=[-1]),
     "a round beyond the last": saying(round=17),
     "no evaluated round": saying(curve={"round": [], "accuracy": [], "loss": [], "train_loss": []}),
