@@ -97,17 +97,25 @@ def write(out: Path, summaries: Sequence[Summary], without: Sequence[tuple[str, 
 
 
 def merged(summaries: Iterable[Summary]) -> list[Result]:
-    """Return each method's result on each task once, of several the one with the most seeds.
+    """Return each method's result on each task once: of several, the one whose seeds lead to most other methods there.
 
-    What is an ablation on some boards only competes.
+    Where they lead to as many, it is the one with the most seeds. What is an ablation on some boards only competes.
     """
-    best: dict[tuple[str, Task], Result] = {}
-    for summary in summaries:
-        for result in summary.results:
-            known = best.setdefault((result.method, result.task), result)
-            more = result if len(result.outcomes) > len(known.outcomes) else known
-            best[result.method, result.task] = replace(more, ablation=known.ablation and result.ablation)
-    return list(best.values())
+    found: dict[tuple[str, Task], list[Result]] = {}
+    having: dict[tuple[Task, bool, int], set[str]] = {}  # the methods that have a seed
+    for result in (result for summary in summaries for result in summary.results):
+        found.setdefault((result.method, result.task), []).append(result)
+        for seed in result.outcomes:
+            having.setdefault((result.task, result.tuned, seed), set()).add(result.method)
+
+    def worth(result: Result) -> tuple[int, int]:
+        methods = [having[result.task, result.tuned, seed] for seed in result.outcomes]
+        return len(set().union(*methods)), len(methods)
+
+    return [
+        replace(max(several, key=worth), ablation=all(result.ablation for result in several))
+        for several in found.values()
+    ]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from fedspan.benchmark.report.overall import Comparisons, verdict, with_names
 from fedspan.benchmark.report.pages import coded, slug
 from fedspan.benchmark.report.report import write_report
 from fedspan.benchmark.report.statistics import Difference, Withheld
-from fedspan.benchmark.report.summary import Result, Task, read, to_json
+from fedspan.benchmark.report.summary import Result, Summary, Task, read, to_json
 from tests.report.made import board, cells_of, record, results_of, seeded, stopped, with_digest
 from tests.report.test_files import NASTY, Page
 
@@ -146,6 +146,29 @@ def results_on(values, noise=0.01):
         for m, (method, tasks) in enumerate(values.items())
         for t, (task, value) in enumerate(tasks.items())
     ]  # fmt: skip
+
+
+def test_a_board_with_other_seeds_of_a_few_methods_changes_no_row_of_a_ranking():
+    """Their longer results could be compared with each other alone."""
+    first = results_on({name: {"a": 50.0 + i} for i, name in enumerate(("fedavg", "fedprox", "moon"))})
+    other = [
+        replace(one, point=f"other{one.point}", seeds={str(seed): 40.0 for seed in range(3, 8)}) for one in first[:2]
+    ]
+    longer = [replace(one, seeds=one.seeds | {"3": 51.0, "4": 52.0}) for one in first[:2]]
+    for order in (1, -1):
+        assert merged_of([first, other][::order]) == by_method(first)
+        assert merged_of([first, longer][::order]) == by_method([*longer, first[2]]), (
+            "more seeds of the same pairs count"
+        )
+
+
+def merged_of(boards):
+    summaries = [Summary("b", "B", "", "paper", "b/", {}, tuple(results), ()) for results in boards]
+    return by_method(site.merged(summaries))
+
+
+def by_method(results):
+    return {one.method: one for one in results}
 
 
 def test_a_method_run_on_easier_tasks_does_not_pass_one_that_beats_it_where_both_were_run():
