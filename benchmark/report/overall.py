@@ -5,20 +5,42 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 
 from fedspan.benchmark.report import statistics
 from fedspan.benchmark.report.frame import COSTS
 from fedspan.benchmark.report.ranking import Place, rank
 from fedspan.benchmark.report.statistics import Gap, Pairs, Withheld
-from fedspan.benchmark.report.summary import Result, Task
+from fedspan.benchmark.report.summary import Result, Summary, Task
 from fedspan.benchmark.report.units import COST_COLUMNS, CostColumn, counted_as, signed
 from fedspan.benchmark.spec.compose import default_choices
 
 RELATIVE_COSTS = COST_COLUMNS[:3]  # time, compute, traffic
 CHOICES = ("dataset", "partition", "skew", "clients", "model")  # fields of a task that a reader may fix
+
+
+def merged(summaries: Iterable[Summary]) -> list[Result]:
+    """Return each method's result on each task once: of several, the one whose seeds lead to most other methods there.
+
+    Where they lead to as many, it is the one with the most seeds. What is an ablation on some boards only competes.
+    """
+    found: dict[tuple[str, Task], list[Result]] = {}
+    having: dict[tuple[Task, bool, int], set[str]] = {}  # the methods that have a seed
+    for result in (result for summary in summaries for result in summary.results):
+        found.setdefault((result.method, result.task), []).append(result)
+        for seed in result.outcomes:
+            having.setdefault((result.task, result.tuned, seed), set()).add(result.method)
+
+    def worth(result: Result) -> tuple[int, int]:
+        methods = [having[result.task, result.tuned, seed] for seed in result.outcomes]
+        return len(set().union(*methods)), len(methods)
+
+    return [
+        replace(max(several, key=worth), ablation=all(result.ablation for result in several))
+        for several in found.values()
+    ]
 
 
 def cost_of(result: Result, column: CostColumn) -> float:

@@ -7,8 +7,8 @@ import itertools
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
@@ -31,6 +31,7 @@ from fedspan.benchmark.report.overall import (
     Comparisons,
     cost_of,
     costs_of,
+    merged,
     verdict,
     with_names,
 )
@@ -94,28 +95,6 @@ def write(out: Path, summaries: Sequence[Summary], without: Sequence[tuple[str, 
     for name in site.datasets:
         files[out / "datasets" / f"{slug(name)}.html"] = site.dataset(name, out / PARTITIONS)
     return files
-
-
-def merged(summaries: Iterable[Summary]) -> list[Result]:
-    """Return each method's result on each task once: of several, the one whose seeds lead to most other methods there.
-
-    Where they lead to as many, it is the one with the most seeds. What is an ablation on some boards only competes.
-    """
-    found: dict[tuple[str, Task], list[Result]] = {}
-    having: dict[tuple[Task, bool, int], set[str]] = {}  # the methods that have a seed
-    for result in (result for summary in summaries for result in summary.results):
-        found.setdefault((result.method, result.task), []).append(result)
-        for seed in result.outcomes:
-            having.setdefault((result.task, result.tuned, seed), set()).add(result.method)
-
-    def worth(result: Result) -> tuple[int, int]:
-        methods = [having[result.task, result.tuned, seed] for seed in result.outcomes]
-        return len(set().union(*methods)), len(methods)
-
-    return [
-        replace(max(several, key=worth), ablation=all(result.ablation for result in several))
-        for several in found.values()
-    ]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fedspan.benchmark.bibliography import papers
 from fedspan.benchmark.names import of_method_label
 from fedspan.benchmark.report import partitions, site
 from fedspan.benchmark.report.headline import points
-from fedspan.benchmark.report.overall import Comparisons, verdict, with_names
+from fedspan.benchmark.report.overall import Comparisons, merged, verdict, with_names
 from fedspan.benchmark.report.overview import Overview, carried
 from fedspan.benchmark.report.report import write_report
 from fedspan.benchmark.spec.board import Figure, Scale, Table
@@ -418,7 +418,7 @@ def expected_rows(view):
 
 def test_every_filter_shows_what_python_makes_of_the_comparisons(overview, site_folder):
     """Each setting of all filters at once; one that chooses no task takes the others back."""
-    results = site.merged(site.found(site_folder))
+    results = merged(site.found(site_folder))
     first, seen = Overview(results, Comparisons(results)), set()
     names = ["dataset", "partition", "skew", "clients", "model", "scale", "ablations"]
     options = {
@@ -538,7 +538,7 @@ def test_a_method_whose_run_diverged_is_behind_and_no_difference_is_made_of_the_
 
 
 def test_the_verdict_is_the_one_of_the_statistics_whoever_is_named_first(compare, site_folder):
-    comparisons = Comparisons(site.merged(site.found(site_folder)))
+    comparisons = Comparisons(merged(site.found(site_folder)))
     choose(compare, "scale", "own")
     said = set()
     for first, second in itertools.permutations(comparisons.methods, 2):

@@ -11,7 +11,7 @@ from PIL import Image
 
 from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.report import site
-from fedspan.benchmark.report.overall import Comparisons, verdict, with_names
+from fedspan.benchmark.report.overall import Comparisons, merged, verdict, with_names
 from fedspan.benchmark.report.pages import coded, slug
 from fedspan.benchmark.report.report import write_report
 from fedspan.benchmark.report.statistics import Difference, Withheld
@@ -164,7 +164,7 @@ def test_a_board_with_other_seeds_of_a_few_methods_changes_no_row_of_a_ranking()
 
 def merged_of(boards):
     summaries = [Summary("b", "B", "", "paper", "b/", {}, tuple(results), ()) for results in boards]
-    return by_method(site.merged(summaries))
+    return by_method(merged(summaries))
 
 
 def by_method(results):
@@ -193,7 +193,7 @@ def test_ablations_compete_only_if_asked_for():
 def test_what_some_board_has_as_a_method_of_its_own_is_no_ablation(summary):
     first = summary.results[0]
     for order in ((first, replace(first, ablation=True)), (replace(first, ablation=True), first)):
-        assert site.merged([replace(summary, results=order)]) == [first]
+        assert merged([replace(summary, results=order)]) == [first]
 
 
 def place_of(row):
@@ -266,7 +266,7 @@ def test_of_several_results_the_one_with_most_seeds_counts(summary):
     first = summary.results[0]
     fewer = replace(first, seeds={"0": 1.0})
     for order in ((fewer, first), (first, fewer)):
-        assert site.merged([replace(summary, results=order)]) == [first]
+        assert merged([replace(summary, results=order)]) == [first]
 
 
 def test_names_are_inert_on_every_page(summary, tmp_path):
