@@ -192,8 +192,9 @@ def whole(record: Record) -> Record:
     for part, least in {"seconds": {"total": 6.0}, "flops": {"train": 1}, "bytes": {"up": 1, "down": 1}}.items():
         compute[part] = least | compute.get(part, {})
     compute |= {"steps": last, "images": 10 * last} | compute
-    if len(compute.get("seconds_at_round", [])) != len(rounds):
-        compute["seconds_at_round"] = [compute["seconds"]["total"] * when / last for when in rounds]
+    whole, until = compute["seconds"]["total"], compute.get("seconds_at_round", [])
+    if len(until) != len(rounds) or until[-1] > whole:
+        compute["seconds_at_round"] = [whole * when / last for when in rounds]
     made["provenance"] = {"dataset_digest": "d" * 64, "partition_digest": "e" * 64} | made["provenance"]
     return made
 
