@@ -41,6 +41,11 @@ class Mutation:
         """Whether the file is sealed anew, so that its digest says nothing of the damage."""
         return self.write in (sealed, sealed_header)
 
+    @property
+    def later(self):
+        """Whether the file says that a later version wrote it."""
+        return self.where == ("schema",) and self.damage in ("number", "huge", "other")
+
     def __str__(self):
         return f"{self.kind} {'.'.join(map(str, self.where)) or '(whole)'}: {self.damage} ({self.write.__name__})"
 

@@ -144,6 +144,8 @@ def check(place, found, commands):
             check_pages(place, found)
     if RUN in commands:
         check_records(place, found)
+        later = [path for path, one in found.items() if one.later and one.kind == "record"]
+        assert {path: path.read_bytes() for path in later} == {path: left[path] for path in later}
 
 
 def key_of(path):
@@ -171,15 +173,18 @@ def check_pages(place, found):
 
 
 def check_records(place, found):
-    """Every cell has the record of an undisturbed run, and none has failed by a traceback."""
+    """Every cell has the record of an undisturbed run or one of a later version; none has failed by a traceback."""
     forged = {key_of(path) for path, one in found.items() if one.forged}
+    later = {key_of(path) for path, one in found.items() if one.later and one.kind == "record"}
     results = Results(Path("results"), mends=False)
     for kind, cells in place.cells.items():
         for cell in (planned.cell for planned in cells):
             failure, record = results.failure(cell.key), results.read(cell.key)
             crashed = failure is not None and "traceback" in failure
             assert not crashed, f"{kind}: {failure['reason'] if crashed else ''}"
-            if not {cell.key, cell.train_key} & forged:
+            if cell.key in later:
+                assert record is None, f"{kind}: {cell.key} has a record of another version"
+            elif not {cell.key, cell.train_key} & forged:
                 assert record is not None, f"{kind}: {cell.key} has no record"
                 assert numbers_of(record) == numbers_of(place.records[cell.key]), f"{kind}: {cell.key} differs"
 
