@@ -43,8 +43,7 @@ log = logging.getLogger("fedspan")
 
 DEATHS = 2  # times that a cell may take its worker down, the last time alone, before it counts as failed
 STARTS = 3  # launches in a row that may end before any cell has begun: whoever dies so early has no lease
-MIRROR_SECONDS = 2.0  # that the mirror may take at the end before it is named,
-PATIENCE = 20.0  # and after that, before one of full priority takes over: beside other work it may starve
+MIRROR_SECONDS = 2.0  # that the mirror may take at the end before it is named
 LOOK_SECONDS = 0.5  # between two looks at what other processes compute
 
 
@@ -286,42 +285,27 @@ def show_traceback(failure: Record, how: How) -> None:
 def mirroring(how: How, console: Console) -> Iterator[None]:
     """Mirror records to MLflow as they come, in a process of its own, which ends when its input is closed.
 
-    It runs at the lowest priority, 1.4% of a core where all cores are busy, as long as the grid does.
+    It runs at the lowest priority: 1.4% of a core where all cores are busy.
     """
-    with _mirror(how) as slow:
-        if hasattr(os, "setpriority"):
-            os.setpriority(os.PRIO_PROCESS, slow.pid, 19)
-        yield
-        said = _said(slow, MIRROR_SECONDS)
-        if said is None:
-            console.print("sending records to MLflow; Ctrl-C leaves the rest to 'fedspan sync'", highlight=False)
-            said = _said(slow, PATIENCE)
-    if said is None:
-        with _mirror(how) as quick:
-            said = _said(quick)
-    if said:
-        console.print(said, markup=False, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def _mirror(how: How) -> Iterator[subprocess.Popen[str]]:
-    """Start a mirror; afterwards there is none: what it has not sent waits for the next one."""
     command = [sys.executable, "-m", "fedspan.benchmark.mirror.runs", str(how.results)]
-    with subprocess.Popen(
+    mirror = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as mirror:
-        try:
-            yield mirror
-        finally:
-            mirror.kill()
-
-
-def _said(mirror: subprocess.Popen[str], seconds: float | None = None) -> str | None:
-    """Let a mirror send the rest and end; return what it says, or None if that takes longer."""
+    )
+    if hasattr(os, "setpriority"):
+        os.setpriority(os.PRIO_PROCESS, mirror.pid, 19)
     try:
-        return mirror.communicate(timeout=seconds)[0].strip()
-    except subprocess.TimeoutExpired:
-        return None
+        yield
+        try:
+            said, _ = mirror.communicate(timeout=MIRROR_SECONDS)
+        except subprocess.TimeoutExpired:
+            console.print("sending records to MLflow; Ctrl-C leaves the rest to 'fedspan sync'", highlight=False)
+            said, _ = mirror.communicate()
+    except BaseException:  # the records wait for the next run
+        mirror.kill()
+        mirror.wait()
+        raise
+    if said.strip():
+        console.print(said.strip(), markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """MLflow seen from the command line: never in the way, never lost."""
 
-import io
 import os
 import re
 import subprocess
@@ -101,21 +100,3 @@ def test_the_mirror_gets_what_training_leaves(here, monkeypatch):
     with grid.mirroring(How(results=here / "results", data=here), Console()):
         [pid] = started
         assert os.getpriority(os.PRIO_PROCESS, pid) == 19
-
-
-def test_a_mirror_that_starves_is_replaced_once_the_grid_has_ended(here, monkeypatch):
-    """At the lowest priority it would keep a finished grid waiting for hours beside other work."""
-    ways = iter(["exec sleep 1000", "cat; echo 3 runs mirrored"])
-
-    class Staged(subprocess.Popen):
-        def __init__(self, command, **options):
-            super().__init__(["sh", "-c", next(ways)], **options)
-
-    monkeypatch.setattr(subprocess, "Popen", Staged)
-    monkeypatch.setattr(grid, "MIRROR_SECONDS", 0)
-    monkeypatch.setattr(grid, "PATIENCE", 0)
-    console = Console(file=io.StringIO())
-    with grid.mirroring(How(results=here / "results", data=here), console):
-        pass
-    assert console.file.getvalue().splitlines()[-1] == "3 runs mirrored"
-    assert next(ways, None) is None
