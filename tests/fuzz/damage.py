@@ -43,8 +43,8 @@ class Mutation:
 
     @property
     def later(self):
-        """Whether the file says that a later version wrote it."""
-        return self.where == ("schema",) and self.damage in ("number", "huge", "other")
+        """Whether it makes a record say that a later version wrote it."""
+        return (self.kind, self.where) == ("record", ("schema",)) and self.damage in ("number", "huge", "other")
 
     def __str__(self):
         return f"{self.kind} {'.'.join(map(str, self.where)) or '(whole)'}: {self.damage} ({self.write.__name__})"

@@ -144,7 +144,7 @@ def check(place, found, commands):
             check_pages(place, found)
     if RUN in commands:
         check_records(place, found)
-        later = [path for path, one in found.items() if one.later and one.kind == "record"]
+        later = [path for path, one in found.items() if one.later]
         assert {path: path.read_bytes() for path in later} == {path: left[path] for path in later}
 
 
@@ -175,7 +175,7 @@ def check_pages(place, found):
 def check_records(place, found):
     """Every cell has the record of an undisturbed run or one of a later version; none has failed by a traceback."""
     forged = {key_of(path) for path, one in found.items() if one.forged}
-    later = {key_of(path) for path, one in found.items() if one.later and one.kind == "record"}
+    later = {key_of(path) for path, one in found.items() if one.later}
     results = Results(Path("results"), mends=False)
     for kind, cells in place.cells.items():
         for cell in (planned.cell for planned in cells):
