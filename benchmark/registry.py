@@ -185,6 +185,17 @@ class UnknownPlugin(UserError):
     """No plugin of this name is installed."""
 
 
+def how_settings() -> dict[str, set[str]]:
+    """Return the settings of plugins that say where or how, as dataset.root, with the names of those that have them."""
+    found: dict[str, set[str]] = {}
+    for kind in KINDS:
+        for name, cls in plugins(kind).items():
+            for field in dataclasses.fields(typing.cast(Any, cls)):
+                if field.metadata.get("how"):
+                    found.setdefault(f"{kind}.{field.name}", set()).add(name)
+    return found
+
+
 def find(kind: str, name: str) -> type[Plugin]:
     """Return the class registered under `name`; raise `UnknownPlugin`, which says what is near or what is broken."""
     known = plugins(kind)

@@ -35,7 +35,7 @@ from fedspan.benchmark.records.provenance import instructions, processor_name
 from fedspan.benchmark.records.record import digest_of
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.verification import Draw, Verification
-from fedspan.benchmark.registry import KINDS, plugins
+from fedspan.benchmark.registry import how_settings
 from fedspan.benchmark.running.progress import Status, read_as, where
 from fedspan.benchmark.running.repetition import FirstDifference, Repetition, compare, compared_by, machines
 from fedspan.benchmark.running.signals import Stopped
@@ -74,7 +74,7 @@ class Request:
         """Return what the words ask for; raise `UserError` for what cannot be asked."""
         axes = axes_of(word for word in words if "=" in word)
         own = single({name: axes.pop(name) for name in ("sample", "sample_seed") if name in axes})
-        hows = _how_fields()
+        hows = how_settings()
         how = single({name: values for name, values in axes.items() if name.split(".")[0] in HERE or name in hows})
         known = resolve({name: value for name, value in how.items() if name not in hows})
         workers = single({name: values for name, values in axes.items() if name == "workers"})
@@ -113,17 +113,6 @@ class Request:
             return "those named" if self.keys else "the whole results folder"
         rest = "".join(f" {name}={','.join(map(str, v))}" for name, v in self.cells.items() if name != "board")
         return f"board {', '.join(map(str, self.cells['board']))}{rest}"
-
-
-def _how_fields() -> set[str]:
-    """Return the settings of plugins that say where or how, as dataset.root."""
-    return {
-        f"{kind}.{one.name}"
-        for kind in KINDS
-        for cls in plugins(kind).values()
-        for one in dataclasses.fields(cls)  # type: ignore[arg-type]
-        if one.metadata.get("how")
-    }
 
 
 def _whole(beginning: str, keys: Sequence[str], folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,9 +10,10 @@ from typing import Any
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.patience import doing
+from fedspan.benchmark.registry import how_settings
 from fedspan.benchmark.spec.board import Overrides, Point, load_board, product
 from fedspan.benchmark.spec.cell import Cell
-from fedspan.benchmark.spec.compose import Composer
+from fedspan.benchmark.spec.compose import Composer, default_choices
 from fedspan.benchmark.spec.settings import FULL, is_how
 
 
@@ -39,7 +41,7 @@ def plan(points: Sequence[Overrides]) -> list[Planned]:
     planned: dict[str, Planned] = {}
     composer = Composer()
     used: set[str] = set()
-    for asked in points:
+    for asked in _placed(points):
         overrides = {**asked, **composer.tuned(asked)}
         config = composer.resolve(overrides)
         cell = composer.make_cell(config)
@@ -55,6 +57,22 @@ def plan(points: Sequence[Overrides]) -> list[Planned]:
             if key.startswith("addon.") and (addon := key.split(".")[1]) not in used:
                 raise UserError(f"'{key}' is set, but '{addon}' is in no cell's addons; add addons=[{addon}]")
     return list(planned.values())
+
+
+def _placed(points: Sequence[Overrides]) -> list[Overrides]:
+    """Return the points, each with the places, as dataset.source, that its plugin has a setting for.
+
+    In a grid of several datasets a place concerns those that have it. One that none has is left: it is an error.
+    """
+    placed = list(points)
+    for setting, having in how_settings().items():
+        kind = setting.partition(".")[0]
+        asked = {i: point.get(kind, default_choices().get(kind)) for i, point in enumerate(placed) if setting in point}
+        if having.intersection(asked.values()):
+            for i in (i for i, name in asked.items() if name not in having):
+                placed[i] = copy.copy(placed[i])
+                del placed[i][setting]
+    return placed
 
 
 def distinct(cells: Iterable[Planned]) -> list[Planned]:

@@ -249,6 +249,25 @@ def test_a_setting_of_an_add_on_may_be_common_if_some_cell_uses_it():
         plan(points[:1])
 
 
+def test_where_images_lie_concerns_the_datasets_of_a_grid_that_have_such_a_setting():
+    grid = {"dataset": ["cifar10", "office_caltech10", "digits"], "dataset.source": ["photographs"]}
+    points = [
+        {**point, "dataset.content": "0" * 64} if point["dataset"] == "cifar10" else point for point in product(grid)
+    ]
+    asked = [dict(point) for point in points]
+    cells = plan(points)
+    assert [getattr(one.cell.dataset, "source", None) for one in cells] == ["photographs", None, None]
+    assert ["dataset.source" in one.overrides for one in cells] == [True, False, False]
+    assert points == asked, "what was asked for is left as it was"
+    with pytest.raises(UserError, match=r"unknown setting 'dataset.source' of dataset=office_caltech10"):
+        plan(points[1:])
+
+
+def test_what_a_dataset_is_made_of_concerns_all_of_a_grid():
+    with pytest.raises(UserError, match=r"unknown setting 'dataset.size' of dataset=digits"):
+        plan(product({"dataset": ["office_caltech10", "digits"], "dataset.size": 64}))
+
+
 def test_the_working_folder_hides_the_installation(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "digits" in yaml_files("boards")
