@@ -242,7 +242,7 @@ class _Site:
 
     def compare(self) -> bytes:
         pairs, assumes = self._pairs()
-        data = embedded(self._data() | {"pairs": pairs, "assumes": assumes})
+        data = embedded(self._data() | {"pairs": pairs, "assumes": assumes, "opening": self._opening()})
         return render(
             "compare.html.j2",
             "",
@@ -253,6 +253,14 @@ class _Site:
             variants=[],
             data=data,
         )
+
+    def _opening(self) -> list[int]:
+        """Return the two methods that the comparison opens with: the leaderboard's first and its reference."""
+        view = self.view
+        ranked = [*(line.method for line in view.lines[:1]), view.reference] if view else []
+        order = {name: i for i, name in enumerate(self.methods)}
+        first, *others = dict.fromkeys(order[name] for name in (*ranked, *self.methods) if name in order)
+        return [first, *others[:1]] if others else [first, first]
 
     def method(self, family: str) -> bytes:
         """Return the page of a method with all its settings."""

@@ -76,6 +76,12 @@ class TableRow:
     filters: tuple[str, ...]
 
     @property
+    def waits(self) -> bool:
+        """Whether no cell of it has an outcome yet, and none is printed."""
+        known = [entry for entry in self.entries if entry is not None]
+        return all(entry.state == "missing" and entry.mean is None and not entry.printed for entry in known)
+
+    @property
     def diverged(self) -> int:
         """How many of its runs diverged."""
         return sum(entry.diverged for entry in self.entries if entry is not None)
@@ -111,6 +117,16 @@ class Tabulated:
             ", ".join(named(axis, label) for axis, label in zip(self.column_axes, column, strict=True))
             or self.metric.label
         )
+
+    @cached_property
+    def shown(self) -> tuple[TableRow, ...]:
+        """The rows that a page shows: those with an outcome or a printed number, or all where there is none."""
+        return tuple(row for row in self.rows if not row.waits) or self.rows
+
+    @cached_property
+    def waiting(self) -> tuple[TableRow, ...]:
+        """The rows that a page only names."""
+        return tuple(row for row in self.rows if row not in self.shown)
 
     @cached_property
     def costs(self) -> tuple[CostColumn, ...]:

@@ -110,6 +110,11 @@ class TunedMethod:
     gain: Gap | None
 
     @property
+    def begun(self) -> bool:
+        """Whether there is any result of it."""
+        return bool(self.default or self.tuned) or any(trial.status != "missing" for trial in self.trials)
+
+    @property
     def seconds(self) -> float:
         """What the trials cost, in seconds of a processor; NaN if that is unknown."""
         return _known_sum(trial.seconds for trial in self.trials)

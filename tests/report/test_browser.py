@@ -514,6 +514,25 @@ def test_a_phone_shows_place_name_gain_and_one_score_without_scrolling_sideways(
     assert row["y"] + row["height"] < 860, "who leads can be read without scrolling"
 
 
+def test_a_phone_shows_method_task_and_accuracy_of_each_result_without_scrolling_sideways(browser, site_folder):
+    for address in ("index.html", "compare.html"):
+        page = opened(browser, (site_folder / address).as_uri(), 400, 860)
+        cells = all_of(page, "tbody tr:has(.task) td.value:not(td.value ~ td.value)")
+        edges = [cell.rect["x"] + cell.rect["width"] for cell in cells]
+        assert edges
+        assert max(edges) <= 400, address
+
+
+def test_the_comparison_opens_with_the_first_of_the_leaderboard_and_its_reference(compare, site_folder):
+    results = merged(site.found(site_folder))
+    overview = Overview(results, Comparisons(results))
+    view = overview.view(overview.opening)
+    shown = texts(compare, "#compare thead th")[1:3]
+    assert shown == [of_method_label(view.lines[0].method), of_method_label(view.reference)]
+    choose(compare, "partition", "IID")
+    assert one(compare, "#filters output").text.startswith("1 common task:")
+
+
 def test_two_methods_are_compared_task_by_task(compare):
     choose(compare, "a", "FedProx + FedDecorr (released form)")
     choose(compare, "b", "FedProx")

@@ -115,6 +115,31 @@ def test_missing_cells_are_shown_as_missing(tmp_path):
     assert "Cells without a number" in page
 
 
+def shown_rows(page):
+    """Return the names of the rows that the first table of a page shows, and the text of what only names rows."""
+    table = page[page.index("<table aria-describedby") :].partition("</table>")[0]
+    _, _, waiting = page.partition('<details class="without">')
+    return re.findall(r'<th scope="row" class="label">([^<]*)</th>', table), waiting.partition("</details>")[0]
+
+
+def test_a_page_only_names_the_rows_without_results_and_files_have_them_all(tmp_path):
+    example = board({"partition": "iid", "algorithm": ["fedavg", "fedprox", "fednova", "moon"], "seed": [0, 1]})
+    cells = cells_of(example)
+    results = results_of(tmp_path, [record(cells[0]), stopped(cells[2], "failed", "no space left")])
+    write_report(example, cells, results, tmp_path)
+    rows, waiting = shown_rows(read(tmp_path / "example", "index.html"))
+    assert rows == ["FedAvg", "FedProx"], "a failed run is a result to be told"
+    assert "2 rows without results" in waiting
+    assert re.findall("<li>([^<]*)", waiting) == ["FedNova", "MOON"]
+    assert len(list(csv.DictReader(io.StringIO(read(tmp_path / "example", "table-1.csv"))))) == 4
+
+
+def test_before_anything_has_run_a_page_shows_every_row(tmp_path):
+    example = board({"partition": "iid", "algorithm": ["fedavg", "fedprox"]})
+    write_report(example, cells_of(example), results_of(tmp_path, []), tmp_path)
+    assert shown_rows(read(tmp_path / "example", "index.html")) == (["FedAvg", "FedProx"], "")
+
+
 def test_the_page_says_where_its_numbers_come_from(made):
     page = read(made[0], "index.html")
     for text in ("0123abcd", "torch 2.15.0", "cpu · a processor", "d" * 64, "33 of 36"):

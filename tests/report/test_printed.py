@@ -77,10 +77,10 @@ def made(tmp_path, monkeypatch):
     (tmp_path / "results" / "paper").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
 
-    def made(numbers=NUMBERS, sources=PRINTED, accuracy=49.0, cells=None, metric="trained.accuracy", **of):
+    def made(numbers=NUMBERS, sources=PRINTED, accuracy=49.0, cells=None, metric="trained.accuracy", ran=None, **of):
         (tmp_path / "results" / "paper" / "mine.csv").write_text(numbers)
         cells = cells or cells_of(board(METHODS, printed=PRINTED))
-        records = [record(planned, accuracy + planned.cell.seed - 1, **of) for planned in cells]
+        records = [record(planned, accuracy + planned.cell.seed - 1, **of) for planned in cells[:ran]]
         frame = collect(cells, results_of(tmp_path, records))
         return tabulate(frame, Axes(cells), Table(metric=metric, printed=sources), 1)
 
@@ -126,6 +126,13 @@ def test_changed_settings_have_no_printed_number(made):
 
 def test_a_table_with_printed_numbers_does_not_say_that_it_has_none(made):
     assert not [remark for remark in made().remarks if remark.startswith("None of these cells")]
+
+
+@pytest.mark.parametrize(("numbers", "waiting"), [(NUMBERS, []), (NUMBERS.replace("=fedprox", "=moon"), ["fedprox"])])
+def test_a_page_shows_what_is_printed_of_rows_that_have_not_run(made, numbers, waiting):
+    table = made(numbers, ran=3)
+    assert [row.labels[0] for row in table.waiting] == waiting
+    assert [row.labels[0] for row in table.shown] == [name for name in ("fedavg", "fedprox") if name not in waiting]
 
 
 PER_DOMAIN = NUMBERS.replace("trained.accuracy", "trained.domain_accuracy.amazon", 1)

@@ -180,11 +180,15 @@ def test_trials_that_lack_or_diverged_are_said(made, tmp_path):
     assert [row.status for row in one.trials] == ["done", "diverged", "missing", "missing"]
     assert (one.chosen, one.settings, one.settings_said, one.tuned, one.gain) == (None, "", "", {}, None)
     assert [best.k for best in one.best] == [1, 2]
+    untried = replace(one, trials=one.trials[2:], default={}, tuned={})
+    assert (one.begun, untried.begun, replace(untried, default={7: 50.0}).begun) == (True, False, True)
     facts = tuning_facts([one])
     assert (facts["trials"], facts["ran"], facts["diverged"]) == (4, 2, 1)
     write_report(example, cells, results, tmp_path / "pages", [select(study, results.read) for study in found])
     page = (tmp_path / "pages" / "example" / "index.html").read_text()
     assert "not chosen yet" in page
+    waiting = page[page.index("1 row without trials") :].partition("</details>")[0]
+    assert ("FedProx" in waiting, "FedAvg" in waiting) == (True, False)
     assert "2 of 8 trials have run and took 12.0 s of one processor; 1 diverged." in page, "the other study has none"
 
 
@@ -197,6 +201,7 @@ def test_before_any_trial_nothing_is_said_to_have_been_chosen(made, tmp_path):
     assert "Every method gets the same budget of trials" in caption
     assert caption.endswith("None of the 8 trials has run yet.")
     assert "was chosen" not in page
+    assert "without trials" not in page
 
 
 def test_sensitivity_shows_each_finished_trial_where_its_value_lies_in_the_space(made):

@@ -67,7 +67,7 @@ function comparison() {
     sortable(table, "sort");
     const won = shown.filter((task) => mine.get(task).worth > theirs.get(task).worth).length;
     const lost = shown.filter((task) => mine.get(task).worth < theirs.get(task).worth).length;
-    output.textContent = `${shown.length} common tasks: ${won} higher, ${lost} lower`;
+    output.textContent = `${shown.length} common task${shown.length === 1 ? "" : "s"}: ${won} higher, ${lost} lower`;
     [verdict.textContent, assumes.textContent] = verdictOf(a, b, scale, filtered);
     if (assumes.textContent) assumes.textContent += " This interval is that of one pair; the ranking also corrects for all pairs.";
     assumes.textContent += " Costs: first method over second.";
@@ -86,7 +86,7 @@ function comparison() {
     search.value = state.get("words") ?? "";
     [first, second].forEach((select, i) => {
       const method = site.methods.find((one) => one.code === state.get(select.name));
-      select.value = String(method?.order ?? Math.min(i, site.methods.length - 1));
+      select.value = String(method?.order ?? site.opening[i]);
     });
     show();
   }
