@@ -242,12 +242,18 @@ def core_seconds(record: Mapping[str, Any]) -> float | None:
     return compute.get("seconds", {}).get("total")
 
 
-def headline(record: Mapping[str, Any]) -> float | None:
-    """Return the accuracy by which a record is known in one number, at the end of training; None if it has none.
+def judged(record: Mapping[str, Any]) -> tuple[str, float | None]:
+    """Return the stage by which a record is judged, the last that it has, and its accuracy there in percent.
 
-    The record may be any that a file holds, before it is checked.
+    Empty without a stage, None without an accuracy. The record may be any that a file holds, before it is checked.
     """
     stages = record.get("scores", {})
-    scores = stages.get(TRIAL, stages.get("trained", {}))
+    last = next((name for name in (TRIAL, *reversed(STAGES)) if isinstance(stages.get(name), dict)), "")
+    scores = stages.get(last, {})
     accuracy = scores.get("accuracy")
-    return accuracy if accuracy is not None else scores.get("client_accuracy")  # where there is no global model
+    return last, accuracy if accuracy is not None else scores.get("client_accuracy")  # where there is no global model
+
+
+def headline(record: Mapping[str, Any]) -> float | None:
+    """Return the accuracy by which a record is known in one number, at the stage by which it is judged."""
+    return judged(record)[1]

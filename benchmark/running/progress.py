@@ -21,7 +21,7 @@ from rich.text import Text
 
 from fedspan.benchmark.errors import CorruptFile, is_number, plain
 from fedspan.benchmark.records.atomic import read_json
-from fedspan.benchmark.records.model import STAGES, TRIAL, Count, Number, Percent, headline
+from fedspan.benchmark.records.model import STAGES, TRIAL, Count, Number, Percent, judged
 from fedspan.benchmark.records.record import LIMIT_BYTES
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.cell_run import CellProgress
@@ -178,13 +178,10 @@ class GridDisplay:
 
 
 def describe(record: Mapping[str, Any]) -> str:
-    """Return a record's outcome in a few words: its accuracy at the last stage that it has, which is the one judged."""
-    scores = record.get("scores", {})
-    stage = next((name for name in (TRIAL, *reversed(STAGES)) if isinstance(scores.get(name), dict)), "")
-    if record.get("status") == "done" and stage:
-        accuracy = headline(record) if stage == STAGES[0] else scores[stage].get("accuracy")
-        if is_number(accuracy):
-            return f"{accuracy:6.2f}%" + {TRIAL: " of held-out images", STAGES[0]: ""}.get(stage, f" {stage}")
+    """Return a record's outcome in a few words: its accuracy at the stage by which it is judged."""
+    stage, accuracy = judged(record)
+    if record.get("status") == "done" and is_number(accuracy):
+        return f"{accuracy:6.2f}%" + {TRIAL: " of held-out images", STAGES[0]: ""}.get(stage, f" {stage}")
     return plain(f"{record.get('status')}: {record.get('reason')}")
 
 

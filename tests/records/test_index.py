@@ -24,6 +24,12 @@ def records():
     return {one["key"]: one for one in (record(first), record(second), stopped(third, "diverged", "at round 2"))}
 
 
+def test_a_record_is_known_by_its_accuracy_at_the_stage_that_is_judged():
+    [planned] = plan([{}])
+    scores = {"trained": {"accuracy": 40.0}, "best": {"accuracy": 50.0, "round": 1}, "calibrated": {"accuracy": 42.0}}
+    assert Entry.about(record(planned, scores=scores)).accuracy == 42.0
+
+
 @pytest.fixture
 def results(tmp_path, records, monkeypatch):
     """A folder of records whose files count as old enough to be told from what replaces them."""

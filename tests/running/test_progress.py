@@ -116,6 +116,10 @@ def test_durations_read_as_people_say_them(seconds, text):
             {"status": "done", "scores": {"trained": {"accuracy": 40.0}, "calibrated": {"accuracy": 42.0}}},
             " 42.00% calibrated",
         ),
+        (
+            {"status": "done", "scores": {"trained": {"accuracy": 4.0}, "personalised": {"client_accuracy": 50.0}}},
+            " 50.00% personalised",
+        ),
         ({"status": "done", "scores": {"validation": {"accuracy": 97.5}}}, " 97.50% of held-out images"),
         ({"status": "failed", "scores": {}, "reason": "no memory"}, "failed: no memory"),
         ({"status": "failed", "scores": {}, "reason": "\x1b[2Jgone"}, "failed: \\x1b[2Jgone"),
