@@ -228,19 +228,21 @@ def _round(run: Run, seconds: float) -> tuple[float, float]:
     """Advance a run for `seconds`, at least by a round: return what a round takes without evaluation, and evaluation.
 
     The first round, which warms up and counts FLOPs, is left out. Medians: no moment in which the machine does
-    something else counts.
+    something else counts. On a CPU they are seconds of a processor, as in records: beside other work a round takes
+    longer.
     """
     run.advance()
     rest: list[float] = []
     evaluated: list[float] = []
-    start = time.perf_counter()
+    start, began = time.perf_counter(), time.process_time()
     while not rest or time.perf_counter() - start < seconds:
         before = dict(run.meter.seconds)
         run.advance()
         spent = {phase: now - before.get(phase, 0.0) for phase, now in run.meter.seconds.items()}
         evaluated.append(spent.pop("evaluate"))
         rest.append(sum(spent.values()))
-    return median(rest), median(evaluated)
+    busy = (time.process_time() - began) / (time.perf_counter() - start) if run.device.type == "cpu" else 1.0
+    return min(busy, 1.0) * median(rest), min(busy, 1.0) * median(evaluated)
 
 
 def step_flops(cell: Cell, data: Data) -> int:

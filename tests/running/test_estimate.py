@@ -130,30 +130,44 @@ def test_all_clients_as_one_train_on_all_images():
     assert whole(algorithm="centralized") == pytest.approx(whole(participation=1.0))
 
 
-def test_rounds_that_were_tried_stand_for_all(monkeypatch):
-    def advance(run):
-        run.meter.seconds |= {"prepare": 5.0}
-        for phase, seconds in (("local", 2.0), ("server", 0.5), ("evaluate", 0.1)):
-            run.meter.seconds[phase] = run.meter.seconds.get(phase, 100.0) + seconds
+@pytest.fixture
+def rounds(monkeypatch):
+    """Return a function that says what phases each round takes, and for which share of it there is a processor."""
 
-    monkeypatch.setattr(estimate.Run, "advance", advance)
+    def make(taken, share=1.0):
+        elapsed, taken = [0.0], iter(taken)
+
+        def advance(run):
+            for phase, seconds in next(taken).items():
+                run.meter.seconds[phase] = run.meter.seconds.get(phase, 0.0) + seconds
+                elapsed[0] += seconds
+
+        clock = SimpleNamespace(perf_counter=lambda: elapsed[0], process_time=lambda: share * elapsed[0])
+        monkeypatch.setattr(estimate.Run, "advance", advance)
+        monkeypatch.setattr(estimate, "time", clock)
+        return taken
+
+    return make
+
+
+def preparing(run_seconds):
+    return pytest.approx(run_seconds, abs=0.5)  # what preparing took is measured
+
+
+@pytest.mark.parametrize("share", [1.0, 0.25, 2.0])
+def test_rounds_that_were_tried_stand_for_all_in_seconds_of_a_processor(rounds, share):
+    """A share above 1 is that of several threads, which the cell will have too."""
+    rounds(itertools.repeat({"local": 2.0, "server": 0.5, "evaluate": 0.1}), share)
     [planned] = cells(PROTOCOL)
-    expected = 10 * 2.5 + (2 + 1) * 0.1
-    assert tried(planned.cell, How.of(planned.config), 0.0) == pytest.approx(expected, abs=0.5)  # what preparing took
+    expected = min(share, 1.0) * (10 * 2.5 + (2 + 1) * 0.1)
+    assert tried(planned.cell, How.of(planned.config), 0.0) == preparing(expected)
 
 
-def test_a_round_in_which_the_machine_stalls_says_nothing_of_the_others(monkeypatch):
-    rounds = iter([9.0, 2.0, 90.0, 2.0])  # the first warms up
-
-    def advance(run):
-        seconds = run.meter.seconds
-        seconds |= {"local": seconds.get("local", 0.0) + next(rounds), "evaluate": seconds.get("evaluate", 0.0)}
-
-    monkeypatch.setattr(estimate.Run, "advance", advance)
-    monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+def test_a_round_in_which_the_machine_stalls_says_nothing_of_the_others(rounds):
+    left = rounds({"local": seconds, "evaluate": 0.0} for seconds in (9.0, 2.0, 90.0, 2.0))  # the first warms up
     [planned] = cells(PROTOCOL)
-    assert tried(planned.cell, How.of(planned.config), 3) == pytest.approx(10 * 2.0, abs=0.5)  # what preparing took
-    assert not list(rounds)
+    assert tried(planned.cell, How.of(planned.config), 93) == preparing(10 * 2.0)
+    assert not list(left)
 
 
 @pytest.mark.parametrize(
