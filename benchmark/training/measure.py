@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,19 +47,23 @@ def check(settings: Diagnostics, rounds: int, participants: Sequence[int], class
 def measure(
     trainer: LocalTrainer, state: State, settings: Diagnostics, kept: Mapping[int, Tree], seed: int
 ) -> Measured:
-    """Return the diagnostics of the round that `state` has just finished; `kept` are its local models by client."""
+    """Return the diagnostics of the round that `state` has just finished; `kept` are its local models by client.
+
+    A model whose representations are not finite has no spectrum and no embedding. Whether the cell has diverged is for
+    its scores to say.
+    """
     found: Measured = {}
     if settings.alignment and len(kept) > 1:
         found["alignment"] = classifier_alignment([weights[WEIGHT] for _, weights in sorted(kept.items())])
-    if settings.spectra:
-        found["spectra"] = _spectra(trainer, state, settings, kept)
+    if settings.spectra and (spectra := _spectra(trainer, state, settings, kept)):
+        found["spectra"] = spectra
     if settings.shares:
         clients = range(trainer.data.clients)
         found["shares"] = [trainer.data.counts(client).long().tolist() for client in clients]
     if settings.spaces:
         found["spaces"] = spaces(trainer, state)
-    if settings.embedding != "none":
-        found["embedding"] = _embedding(trainer, state, settings, kept, seed)
+    if settings.embedding != "none" and (embedding := _embedding(trainer, state, settings, kept, seed)):
+        found["embedding"] = embedding
     return found
 
 
@@ -68,9 +73,11 @@ def for_figures(measured: Measured) -> Measured:
 
 
 def _spectra(trainer: LocalTrainer, state: State, settings: Diagnostics, kept: Mapping[int, Tree]) -> dict[str, Any]:
-    """Return the spectra of the global model and of the kept local ones, on the test set."""
+    """Return the spectra of the global model, empty if it has none, and of the kept local ones, on the test set."""
     trainer.load(state, state.first_row)
-    globe = singular_values(covariance(z for z, _, _ in outputs(trainer)))
+    globe = _spectrum(trainer)
+    if globe is None:
+        return {}
     result: dict[str, Any] = {
         "log_threshold": settings.log_threshold,
         "global": summary(globe, settings),
@@ -81,10 +88,16 @@ def _spectra(trainer: LocalTrainer, state: State, settings: Diagnostics, kept: M
         if client not in settings.clients:
             continue
         trainer.put(weights)
-        local = singular_values(covariance(z for z, _, _ in outputs(trainer)))
-        result["local"][str(client)] = summary(local, settings)
-        result["gap"][str(client)] = gap(local, globe)
+        if (local := _spectrum(trainer)) is not None:
+            result["local"][str(client)] = summary(local, settings)
+            result["gap"][str(client)] = gap(local, globe)
     return result
+
+
+def _spectrum(trainer: LocalTrainer) -> np.ndarray | None:
+    """Return the singular values of the model in the net, None where a representation is not finite."""
+    matrix = covariance(z for z, _, _ in outputs(trainer))
+    return singular_values(matrix) if bool(matrix.isfinite().all()) else None
 
 
 @torch.no_grad()
@@ -99,7 +112,10 @@ def spaces(trainer: LocalTrainer, state: State) -> list[list[float]]:
 def _embedding(
     trainer: LocalTrainer, state: State, settings: Diagnostics, kept: Mapping[int, Tree], seed: int
 ) -> dict[str, Any]:
-    """Return points [n, 2 or 3] of test images, with their classes, and the client whose local model made them."""
+    """Return points [n, 2 or 3] of test images, with their classes, and the client whose local model made them.
+
+    Empty if a representation is not finite.
+    """
     data = trainer.data
     labels = data.test.y.cpu()
     wanted = torch.isin(labels, torch.tensor(settings.classes)) if settings.classes else torch.ones_like(labels) > 0
@@ -111,6 +127,8 @@ def _embedding(
         trainer.put(weights)
         features += [z.cpu() for z, _, _ in outputs(trainer, images)]
     every = torch.cat(features)
+    if not every.isfinite().all():
+        return {}
     points = by_tsne(every, seed) if settings.embedding == "tsne" else on_sphere(every)
     count = len(images)
     return {

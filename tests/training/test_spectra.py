@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.errors import Diverged, UserError
 from fedspan.benchmark.spec.diagnostics import Diagnostics
-from fedspan.benchmark.training.measure import for_figures
+from fedspan.benchmark.training.measure import for_figures, measure
 from fedspan.benchmark.training.run import participants
 from fedspan.benchmark.training.saving import resume, save
 from fedspan.benchmark.training.scoring import score_stages
@@ -106,6 +106,31 @@ def test_spectra_of_a_run_are_those_of_its_features():
     np.testing.assert_allclose(found["global"]["singular_values"], values[:3], rtol=1e-4)
     assert set(found["local"]) == set(found["gap"]) == {"2", "5"}
     assert found["local"]["2"] != found["local"]["5"] != found["global"]
+
+
+def negative_variances(leaves):
+    """Return the leaves with running variances under which a model outputs NaN, as moved statistics may become."""
+    return {path: leaf - 1e6 if path.endswith("running_var") else leaf for path, leaf in leaves.items()}
+
+
+@pytest.mark.parametrize("embedding", ["none", "sphere", "tsne"])
+@pytest.mark.parametrize("clients", [(), (1,)])
+def test_a_cell_whose_measured_model_outputs_nan_has_diverged_and_not_failed(embedding, clients):
+    settings = Diagnostics(spectra=True, embedding=embedding, clients=clients)
+    run = start(toy_cell(model=NormNet(), diagnostics=settings, protocol={"rounds": 1}))
+    run.state.buffers = negative_variances(run.state.buffers)
+    with pytest.raises(Diverged, match="round 1: the test loss is nan"):
+        run.advance()
+    assert run.measured == {}
+
+
+def test_a_local_model_that_outputs_nan_has_no_spectrum_and_takes_none_from_the_others():
+    run = trained(toy_cell(model=NormNet()))
+    whole = run.state.params | run.state.buffers
+    settings = Diagnostics(spectra=True, clients=(2, 5), top=3)
+    found = measure(run.trainer, run.state, settings, {2: negative_variances(whole), 5: whole}, seed=0)["spectra"]
+    assert set(found["local"]) == set(found["gap"]) == {"5"}
+    assert found["local"]["5"] == found["global"]
 
 
 def test_a_single_clients_local_model_is_the_global_one_so_its_gap_is_zero():
