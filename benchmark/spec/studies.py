@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from fedspan.benchmark import names
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.search import Space
 from fedspan.benchmark.spec.board import Board, Overrides, Point, load_board
@@ -74,8 +75,8 @@ class Study:
     @property
     def task(self) -> str:
         """The task, for humans."""
-        cell = self.default[0].cell
-        return f"{cell.dataset.name}/{cell.partition.label()}, {cell.clients} clients"
+        what = self.default[0].cell.settings
+        return f"{names.task_name(what)}, {names.name_from('model', what['model'])}"
 
     def values_of(self, trial: Trial) -> dict[str, Any]:
         """Return what a trial's cells have for each tuned setting; of trial 0 the defaults."""

@@ -176,7 +176,14 @@ def test_another_task_or_method_draws_other_points(tuned, grid):
 def test_each_task_has_a_study_of_its_own(tuned):
     found = tuned([{"algorithm": "fedprox", "partition.alpha": [0.1, 1.0]}])
     assert [study.points[0]["partition.alpha"] for study in found] == [0.1, 1.0]
-    assert len({study.task for study in found}) == 2
+    assert [study.task for study in found] == [
+        f"Digits, 10 clients, alpha {alpha}, Small CNN" for alpha in ("0.1", "1")
+    ]
+
+
+def test_tasks_that_differ_in_images_or_model_have_other_names(tuned):
+    found = tuned([{"algorithm": "fedprox", "dataset.limit": [100, 200], "model": ["small_cnn", "convnet"]}])
+    assert len({study.task for study in found}) == 4
 
 
 def test_a_scale_and_a_command_change_how_a_board_tunes(tuned):
