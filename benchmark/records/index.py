@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from fedspan.benchmark.records import model, record, validation
 from fedspan.benchmark.records.atomic import discard
-from fedspan.benchmark.records.model import Record, core_seconds, headline
+from fedspan.benchmark.records.model import Record, core_seconds, judged
 from fedspan.benchmark.records.record import digest_of
 from fedspan.benchmark.spec.cell import key_of
 
@@ -51,8 +51,8 @@ T = TypeVar("T")
 class Entry:
     """What there is to know of a record without its curves.
 
-    `accuracy` is its headline in percent, `seconds` are those of one core, None where it has no such number. `digest`
-    is of the whole record; `sources` are the digests of the plugins that made it, as JSON.
+    `accuracy` is that by which it is judged, in percent, `seconds` are those of one core, None where it has no such
+    number. `digest` is of the whole record; `sources` are the digests of the plugins that made it, as JSON.
     """
 
     key: str
@@ -71,7 +71,7 @@ class Entry:
             status=found["status"],
             reason=found["reason"],
             digest=digest_of(found),
-            accuracy=headline(found),
+            accuracy=judged(found)[1],
             seconds=core_seconds(found),
             sources=json.dumps(found["provenance"].get("sources", {})),
         )

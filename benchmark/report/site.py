@@ -255,12 +255,15 @@ class _Site:
         )
 
     def _opening(self) -> list[int]:
-        """Return the two methods that the comparison opens with: the leaderboard's first and its reference."""
+        """Return the two methods that the comparison opens with: the leaderboard's first and its reference.
+
+        Others take their place where these are one, or there is no such; a single method is compared with itself.
+        """
         view = self.view
         ranked = [*(line.method for line in view.lines[:1]), view.reference] if view else []
         order = {name: i for i, name in enumerate(self.methods)}
-        first, *others = dict.fromkeys(order[name] for name in (*ranked, *self.methods) if name in order)
-        return [first, *others[:1]] if others else [first, first]
+        opening = list(dict.fromkeys(order[name] for name in (*ranked, *self.methods) if name in order))
+        return (opening * 2 if len(opening) == 1 else opening)[:2]
 
     def method(self, family: str) -> bytes:
         """Return the page of a method with all its settings."""

@@ -56,6 +56,18 @@ def test_methods_are_ranked_by_their_comparisons(summary):
         assert row.costs == pytest.approx((1, 1, 1)), "all runs cost the same"
 
 
+@pytest.mark.parametrize(
+    ("algorithms", "opening"), [(["fedavg"], ["fedavg"] * 2), (["fednova", "moon"], ["fednova", "moon"])]
+)
+def test_the_comparison_opens_with_the_two_methods_that_there_are(tmp_path, algorithms, opening):
+    example = board({"partition": "iid", "algorithm": algorithms, "seed": [0, 1, 2]})
+    cells = cells_of(example)
+    built = write_report(example, cells, results_of(tmp_path / "results", seeded(cells)), tmp_path / "pages").summary
+    page = site.write(tmp_path / "site", [built])[tmp_path / "site" / "compare.html"].decode()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
+    assert [data["methods"][number][0] for number in data["opening"]] == opening
+
+
 @pytest.mark.parametrize("lost", [1, 2, 3])
 def test_runs_that_diverged_put_a_method_behind_all_that_have_none(tmp_path, lost):
     """The accuracies of the seeds that are left would be too good: here they are the best of all."""
