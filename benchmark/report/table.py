@@ -125,8 +125,8 @@ class Tabulated:
 
     @cached_property
     def waiting(self) -> tuple[TableRow, ...]:
-        """The rows that a page only names."""
-        return tuple(row for row in self.rows if row not in self.shown)
+        """The rows that a page only names: the others."""
+        return tuple(row for row in self.rows if row.waits) if len(self.shown) < len(self.rows) else ()
 
     @cached_property
     def costs(self) -> tuple[CostColumn, ...]:
