@@ -41,14 +41,15 @@ def plan(points: Sequence[Overrides]) -> list[Planned]:
     planned: dict[str, Planned] = {}
     composer = Composer()
     used: set[str] = set()
-    for asked in _placed(points):
+    wholes = _placed([point.full if isinstance(point, Point) else {} for point in points])
+    for asked, whole in zip(_placed(points), wholes, strict=True):
         overrides = {**asked, **composer.tuned(asked)}
         config = composer.resolve(overrides)
         cell = composer.make_cell(config)
         used |= {addon.name for addon in cell.addons}
         ablation = isinstance(asked, Point) and asked.ablation
         if cell.key not in planned:
-            full = None if cell.scale in FULL else _full(asked, composer)
+            full = None if cell.scale in FULL or not whole else _full(whole, composer)
             planned[cell.key] = Planned(cell, overrides, config, full=full, ablation=ablation)
         elif not ablation:
             planned[cell.key] = replace(planned[cell.key], ablation=False)
@@ -83,10 +84,8 @@ def distinct(cells: Iterable[Planned]) -> list[Planned]:
     return list(found.values())
 
 
-def _full(point: Overrides, composer: Composer) -> Cell | None:
-    if not isinstance(point, Point):
-        return None
-    return composer.make_cell(composer.resolve({**point.full, **composer.tuned(point.full)}))
+def _full(whole: Overrides, composer: Composer) -> Cell:
+    return composer.make_cell(composer.resolve({**whole, **composer.tuned(whole)}))
 
 
 def plan_grid(axes: Mapping[str, list[Any]]) -> list[Planned]:

@@ -99,4 +99,4 @@ def test_the_mirror_gets_what_training_leaves(here, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", Noted)
     with grid.mirroring(How(results=here / "results", data=here), Console()):
         [pid] = started
-        assert os.getpriority(os.PRIO_PROCESS, pid) == max(grid.MIRROR_NICE, os.getpriority(os.PRIO_PROCESS, 0))
+        assert os.getpriority(os.PRIO_PROCESS, pid) == max(10, os.getpriority(os.PRIO_PROCESS, 0))

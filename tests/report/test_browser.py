@@ -421,7 +421,7 @@ def expected_rows(view):
 
 # choices, rows, sentences and headings in one question: there are hundreds of settings
 SHOWN = f"""
-    const text = (node) => node.innerText.trim();
+    const text = (node) => node.checkVisibility() ? node.innerText.trim() : "";
     return [
         Object.fromEntries(arguments[0].map((name) => [name, document.querySelector(`[name=${{name}}]`).value])),
         {RANKED},

@@ -157,7 +157,8 @@ def preparing(run_seconds):
 @pytest.mark.parametrize("share", [1.0, 0.25, 2.0])
 def test_rounds_that_were_tried_stand_for_all_in_seconds_of_a_processor(rounds, share):
     """A share above 1 is that of several threads, which the cell will have too."""
-    rounds(itertools.repeat({"local": 2.0, "server": 0.5, "evaluate": 0.1}), share)
+    warming_up = {"prepare": 5.0, "local": 102.0, "server": 100.5, "evaluate": 100.1}
+    rounds(itertools.chain([warming_up], itertools.repeat({"local": 2.0, "server": 0.5, "evaluate": 0.1})), share)
     [planned] = cells(PROTOCOL)
     expected = min(share, 1.0) * (10 * 2.5 + (2 + 1) * 0.1)
     assert tried(planned.cell, How.of(planned.config), 0.0) == preparing(expected)

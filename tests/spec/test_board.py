@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.spec.board import Figure, Table, load_board, product, read_board
+from fedspan.benchmark.spec.board import Figure, Scale, Table, load_board, product, read_board
 from fedspan.benchmark.spec.cell import key_of
 from fedspan.benchmark.spec.plan import plan
 from fedspan.benchmark.spec.presets import yaml_files
@@ -261,6 +261,15 @@ def test_where_images_lie_concerns_the_datasets_of_a_grid_that_have_such_a_setti
     assert points == asked, "what was asked for is left as it was"
     with pytest.raises(UserError, match=r"unknown setting 'dataset.source' of dataset=office_caltech10"):
         plan(points[1:])
+
+
+@pytest.mark.parametrize("scale", ["own", "small"])
+def test_a_board_may_say_where_images_lie_at_every_scale(scale):
+    tasks = [{"dataset": "cifar10", "dataset.content": "0" * 64}, {"dataset": "digits"}]
+    grid = {"task": tasks, "dataset.source": "photographs"}
+    cells = plan(grid_of(grid, scales={"small": Scale({"protocol.rounds": 2})}).expand({"scale": [scale]}))
+    assert [one.cell.dataset.name for one in cells] == ["cifar10", "digits"]
+    assert [one.origin.dataset.name for one in cells] == ["cifar10", "digits"]
 
 
 def test_what_a_dataset_is_made_of_concerns_all_of_a_grid():
