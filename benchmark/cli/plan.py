@@ -85,7 +85,7 @@ def _show_missing(
 def _show_gain(missing: Sequence[Planned], how: How, wall: float, lone: bool) -> None:
     """Print what becomes of `wall` seconds where workers are left that have no cell of their own."""
     each = (how.workers or 1) // len(missing)
-    if each <= 1 or obstacle(how, lone):
+    if each <= 1 or obstacle(how, lone) or how.executor != "loop":  # others train clients side by side
         return
     with contextlib.suppress(UserError, Incompatible):  # the estimate says why
         if (gain := spread_gain(missing[0].cell, how, each)) is not None:

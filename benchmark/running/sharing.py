@@ -27,16 +27,14 @@ def obstacle(how: How, lone: bool = False) -> str | None:
     """Return why a cell with these settings must train in one process; None if workers can help.
 
     Workers are forked from the process of the cell, after which neither threads nor GPUs of that process work in them.
-    Those of a `lone` cell may be Ray's.
+    Those of a `lone` cell may be Ray's, which have GPUs of their own.
     """
-    if how.device != "cpu":
-        return f"train one cell on device=cpu only, not on device={how.device}"
-    if how.executor != "loop":
-        return f"train one cell with executor=loop only, not with executor={how.executor}"
     if how.threads > 1:
         return f"train one cell with threads=1 only, not with threads={how.threads}: a worker is a core"
     if lone and how.launcher == "ray":
         return None
+    if how.device != "cpu":
+        return f"train one cell on device={how.device} with launcher=ray only, as a single run: one worker for each GPU"
     if how.launcher not in LAUNCHERS:
         return f"train one cell on this machine only, not with launcher={how.launcher}, which spreads cells of a grid"
     if sys.platform != "linux":
@@ -56,8 +54,14 @@ def check_workers(how: How) -> None:
         connect(how)
 
 
+def useful(run: Run, workers: int) -> int:
+    """Return how many of so many `workers` have something to do in the coming round, at least one."""
+    clients = len(run.participants())
+    return min(workers, max(1, -(-clients // run.alone.together(clients, workers))))
+
+
 class Alone:
-    """The workers of a cell that was asked for by itself: all of them, but no more than clients train in a round."""
+    """The workers of a cell that was asked for by itself: all of them, but no more than have clients in a round."""
 
     def __init__(self, how: How) -> None:
         self.asked = how.workers or 1
@@ -65,12 +69,14 @@ class Alone:
 
     def __call__(self, run: Run) -> int:
         """Return the number of workers for the coming round; 1 means the process of the cell alone."""
-        clients = max(1, len(run.participants()))
-        if self.asked > clients and not self._told:
+        workers = useful(run, self.asked)
+        if self.asked > workers and not self._told:
             self._told = True
+            clients = len(run.participants())
             some = f"{clients} clients train" if clients > 1 else "one client trains"
-            log.warning("workers=%d, but %s in a round: %d will do", self.asked, some, clients)
-        return min(self.asked, clients)
+            beside = " side by side" if workers < clients else ""
+            log.warning("workers=%d, but %s%s in a round: %d will do", self.asked, some, beside, workers)
+        return workers
 
 
 class Among:
@@ -91,4 +97,4 @@ class Among:
             return 1
         if (now := time.monotonic()) - self._looked >= LOOK_SECONDS:
             self._looked, self._share = now, self.asked // (1 + self.beside())
-        return max(1, min(self._share, len(run.participants())))
+        return useful(run, max(1, self._share))

@@ -120,6 +120,10 @@ class LocalTrainer:
         if leaves:
             torch._foreach_copy_([live[path] for path in leaves], list(leaves.values()))
 
+    def copy(self) -> Tree:
+        """Return a copy of the weights and buffers that are in the net."""
+        return clone(self.params | self.buffers)
+
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which the net runs."""
         if self.protocol.precision != "bf16" or self.data.device.type == "meta":  # which has no autocast

@@ -163,7 +163,7 @@ class Run:
             self.newcomers = LocalTrainer(net, self.method, self.paths, data=theirs, meter=self.meter)
         self.fleet = FleetAtWork(cell.fleet, self.trainer, cell.seed)
         self.fleet.check(self.state, cell.protocol.rounds, self._participants)
-        self.executor = make_executor(how.executor, self.trainer)
+        self.executor = self.alone = make_executor(how.executor, self.trainer)  # `alone` is that of this process
         if cell.diagnostics.spaces:
             measure.spaces(self.trainer, self.state)  # a body that is not linear is refused before it trains
 

@@ -81,7 +81,7 @@ MISTAKES = {
     "plan protocol.batch_size=1000001": "protocol.batch_size must be at most 1,000,000, got 1000001",
     "run threads=100000": "threads must be at most 1,024, got 100000",
     "run -m workers=1000000": "workers must be at most 10,000, got 1000000",
-    "run workers=2 executor=vmap": "workers=2 train one cell with executor=loop only, not with executor=vmap",
+    "run workers=2 threads=2": "workers=2 train one cell with threads=1 only, not with threads=2: a worker is a core",
     "run workers=2 launcher=submitit": "workers=2 train one cell on this machine only, not with launcher=submitit",
     "run timeout=1e300": "timeout must be at most 1,000,000,000 seconds, got 1e+300",
     "run clients=1000000000": "clients must be at most 1,000,000, got 1000000000",

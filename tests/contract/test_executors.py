@@ -52,6 +52,21 @@ def test_an_executor_keeps_the_local_models_that_diagnostics_ask_for(executor):
             assert torch.allclose(other[client][path], leaf, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_an_executor_tells_of_each_client(executor):
+    run, ticks = start(toy_cell(), executor=executor), []
+    run.executor.run(run.state, run.participants(), tick=lambda: ticks.append(1))
+    assert len(ticks) == len(run.participants()) > 1
+
+
+@others
+def test_a_client_alone_is_trained_as_in_loop(executor):
+    reference, other = (
+        trained(toy_cell(participation=0.1), executor=name).state.digest() for name in ("loop", executor)
+    )
+    assert other == reference
+
+
 @others
 def test_repeated_runs_of_an_executor_are_equal_bit_for_bit(executor):
     first, second = (trained(toy_cell(), executor=executor).state.pack() for _ in range(2))

@@ -125,7 +125,7 @@ def leftovers(folder="results"):
 CLUSTER = """
     import sys
     from ray.cluster_utils import Cluster
-    node = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+    node = {"num_cpus": 1, "num_gpus": 1, "object_store_memory": 80 * 2**20}  # GPUs on paper
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     other = cluster.add_node(**node)
     cluster.wait_for_nodes()
@@ -139,7 +139,10 @@ CLUSTER = """
 
 @dataclass
 class Nodes:
-    """A Ray cluster of two nodes, each with one core and 80 MiB for objects; `variables` tell processes where it is."""
+    """A Ray cluster of two nodes, each with one core, one GPU on paper and 80 MiB for objects.
+
+    `variables` tell processes where it is.
+    """
 
     process: subprocess.Popen
     variables: dict[str, str]
@@ -162,6 +165,7 @@ def ray_nodes(folder, *paths):
     command = [sys.executable, "-c", textwrap.dedent(CLUSTER)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=place, env=os.environ | settings, text=True) as cluster:
         address = place / "address"
-        wait_for(lambda: address.exists() and address.read_text())
+        wait_for(lambda: cluster.poll() is not None or (address.exists() and address.read_text()))
+        assert cluster.poll() is None, "the cluster has ended"
         yield Nodes(cluster, {"RAY_ADDRESS": address.read_text(), "RAY_AUTH_MODE": "disabled"})
         cluster.stdin.close()

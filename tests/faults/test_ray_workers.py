@@ -82,11 +82,20 @@ def test_two_nodes_give_the_bits_of_one_process(cluster, cell):
         assert run.meter.worker_seconds > 0
 
 
-def process_of(worker):
-    """Return the process of an actor, which is on this machine."""
+def told_by(worker, tell):
+    """Return what `tell` returns in the process of an actor, which is on this machine."""
     import ray
 
-    return ray.get(worker._handle.__ray_call__.remote(lambda worker: os.getpid()))
+    return ray.get(worker._handle.__ray_call__.remote(lambda worker: tell()))
+
+
+def test_each_worker_has_the_gpu_that_it_asks_for_and_sees_no_other(cluster):
+    cell = CELLS["rows of clients"]
+    with spread(cell, gpus=1, executor="vmap") as run:
+        train(run)
+        agree(run, outcome(trained(cell, executor="vmap")))
+        seen = [told_by(one, lambda: os.environ["CUDA_VISIBLE_DEVICES"]) for one in run.trainer.pool.workers]
+    assert seen == ["0", "0"]  # of two nodes
 
 
 def disturbed(run, disturb):
@@ -107,7 +116,7 @@ def test_a_killed_actor_costs_only_its_clients(cluster):
     with spread(cell) as run:
         run.advance()
         victim = run.trainer.pool.workers[0]
-        disturbed(run, lambda: os.kill(process_of(victim), signal.SIGKILL))
+        disturbed(run, lambda: os.kill(told_by(victim, os.getpid), signal.SIGKILL))
         agree(run, outcome(trained(cell)))
         assert victim not in run.trainer.pool.workers
         assert len(run.trainer.pool.workers) == 2
@@ -177,11 +186,12 @@ def test_a_model_too_large_for_the_object_store_is_refused(cluster):
     )
 
 
-def test_a_timeout_ends_the_wait_for_cores_that_no_node_has(cluster, caplog, monkeypatch):
+@pytest.mark.parametrize(("needs", "what"), [({"threads": 2}, "cores"), ({"gpus": 2}, "GPUs")])
+def test_a_timeout_ends_the_wait_for_what_no_node_has(cluster, caplog, monkeypatch, needs, what):
     monkeypatch.setattr(actors, "PATIENCE", 0.01)
-    with spread(toy_cell(), threads=2) as run, pytest.raises(TimedOut), stopping(0.5):
+    with spread(toy_cell(), **needs) as run, pytest.raises(TimedOut), stopping(0.5):
         run.advance()
-    assert [one.getMessage() for one in caplog.records] == ["no worker is ready yet: has the Ray cluster free cores?"]
+    assert [one.getMessage() for one in caplog.records] == [f"no worker is ready yet: has the Ray cluster free {what}?"]
 
 
 # the command --------------------------------------------------------------------------------------

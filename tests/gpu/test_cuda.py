@@ -6,6 +6,7 @@ import torch
 from fedspan.benchmark.training.executors import EXECUTORS, graph
 from tests.contract.test_components import cell_of, every_net, every_stack
 from tests.helpers import NormNet, counted, start, toy_cell, trained
+from tests.training import test_actors
 
 pytestmark = [
     pytest.mark.gpu,
@@ -39,6 +40,11 @@ def test_repeated_runs_are_equal_bit_for_bit(executor, precision):
     cell = toy_cell(model=NormNet(), protocol={**LONG, "precision": precision})
     first, second = (trained(cell, executor=executor, device="cuda").state.pack() for _ in range(2))
     assert all(torch.equal(leaf, second[name]) for name, leaf in first.items())
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_worker_with_a_gpu_gives_the_bits_of_its_driver(executor):
+    test_actors.agree(test_actors.begun("moon", executor=executor, device="cuda"))
 
 
 def test_recorded_steps_are_replayed_in_lanes():

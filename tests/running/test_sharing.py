@@ -12,16 +12,16 @@ from fedspan.benchmark.running.sharing import Alone, Among, check_workers, obsta
 from tests.helpers import how
 
 IMPOSSIBLE = {
-    "device": ({"device": "cuda"}, "on device=cpu only, not on device=cuda"),
-    "executor": ({"executor": "vmap"}, "with executor=loop only, not with executor=vmap"),
+    "device": ({"device": "cuda"}, "on device=cuda with launcher=ray only, as a single run: one worker for each GPU"),
     "threads": ({"threads": 2}, "with threads=1 only, not with threads=2"),
     "launcher": ({"launcher": "submitit"}, "on this machine only, not with launcher=submitit"),
 }
 
 
-def run(clients=10):
-    """Return what is looked at: a run of so many clients a round."""
-    return SimpleNamespace(participants=lambda: list(range(clients)))
+def run(clients=10, together=1):
+    """Return what is looked at: a run of so many clients a round, of which a worker trains some side by side."""
+    executor = SimpleNamespace(together=lambda clients, workers: together)
+    return SimpleNamespace(participants=lambda: list(range(clients)), alone=executor)
 
 
 @pytest.fixture
@@ -67,6 +67,17 @@ def test_workers_beyond_the_clients_are_named_once(caplog):
     assert [one.getMessage() for one in caplog.records] == ["workers=8, but 6 clients train in a round: 6 will do"]
 
 
+def test_clients_that_are_trained_side_by_side_need_fewer_workers(clock, caplog):
+    stacked, grid = run(clients=25, together=10), Among(how(workers=8), lambda: 1)
+    with caplog.at_level(logging.WARNING, "fedspan"):
+        assert Alone(how(workers=8))(stacked) == 3
+    clock.seconds += 5
+    assert grid(stacked) == 3
+    assert [one.getMessage() for one in caplog.records] == [
+        "workers=8, but 25 clients train side by side in a round: 3 will do"
+    ]
+
+
 @pytest.mark.parametrize(("settings", "reason"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
 def test_where_workers_cannot_be_had_a_lone_cell_is_refused_and_grids_run_as_ever(clock, settings, reason):
     with pytest.raises(UserError, match=f"^workers=4 train one cell {reason}"):
@@ -78,10 +89,11 @@ def test_where_workers_cannot_be_had_a_lone_cell_is_refused_and_grids_run_as_eve
     assert grid(run()) == 1
 
 
-def test_rays_workers_are_for_lone_cells_and_need_ray(clock, monkeypatch):
-    ray = how(workers=4, launcher="ray")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_rays_workers_are_for_lone_cells_and_need_ray(clock, monkeypatch, device):
+    ray = how(workers=4, launcher="ray", device=device)
     assert obstacle(ray, lone=True) is None
-    assert obstacle(ray).startswith("train one cell on this machine only")
+    assert obstacle(ray).startswith("train one cell on")
     grid = Among(ray, lambda: 0)
     clock.seconds += 5
     assert grid(run()) == 1

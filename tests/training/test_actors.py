@@ -7,25 +7,32 @@ import pytest
 import torch
 
 from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.training.executors.graph import Graph
 from fedspan.benchmark.training.process import settle
 from fedspan.benchmark.training.workers.actors import RemoteWorker, Setup, difference, identity_of
 from fedspan.benchmark.training.workers.messages import pack, unpack
 from fedspan.benchmark.training.workers.replica import news_of, residents_of
 from fedspan.benchmark.training.workers.spread import train
 from fedspan.benchmark.tree import digest
-from tests.helpers import NormNet, how, start, toy_cell, toy_stacks
+from tests.contract.tape import Tapes
+from tests.helpers import NormNet, how, start, toy_cell
+from tests.training.test_workers import STACKS
 
 
-@pytest.fixture
-def driver():
-    """A cell after its first round, in which clients remember and the server broadcasts."""
+def begun(stack="server and client state", **more):
+    """Return a cell after its first round, in which clients remember and the server broadcasts."""
     settle(how())
-    run = start(toy_cell(*toy_stacks()["server and client state"], model=NormNet()))
+    run = start(toy_cell(*STACKS[stack], model=NormNet()), **more)
     run.advance()
     return run
 
 
-def prepared(driver, room=2**20):
+@pytest.fixture
+def driver():
+    return begun()
+
+
+def prepared(driver, room=2**24):
     """Return an actor's worker that has prepared the driver's cell and heard its state, and its identity."""
     worker = RemoteWorker()
     identity = worker.prepare(Setup(driver.how, pickle.dumps(driver.cell), folder=Path.cwd(), room=room))
@@ -34,29 +41,45 @@ def prepared(driver, room=2**20):
     return worker, identity
 
 
-def call(driver, client):
-    """Return the arguments that have a worker train a client."""
-    arguments = (driver.trainer, driver.state, client, None, False, driver.state.rows_of(client))
+def call(driver, clients):
+    """Return the arguments that have a worker train some clients."""
+    arguments = (driver.alone, driver.state, clients, [], {}, driver.state.rows_of(*clients))
     message = pack((train, arguments), residents_of(driver, driver.state))
     return message.head, message.memory().numpy()
 
 
-def test_an_actor_trains_a_client_to_the_bits_of_its_driver(driver):
+def agree(driver):
+    """Have a worker train clients, and hold it to the bits of its driver."""
+    clients = driver.participants()[1:4]
     worker, (_, origin) = prepared(driver)
     assert difference(identity_of(driver)[1], origin) == ""
-    head, array = worker.make(*call(driver, 3))
-    done, _ = unpack(head, torch.from_numpy(array)).value
-    alone = driver.trainer.train(driver.state, 3)
-    rows = [(done.row.states[name], alone.row.states[name]) for name in alone.row.states]
-    assert any(other for _, other in rows)
-    for mine, other in ((done.delta, alone.delta), *rows):
-        assert digest(mine) == digest(other)
+    head, array = worker.make(*call(driver, clients))
+    reply = unpack(head, torch.from_numpy(array), gpu=driver.device)
+    assert reply.flops["train"] > 0
+    pairs = zip(reply.value, driver.alone.each(driver.state, clients), strict=True)
+    for (mine, _), (other, _) in pairs:
+        assert mine.client == other.client
+        assert any(other.row.states.values())
+        for name, tree in {"delta": other.delta, "buffers": other.buffers, **other.row.states}.items():
+            found = getattr(mine, name, None) if name in ("delta", "buffers") else mine.row.states[name]
+            assert digest(found) == digest(tree)
+            assert [leaf.device for leaf in found.values()] == [leaf.device for leaf in tree.values()]
+
+
+def test_an_actor_trains_clients_to_the_bits_of_its_driver(driver):
+    agree(driver)
+
+
+@pytest.mark.parametrize("executor", ["vmap", "graph"])
+def test_an_actor_trains_clients_side_by_side(monkeypatch, executor):
+    monkeypatch.setattr(Graph, "machine", Tapes)
+    agree(begun("moon", executor=executor))
 
 
 def test_a_result_too_large_for_the_object_store_is_refused(driver):
     worker, _ = prepared(driver, room=1000)
-    with pytest.raises(UserError, match=r"^the result of a client takes 0 MiB, the smallest object store of the Ray"):
-        worker.make(*call(driver, 3))
+    with pytest.raises(UserError, match=r"^what clients hand back takes 0 MiB, the smallest object store of the Ray"):
+        worker.make(*call(driver, [3]))
 
 
 @pytest.mark.parametrize(

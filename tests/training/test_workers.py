@@ -22,19 +22,22 @@ from fedspan.benchmark.running.job import reason_of
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.task import Partition
 from fedspan.benchmark.training.evaluation import score
+from fedspan.benchmark.training.executors.graph import Graph
 from fedspan.benchmark.training.process import settle
+from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.saving import resume, save
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.training.workers import pool as pools
 from fedspan.benchmark.training.workers.messages import ALIGNMENT, pack, unpack
 from fedspan.benchmark.training.workers.regions import Region
 from fedspan.benchmark.training.workers.schedule import Schedule, round_seconds
-from fedspan.benchmark.training.workers.spread import dismiss, employ
+from fedspan.benchmark.training.workers.spread import dismiss, employ, train
 from fedspan.benchmark.tree import clone, scale
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.tasks.fleets.dropout import Dropout
 from fedspan.tasks.fleets.stragglers import Stragglers
 from fedspan.tasks.partitions.personal import Personal
+from tests.contract.tape import Tapes
 from tests.helpers import Blobs, NormNet, counted, how, numbers, start, toy, toy_cell, toy_stacks, trained, weights
 from tests.training.rounds import simulated
 
@@ -118,6 +121,29 @@ def test_any_number_of_workers_gives_the_bits_of_one_process(name):
             agree(run, alone)
 
 
+@pytest.mark.parametrize("clients", [23, 21])  # the last stack of vmap has three clients, or one, which is not stacked
+@pytest.mark.parametrize(("executor", "messages"), [("vmap", 3), ("graph", 3), ("loop", None)])
+def test_workers_train_clients_side_by_side_as_one_process_does(monkeypatch, executor, messages, clients):
+    monkeypatch.setattr(Graph, "machine", Tapes)
+    cell = toy_cell(
+        *STACKS["moon"], model=NormNet(), clients=clients, dataset=Blobs(train=300), partition=Even(),
+        fleet=Dropout(rate=0.2), diagnostics=Diagnostics(alignment=True),
+    )  # fmt: skip
+    with spread(cell, 3, executor=executor) as run:
+        sent, each = [], run.trainer.pool.each
+        if executor == "graph":
+            run.alone.width.now, run.alone.width.settled = 3, True  # lanes
+
+        def noting(state, function, calls, *others):
+            sent.append((function, len(calls)))
+            return each(state, function, calls, *others)
+
+        monkeypatch.setattr(run.trainer.pool, "each", noting)
+        finish(run)
+        agree(run, outcome(trained(cell, executor=executor)))
+    assert {number for function, number in sent if function is train} == {messages or clients}
+
+
 @pytest.mark.parametrize("fleet", [Stragglers(share=0.5), Dropout(rate=0.4)], ids=["stragglers", "dropout"])
 def test_a_fleet_decides_the_same_for_workers(fleet):
     cell = toy_cell(*STACKS["scaffold"], model=NormNet(), fleet=fleet, unseen=0.2, partition=Personal())
@@ -186,6 +212,13 @@ def test_a_record_says_how_many_workers_there_were_and_is_else_that_of_one(tmp_p
     assert shared["provenance"]["workers"] == 2
     assert "workers" not in alone["provenance"]
     assert 0 < shared["compute"]["processor_seconds"] == core_seconds(shared)
+
+
+def test_the_most_memory_that_any_worker_took_on_a_gpu_is_the_cells(monkeypatch):
+    monkeypatch.setattr(Run, "note_peak", lambda run: setattr(run.meter, "peak_memory", os.getpid()))  # as if
+    with spread(toy_cell(), 2) as run:
+        run.advance()
+        assert run.meter.peak_memory == max(worker.pid for worker in run.trainer.pool.workers)
 
 
 # deaths -------------------------------------------------------------------------------------------
@@ -414,6 +447,20 @@ def test_a_message_arrives_as_it_was_sent_in_layout_too(trees):
                 )  # fmt: skip
                 assert torch.equal(leaf, tree[path])
                 assert copy or leaf.numel() == 0 or (leaf.data_ptr() - memory.data_ptr()) % ALIGNMENT == 0
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that says it lies on a GPU."""
+
+    is_cuda = True
+
+
+def test_what_comes_from_a_gpu_is_put_on_the_receivers_and_nothing_else():
+    packed = pack({"weights": torch.arange(3.0).as_subclass(OnGpu), "row": torch.arange(5.0)})
+    found = unpack(packed.head, packed.memory(), gpu="meta")
+    assert {name: (leaf.device.type, leaf.shape[0]) for name, leaf in found.items()} == {
+        "weights": ("meta", 3), "row": ("cpu", 5)
+    }  # fmt: skip
 
 
 def test_a_resident_is_named_and_not_sent():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -15,13 +15,11 @@ from torch import Tensor
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.fleet import NO_TURNS, WHOLE, Turns
-from fedspan.benchmark.net import buffers_of, parameters_of
 from fedspan.benchmark.sgd import SGD
-from fedspan.benchmark.training.executors.loop import Loop
-from fedspan.benchmark.training.executors.round_sums import RoundSums
+from fedspan.benchmark.training.executors.loop import Loop, Trained
 from fedspan.benchmark.training.local import Finished, LocalTrainer, Position, Visit
 from fedspan.benchmark.training.state import State
-from fedspan.benchmark.tree import Tree, clone
+from fedspan.benchmark.tree import clone
 
 log = logging.getLogger("fedspan")
 
@@ -197,30 +195,30 @@ class Graph(Loop):
         self.lanes: list[ReplayLane] = []
         self.width = Width()
 
-    def run(
+    def each(
         self,
         state: State,
-        clients: Sequence[int],
+        clients: Collection[int],
         keep: Collection[int] = (),
         tick: Callable[[], None] = lambda: None,
         turns: Turns = NO_TURNS,
-    ) -> tuple[RoundSums, dict[int, Tree]]:
-        done: dict[int, Finished] = {}
-        kept: dict[int, Tree] = {}
+    ) -> Iterator[Trained]:
+        done: dict[int, Trained] = {}
         while len(done) < len(clients):
             todo = sorted(set(clients) - set(done), key=lambda client: (-self.trainer.data.size(client), client))
             try:
-                self._round(state, todo, turns, keep, tick, done, kept)
+                self._round(state, todo, turns, keep, tick, done)
             except torch.OutOfMemoryError:
                 if self.width.now == 1:
                     raise
                 self.width.halve()
                 log.warning("out of memory on %s: going on with %d lanes", self.trainer.data.device, self.width.now)
                 self._narrow()
-        sums = self.sums(clients, turns)
         for client in sorted(done):
-            self.take(state, sums, done[client], turns.get(client, WHOLE))
-        return sums, kept
+            yield done.pop(client)
+
+    def together(self, clients: int, workers: int) -> int:
+        return min(LANES, -(-clients // workers))
 
     def _round(
         self,
@@ -229,8 +227,7 @@ class Graph(Loop):
         turns: Turns,
         keep: Collection[int],
         tick: Callable[[], None],
-        done: dict[int, Finished],
-        kept: dict[int, Tree],
+        done: dict[int, Trained],
     ) -> None:
         """Train the clients `todo`, the largest first; a lane that is free takes the next one."""
         before, start = self.device.memory()[0], time.perf_counter()
@@ -246,10 +243,8 @@ class Graph(Loop):
                     if next(steps, self) is not self:  # steps are asked for and not waited for
                         continue
                     finished = lane.finish(state)
-                    if lane.client in keep:
-                        live = parameters_of(lane.trainer.net) | buffers_of(lane.trainer.net)
-                        kept[lane.client] = clone(live)
-                done[lane.client] = finished
+                    kept = lane.trainer.copy() if lane.client in keep else None
+                done[lane.client] = finished, kept
                 images += finished.images
                 tick()
                 client = next(waiting, None)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 
 from fedspan.benchmark.fleet import NO_TURNS, WHOLE, Turn, Turns
-from fedspan.benchmark.net import buffers_of, parameters_of
 from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.local import Finished, LocalTrainer
 from fedspan.benchmark.training.state import State
-from fedspan.benchmark.tree import Tree, clone
+from fedspan.benchmark.tree import Tree
+
+Trained = tuple[Finished, Tree | None]  # what a client hands back, and its weights and buffers where they are kept
 
 
 class Loop:
@@ -47,18 +48,36 @@ class Loop:
         after each client.
         """
         sums, kept = self.sums(clients, turns), {}
-        for client in sorted(clients):
-            turn = turns.get(client, WHOLE)
-            done = self.trainer.train(state, client, turn.steps)
-            if client in keep:
-                kept[client] = clone(parameters_of(self.trainer.net) | buffers_of(self.trainer.net))
-            self.take(state, sums, done, turn)
-            del done  # its update need not stay in memory while the next client trains
-            tick()
+        for done, model in self.each(state, clients, keep, tick, turns):
+            if model is not None:
+                kept[done.client] = model
+            self._take(state, sums, done, turns.get(done.client, WHOLE))
+            del done, model  # they need not stay in memory while the next client trains
         return sums, kept
 
+    def each(
+        self,
+        state: State,
+        clients: Collection[int],
+        keep: Collection[int] = (),
+        tick: Callable[[], None] = lambda: None,
+        turns: Turns = NO_TURNS,
+    ) -> Iterator[Trained]:
+        """Train `clients` as in `run`, and yield what each hands back, in the order of their numbers."""
+        for client in sorted(clients):
+            yield self._train(state, client, client in keep, turns.get(client, WHOLE).steps)
+            tick()
+
+    def _train(self, state: State, client: int, keep: bool, steps: int | None) -> Trained:
+        done = self.trainer.train(state, client, steps)
+        return done, self.trainer.copy() if keep else None
+
+    def together(self, clients: int, workers: int) -> int:
+        """Return how many of a round's `clients` one of several `workers` is handed at a time."""
+        return 1
+
     @staticmethod
-    def take(state: State, sums: RoundSums, done: Finished, turn: Turn) -> None:
+    def _take(state: State, sums: RoundSums, done: Finished, turn: Turn) -> None:
         """Add a client's result; a lost one counts as work only, and its client keeps its former memory."""
         if turn.arrives:
             state.remember(done.client, done.row)

@@ -17,9 +17,8 @@ from fedspan.benchmark.fleet import NO_TURNS, WHOLE, Turns
 from fedspan.benchmark.method import States
 from fedspan.benchmark.net import Twin
 from fedspan.benchmark.sgd import update
-from fedspan.benchmark.training.executors.loop import Loop
+from fedspan.benchmark.training.executors.loop import Loop, Trained
 from fedspan.benchmark.training.executors.patch_conv import stackable
-from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.local import Finished, LocalTrainer, Position
 from fedspan.benchmark.training.state import Row, State
 from fedspan.benchmark.tree import Tree, clone
@@ -97,7 +96,8 @@ class Vmap(Loop):
     """Trains several clients side by side, one step of each per operation; the numbers are `loop`'s to rounding.
 
     Lanes whose next batches have the same size take a step together, whatever epoch they are in. Methods that edit
-    gradients or steps, carry state from step to step, change where clients start, or train in phases run as in `loop`.
+    gradients or steps, carry state from step to step, change where clients start, or train in phases run as in `loop`,
+    and so does a client that is left alone.
     """
 
     name = "vmap"
@@ -107,31 +107,40 @@ class Vmap(Loop):
         self.net = stackable(trainer.net, trainer.data.device).train()
         self.twin = Twin(self.net)
 
-    def run(
+    def each(
         self,
         state: State,
-        clients: Sequence[int],
+        clients: Collection[int],
         keep: Collection[int] = (),
         tick: Callable[[], None] = lambda: None,
         turns: Turns = NO_TURNS,
-    ) -> tuple[RoundSums, dict[int, Tree]]:
-        method, epochs = self.trainer.method, self.trainer.protocol.local_epochs
-        if method.steps_alone or len(method.phases(epochs)) > 1 or len(clients) == 1:
-            return super().run(state, clients, keep, tick, turns)
-        sums, kept = self.sums(clients, turns), {}
+    ) -> Iterator[Trained]:
         order = sorted(clients)
         for first in range(0, len(order), LANES):
-            lanes, stack = self._begin(state, order[first : first + LANES], turns)
-            while going := [lane for lane in lanes if lane.batch is not None]:
-                self._advance(state, stack, going, len(lanes))
-            for lane in lanes:
-                leaves = {path: leaf[lane.number].detach() for path, leaf in (stack.params | stack.buffers).items()}
-                done = self._end(state, lane, leaves)
-                if lane.client in keep:
-                    kept[lane.client] = clone(leaves)
-                self.take(state, sums, done, turns.get(lane.client, WHOLE))
-                tick()
-        return sums, kept
+            together = order[first : first + LANES]
+            one_by_one = len(together) == 1 or not self._stacks
+            yield from (super().each if one_by_one else self._stacked)(state, together, keep, tick, turns)
+
+    def together(self, clients: int, workers: int) -> int:
+        return LANES if self._stacks else 1  # stacks of other clients would round otherwise
+
+    @property
+    def _stacks(self) -> bool:
+        """Whether clients of this method can be stacked."""
+        method = self.trainer.method
+        return not method.steps_alone and len(method.phases(self.trainer.protocol.local_epochs)) == 1
+
+    def _stacked(
+        self, state: State, clients: Sequence[int], keep: Collection[int], tick: Callable[[], None], turns: Turns
+    ) -> Iterator[Trained]:
+        """Train `clients` side by side."""
+        lanes, stack = self._begin(state, clients, turns)
+        while going := [lane for lane in lanes if lane.batch is not None]:
+            self._advance(state, stack, going, len(lanes))
+        for lane in lanes:
+            leaves = {path: leaf[lane.number].detach() for path, leaf in (stack.params | stack.buffers).items()}
+            yield self._end(state, lane, leaves), clone(leaves) if lane.client in keep else None
+            tick()
 
     def _begin(self, state: State, clients: Sequence[int], turns: Turns) -> tuple[list[StackLane], Stack]:
         """Return the lanes of `clients`, each with its first batch, and their stacked leaves."""

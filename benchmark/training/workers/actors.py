@@ -10,7 +10,7 @@ import platform
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,8 @@ class Setup:
 
 def identity_of(run: Run) -> Identity:
     """Return what the bits that a run computes here depend on."""
-    return platform.node(), {**origin(run.cell, run.device.type, run.numerics), **run.digests}
+    gpu = {"gpu": torch.cuda.get_device_name(run.device)} if run.device.type == "cuda" else {}
+    return platform.node(), {**origin(run.cell, run.device.type, run.numerics), **gpu, **run.digests}
 
 
 def difference(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
@@ -93,7 +94,7 @@ class RemoteWorker:
     def make(self, head: bytes, array: Any) -> tuple[bytes, Any]:
         """Make a call; return its packed reply."""
         reply = self.replica.make(unpack(head, _owned(array), self.replica.residents))
-        return reply.head, fitting(reply, self.room, "the result of a client").memory().numpy()
+        return reply.head, fitting(reply, self.room, "what clients hand back").memory().numpy()
 
 
 def fitting(message: Packed, room: int, what: str) -> Packed:
@@ -129,7 +130,7 @@ class Actor:
 
     def give(self, number: int, call: Packed) -> None:
         """Queue a call behind those it has."""
-        array = fitting(call, self._transport.setup.room, "what a client keeps between rounds").memory().numpy()
+        array = fitting(call, self._transport.setup.room, "what clients keep between rounds").memory().numpy()
         self.calls.append(number)
         self._ask(self._handle.make, call.head, array)
 
@@ -147,7 +148,7 @@ class Actor:
             self.ready = True
         elif said is not None:
             head, array = said
-            return [(self.calls.pop(0), unpack(head, _owned(array), copy=True))]
+            return [(self.calls.pop(0), unpack(head, _owned(array), copy=True, gpu=self._transport.device))]
         return []
 
     def close(self) -> None:
@@ -164,8 +165,12 @@ class Actors:
 
         self.ray, self.failed_starts, self._warned = ray, 0, False
         room = min(int(node["Resources"].get("object_store_memory", 0)) for node in ray.nodes() if node["Alive"])
-        self.setup = Setup(run.how, pickle.dumps(run.cell), folder=Path.cwd(), room=room)
-        self.remote_worker = ray.remote(num_cpus=run.how.threads)(RemoteWorker)
+        how, self.device = run.how, run.device
+        gpus = how.gpus or float(self.device.type != "cpu")
+        theirs = replace(how, device=self.device.type)  # Ray shows each of them no GPU but its own
+        self.setup = Setup(theirs, pickle.dumps(run.cell), folder=Path.cwd(), room=room)
+        self.remote_worker = ray.remote(num_cpus=how.threads, num_gpus=gpus)(RemoteWorker)
+        self._needs = "GPUs" if gpus else "cores"
         _, self._origin = identity_of(run)
 
     def start(self) -> Actor:
@@ -184,7 +189,7 @@ class Actors:
         found, _ = futures.wait(asked, timeout=PATIENCE if wait else 0, return_when=futures.FIRST_COMPLETED)
         if wait and not (found or self._warned or any(worker.ready for worker in asked.values())):
             self._warned = True
-            log.warning("no worker is ready yet: has the Ray cluster free cores?")
+            log.warning("no worker is ready yet: has the Ray cluster free %s?", self._needs)
         for answer in found:
             yield asked[answer]
 

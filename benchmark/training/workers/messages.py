@@ -16,10 +16,11 @@ ALIGNMENT = 64  # bytes, as torch allocates: what a kernel reads unaligned it ma
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """Location and layout of a tensor in the memory of a message."""
+    """Location and layout of a tensor in the memory of a message, and whether it comes from a GPU."""
 
     offset: int
     nbytes: int
+    on_gpu: bool
     dtype: torch.dtype
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -72,21 +73,25 @@ class _Packer(pickle.Pickler):
     def _layout(self, leaf: Tensor) -> TensorLayout:
         dense = torch.empty_like(leaf, device="meta").stride()  # what a copy of it would have
         nbytes = leaf.numel() * leaf.element_size()
-        layout = TensorLayout(self.size, nbytes, dtype=leaf.dtype, shape=tuple(leaf.shape), stride=tuple(dense))
+        layout = TensorLayout(self.size, nbytes, leaf.is_cuda, leaf.dtype, tuple(leaf.shape), tuple(dense))
         self.tensors.append((layout, leaf))
         self.size += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return layout
 
 
 class _Unpacker(pickle.Unpickler):
-    def __init__(self, head: bytes, memory: Tensor, residents: Mapping[str, Any], copy: bool) -> None:
+    def __init__(
+        self, head: bytes, memory: Tensor, residents: Mapping[str, Any], copy: bool, gpu: torch.device | str
+    ) -> None:
         super().__init__(io.BytesIO(head))
-        self.memory, self.residents, self.copy = memory, residents, copy
+        self.memory, self.residents, self.copy, self.gpu = memory, residents, copy, gpu
 
     def persistent_load(self, name: str | TensorLayout) -> Any:
         if isinstance(name, str):
             return self.residents[name]
         view = name.within(self.memory)
+        if name.on_gpu:
+            return view.to(self.gpu)
         return view.clone() if self.copy else view
 
 
@@ -98,6 +103,15 @@ def pack(message: Any, residents: Mapping[str, Any] | None = None) -> Packed:
     return Packed(file.getvalue(), packer.size, tuple(packer.tensors))
 
 
-def unpack(head: bytes, memory: Tensor, residents: Mapping[str, Any] | None = None, copy: bool = False) -> Any:
-    """Return a message whose tensors are views of `memory`, or with `copy` have memory of their own."""
-    return _Unpacker(head, memory, residents or {}, copy).load()
+def unpack(
+    head: bytes,
+    memory: Tensor,
+    residents: Mapping[str, Any] | None = None,
+    copy: bool = False,
+    gpu: torch.device | str = "cuda",
+) -> Any:
+    """Return a message whose tensors are views of `memory`, or with `copy` have memory of their own.
+
+    Those that come from a GPU are put on this process's `gpu`.
+    """
+    return _Unpacker(head, memory, residents or {}, copy, gpu).load()

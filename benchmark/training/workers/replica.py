@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fedspan.benchmark.training.meter import Meter
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 def residents_of(run: Run, state: State) -> dict[str, Any]:
     """Return what each process of a cell has of its own: in a message its name stands for it."""
-    return {"trainer": run.trainer, "state": state}
+    return {"executor": run.alone, "trainer": run.trainer, "state": state}
 
 
 def news_of(run: Run, state: State) -> Packed:
@@ -50,7 +49,15 @@ class Replica:
     def make(self, call: tuple[Callable[..., Any], Sequence[Any]]) -> Packed:
         """Make a call; return its reply, ready to send."""
         function, arguments = call
-        self.run.meter = self.run.trainer.meter = Meter(flops_of_step=dict(self._known))
-        reply = reply_of(partial(function, *arguments), self.run.meter)
-        self._known = self._known | self.run.meter.flops_of_step
+        meter = self.run.meter
+        meter.take_over(Meter(flops_of_step=dict(self._known)))
+
+        def made() -> Any:
+            try:
+                return function(*arguments)
+            finally:
+                self.run.note_peak()
+
+        reply = reply_of(made, meter)
+        self._known = self._known | meter.flops_of_step
         return pack(reply)

@@ -15,12 +15,16 @@ from fedspan.benchmark.training.meter import Meter
 
 @dataclass(frozen=True)
 class Reply:
-    """Outcome of a call, `value` or `error`, with its FLOPs, its peaks of memory and its processor seconds."""
+    """Outcome of a call, `value` or `error`, with its FLOPs, its peaks of memory and its processor seconds.
+
+    `peak_memory` is that of a GPU's allocator so far.
+    """
 
     value: Any
     error: Any
     flops: dict[str, int]
     memory: dict[str, int]
+    peak_memory: int
     flops_of_step: dict[str, int]
     seconds: float
 
@@ -30,6 +34,7 @@ class Reply:
             meter.flops[purpose] = meter.flops.get(purpose, 0) + number
         for purpose, most in self.memory.items():
             meter.memory[purpose] = max(meter.memory.get(purpose, 0), most)
+        meter.peak_memory = max(meter.peak_memory, self.peak_memory)
         meter.flops_of_step = self.flops_of_step | meter.flops_of_step
         meter.worker_seconds += self.seconds
 
@@ -46,6 +51,7 @@ def reply_of(call: Callable[[], Any], meter: Meter) -> Reply:
         error,
         flops=meter.flops,
         memory=meter.memory,
+        peak_memory=meter.peak_memory,
         flops_of_step=meter.flops_of_step,
         seconds=time.process_time() - began,
     )

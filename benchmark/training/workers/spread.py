@@ -2,59 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fedspan.benchmark.fleet import NO_TURNS, WHOLE, Turns
-from fedspan.benchmark.net import buffers_of, parameters_of
-from fedspan.benchmark.training.executors.loop import Loop
-from fedspan.benchmark.training.executors.round_sums import RoundSums
-from fedspan.benchmark.training.local import Finished, LocalTrainer
+from fedspan.benchmark.training.executors.loop import Loop, Trained
 from fedspan.benchmark.training.state import Row, State
 from fedspan.benchmark.training.workers.actors import Actors
 from fedspan.benchmark.training.workers.pool import Pool
 from fedspan.benchmark.training.workers.processes import Processes
-from fedspan.benchmark.tree import Tree, clone, nbytes
+from fedspan.benchmark.tree import nbytes
 
 if TYPE_CHECKING:
     from fedspan.benchmark.training.run import Run
 
 
 class Spread(Loop):
-    """`loop` on workers: what they hand back is summed and remembered here, in the order of clients, bit for bit."""
+    """An executor on workers: what they hand back is summed and remembered here, in the order of clients, bit for bit.
 
-    def __init__(self, trainer: LocalTrainer, pool: Pool) -> None:
-        super().__init__(trainer)
-        self.pool = pool
+    Each of them trains its clients as `executor` does here.
+    """
 
-    def run(
+    def __init__(self, executor: Loop, pool: Pool) -> None:
+        super().__init__(executor.trainer)
+        self.executor, self.pool = executor, pool
+
+    def each(
         self,
         state: State,
-        clients: Sequence[int],
+        clients: Collection[int],
         keep: Collection[int] = (),
         tick: Callable[[], None] = lambda: None,
         turns: Turns = NO_TURNS,
-    ) -> tuple[RoundSums, dict[int, Tree]]:
-        sums, kept = self.sums(clients, turns), {}
-        order, trainer = sorted(clients), self.trainer
-        steps = {client: turns.get(client, WHOLE).steps for client in order}
-        calls = [(trainer, state, client, steps[client], client in keep, state.rows_of(client)) for client in order]
-        costs = [float(trainer.position(trainer.data.size(client), steps[client]).steps) for client in order]
-        held = nbytes(state.params) + nbytes(state.buffers)
-        for done, model in self.pool.each(state, train, calls, costs, held):
-            if model is not None:
-                kept[done.client] = model
-            self.take(state, sums, done, turns.get(done.client, WHOLE))
-            tick()
-        return sums, kept
+    ) -> Iterator[Trained]:
+        order, size = sorted(clients), self.executor.together(len(clients), self.pool.size)
+        groups = [order[first : first + size] for first in range(0, len(order), size)]
+        calls = [
+            (
+                self.executor,
+                state,
+                group,
+                [client for client in group if client in keep],
+                {client: turns[client] for client in group if client in turns},
+                state.rows_of(*group),
+            )
+            for group in groups
+        ]
+        costs = [float(sum(self._steps(client, turns) for client in group)) for group in groups]
+        held = size * (nbytes(state.params) + nbytes(state.buffers))
+        for trained in self.pool.each(state, train, calls, costs, held):
+            for one in trained:
+                yield one
+                tick()
+
+    def _steps(self, client: int, turns: Turns) -> int:
+        trainer = self.trainer
+        return int(trainer.position(trainer.data.size(client), turns.get(client, WHOLE).steps).steps)
 
 
 def train(
-    trainer: LocalTrainer, state: State, client: int, steps: int | None, keep: bool, rows: dict[int, Row]
-) -> tuple[Finished, Tree | None]:
-    """Train a client that has the row in `rows`; return what it hands back, and its model if that is to be kept."""
-    done = trainer.train(state.holding(rows), client, steps)
-    return done, clone(parameters_of(trainer.net) | buffers_of(trainer.net)) if keep else None
+    executor: Loop, state: State, clients: Sequence[int], keep: Sequence[int], turns: Turns, rows: dict[int, Row]
+) -> list[Trained]:
+    """Train some clients, of which those in `rows` have these rows; return what each hands back."""
+    return list(executor.each(state.holding(rows), clients, keep, turns=turns))
 
 
 def employ(run: Run, workers: int) -> None:
@@ -64,7 +74,7 @@ def employ(run: Run, workers: int) -> None:
         return
     if run.trainer.pool is None:
         run.trainer.pool = Pool(run, Actors(run) if run.how.launcher == "ray" else Processes(run))
-        run.executor = Spread(run.trainer, run.trainer.pool)
+        run.executor = Spread(run.alone, run.trainer.pool)
     run.trainer.pool.resize(workers)
     run.workers = max(run.workers, workers)
 
@@ -73,4 +83,4 @@ def dismiss(run: Run) -> None:
     """End a run's workers, if it has any; it goes on in this process."""
     if run.trainer.pool is not None:
         run.trainer.pool.close()
-        run.trainer.pool, run.executor = None, Loop(run.trainer)
+        run.trainer.pool, run.executor = None, run.alone
