@@ -75,8 +75,11 @@ class Runs:
             self._found.setdefault(name, {})[int(spec["seed"])] = run
 
     def cifar(self, method: str, alpha: float, more: str = "", augment: str = "crop_flip") -> Seeds:
-        """Return the runs of the boards cifar10_small and cifar10_small_fidelity; `more` is how clients are filled."""
-        return self._found.get((method, f"CIFAR-10, 5,000 images, 10 clients, alpha {alpha}{more}", augment), {})
+        """Return the runs of the boards cifar10_small and cifar10_small_fidelity; `more` is how clients are filled.
+
+        Raises `KeyError` where there are none: names of methods and tasks follow their settings, and change.
+        """
+        return self._found[method, f"CIFAR-10, 5,000 images, 10 clients, alpha {alpha}{more}", augment]
 
     def domains(self, method: str) -> Seeds:
         """Return the runs of the board feddecorr_domains on Office-Caltech10 at the scale small."""
@@ -162,7 +165,7 @@ def disagreements(runs: Runs) -> list[list[str]]:
         ("MOON: no projection minus one of 640 and 256", "MOON (temperature 1, projection none)", warm),
         (
             "MOON: a client's first previous model untrained (released) minus the global one",
-            "MOON (temperature 1, previous untrained)",
+            "MOON (temperature 1, untrained first previous)",
             warm,
         ),
     ]
