@@ -61,7 +61,7 @@ class Visit:
 class Finished:
     """One client's result: `delta` and `buffers` of shared leaves, uploads, its row, its mean loss.
 
-    `delta_bytes` is what the delta takes on the wire; None where it travels as it is.
+    `sent_bytes` is what delta and buffers take on the wire.
     """
 
     client: int
@@ -73,7 +73,7 @@ class Finished:
     uploads: dict[str, Upload]
     row: Row
     loss: float
-    delta_bytes: int | None = None
+    sent_bytes: int
 
 
 class LocalTrainer:
@@ -354,12 +354,12 @@ class LocalTrainer:
             delta |= {path: buffers.pop(path) - visit.start_buffers[path] for path in list(buffers)}
         uploads: dict[str, Upload] = {name: {} for name in visit.states}
         rows = visit.states
-        delta_bytes = None
+        written = None
         if self.method.using("client_end") or self.method.using("wire"):
             now = clone(self.params), clone(self.buffers)
             seen = {hook: views(self, hook, client, visit, *now, steps) for hook in ("client_end", "wire")}
             delta, uploads, rows = self.method.client_end(delta, seen["client_end"])
-            delta_bytes = self._written(delta, seen["wire"]) if self.method.using("wire") else None
+            written = self._written(delta, seen["wire"]) if self.method.using("wire") else None
         live = self.params | self.buffers
         own = {path: leaf.detach().clone() for path, leaf in live.items() if path in paths.own}  # in the net's order
         return Finished(
@@ -372,7 +372,7 @@ class LocalTrainer:
             uploads=uploads,
             row=Row(own, rows),
             loss=loss,
-            delta_bytes=delta_bytes,
+            sent_bytes=(nbytes(delta) if written is None else written) + nbytes(buffers),
         )
 
     def _written(self, delta: Tree, local: Callable[[str], Local]) -> int:

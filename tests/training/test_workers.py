@@ -2,10 +2,13 @@
 
 import contextlib
 import dataclasses
+import itertools
+import math
 import os
 import random
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,8 +34,8 @@ from fedspan.benchmark.training.workers import pool as pools
 from fedspan.benchmark.training.workers.messages import ALIGNMENT, pack, unpack
 from fedspan.benchmark.training.workers.regions import Region
 from fedspan.benchmark.training.workers.schedule import Schedule, round_seconds
-from fedspan.benchmark.training.workers.spread import dismiss, employ, train
-from fedspan.benchmark.tree import clone, scale
+from fedspan.benchmark.training.workers.spread import MESSAGE_SECONDS, Spread, dismiss, employ, train
+from fedspan.benchmark.tree import clone, nbytes, scale
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.tasks.fleets.dropout import Dropout
 from fedspan.tasks.fleets.stragglers import Stragglers
@@ -134,14 +137,14 @@ def test_workers_train_clients_side_by_side_as_one_process_does(monkeypatch, exe
         if executor == "graph":
             run.alone.width.now, run.alone.width.settled = 3, True  # lanes
 
-        def noting(state, function, calls, *others):
+        def noting(state, function, calls, *others, **more):
             sent.append((function, len(calls)))
-            return each(state, function, calls, *others)
+            return each(state, function, calls, *others, **more)
 
         monkeypatch.setattr(run.trainer.pool, "each", noting)
         finish(run)
         agree(run, outcome(trained(cell, executor=executor)))
-    assert {number for function, number in sent if function is train} == {messages or clients}
+    assert next(number for function, number in sent if function is train) == (messages or clients)
 
 
 @pytest.mark.parametrize("fleet", [Stragglers(share=0.5), Dropout(rate=0.4)], ids=["stragglers", "dropout"])
@@ -351,6 +354,73 @@ def test_an_error_is_that_of_one_process(stack, protocol, kind):
     assert reasons[0] == reasons[1]
 
 
+# messages of several clients ----------------------------------------------------------------------
+
+
+def groups_of(clients, workers, seconds, together=1):
+    """Return the clients of each message of a round, after one in which a client took so many seconds."""
+    executor = SimpleNamespace(trainer=None, together=lambda clients, workers: together)
+    spread = Spread(executor, SimpleNamespace(size=workers))
+    spread.seconds = seconds
+    return spread.groups(list(range(clients)))
+
+
+@given(st.integers(0, 300), st.integers(2, 20), st.floats(1e-4, 10), st.sampled_from([1, 10]))
+def test_every_client_is_in_one_message_in_order_and_whole_stacks_are(clients, workers, seconds, together):
+    groups = groups_of(clients, workers, seconds, together)
+    assert list(itertools.chain(*groups)) == list(range(clients))
+    assert all(len(group) % together == 0 for group in groups[:-1])
+    sizes = [len(group) for group in groups]
+    assert sizes == sorted(sizes, reverse=True)
+    assert all(size <= max(together, MESSAGE_SECONDS / seconds, 1) for size in sizes)
+    assert all(size <= together for size in sizes[-workers:])
+
+
+def test_many_quick_clients_go_in_few_messages_and_slow_ones_alone():
+    assert [len(group) for group in groups_of(100, 2, 0.0125)] == [8] * 9 + [7, 5, 4, 3, 2, 1, 1, 1, 1, 1, 1, 1]
+    assert [len(group) for group in groups_of(100, 2, 0.06)] == [1] * 100
+    assert [len(group) for group in groups_of(7, 2, 0.001)] == [1] * 7
+
+
+CROWD = {"clients": 40, "dataset": Blobs(train=200), "partition": Even()}  # more messages than workers have places
+
+
+@pytest.mark.parametrize("name", ["single updates", "server and client state", "own BatchNorm"])
+def test_what_lasts_of_a_message_outlives_the_next_one(name):
+    cell = toy_cell(*STACKS[name], model=NormNet(), **CROWD)
+    with spread(cell, 2) as run:
+        finish(run)
+        agree(run, outcome(trained(cell)))
+
+
+def test_as_many_bytes_may_wait_as_the_largest_messages_have():
+    with spread(toy_cell(**CROWD), 2) as run:
+        run.executor.seconds, asked, each = MESSAGE_SECONDS / 5, [], run.trainer.pool.each
+        run.trainer.pool.each = lambda *call, **more: asked.append(call) or each(*call, **more)
+        run.executor.run(run.state, run.participants())
+        (_, _, calls, _, held) = asked[0]
+        assert max(len(call[2]) for call in calls) == 5
+        assert held == 5 * (nbytes(run.state.params) + nbytes(run.state.buffers))
+
+
+def filled(value):
+    return torch.full((1000,), float(value))
+
+
+def test_results_that_are_not_lent_last():
+    with spread(toy_cell(), 2) as run:
+        found = list(run.trainer.pool.each(run.state, filled, [(n,) for n in range(20)], [1.0] * 20))
+    assert [leaf.unique().tolist() for leaf in found] == [[n] for n in range(20)]
+
+
+def test_before_the_first_round_nobody_knows_how_quick_clients_are():
+    with spread(toy_cell(), 2) as run:
+        run.executor.run(run.state, run.participants())
+        first, run.executor.seconds = run.executor.seconds, math.inf
+        assert 0 < first < 60
+        assert [len(group) for group in run.executor.groups(list(range(100)))] == [1] * 100
+
+
 # schedule -----------------------------------------------------------------------------------------
 
 costs_lists = st.lists(st.integers(0, 100), min_size=1, max_size=30)
@@ -405,8 +475,8 @@ def test_few_results_wait_however_long_the_first_client_takes(monkeypatch):
     cell = toy_cell(clients=60, dataset=Blobs(train=120), partition=Even(), protocol={"rounds": 1})
     waiting, take = [], pools.Pool._take
 
-    def noting(pool, worker, schedule, arrived, deaths):
-        take(pool, worker, schedule, arrived, deaths)
+    def noting(pool, worker, schedule, arrived, *others):
+        take(pool, worker, schedule, arrived, *others)
         waiting.append(len(arrived))
 
     monkeypatch.setattr(pools.Pool, "_take", noting)

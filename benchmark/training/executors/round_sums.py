@@ -50,8 +50,7 @@ class RoundSums:
         else:
             self.updates[done.client] = done.delta
         _accumulate(self._buffers, done.buffers, weight)
-        self.upload_bytes += nbytes(done.delta) if done.delta_bytes is None else done.delta_bytes
-        self.upload_bytes += nbytes(done.buffers)
+        self.upload_bytes += done.sent_bytes
         for name, tree in done.uploads.items():
             sent = [*done.delta.values(), *(leaf for leaf in tree.values() if isinstance(leaf, Tensor))]
             device = sent[0].device if sent else torch.device("cpu")  # plain numbers join the tensors beside them
@@ -93,8 +92,6 @@ def _wide(leaf: Tensor) -> torch.dtype:
 def _accumulate(into: Tree, tree: Tree, weight: float) -> None:
     for path, leaf in tree.items():
         if path in into:
-            into[path].add_(leaf, alpha=weight) if leaf.dtype == torch.float64 else into[path].add_(
-                leaf.to(torch.float64), alpha=weight
-            )
+            into[path].add_(leaf, alpha=weight)  # in float64
         else:
             into[path] = leaf.to(torch.float64, copy=True).mul_(weight)

@@ -137,7 +137,7 @@ class Actor:
     def _ask(self, method: Any, *arguments: Any) -> None:
         self.asked.append(method.remote(*arguments).future())
 
-    def answers(self) -> Sequence[tuple[int, Reply]]:
+    def answers(self, lent: int | None) -> Sequence[tuple[int, Reply]]:
         """Return number and reply of its oldest call, if that is what it has answered.
 
         Raises `EOFError` if it has died, `UserError` if it cannot work.
@@ -148,7 +148,8 @@ class Actor:
             self.ready = True
         elif said is not None:
             head, array = said
-            return [(self.calls.pop(0), unpack(head, _owned(array), copy=True, gpu=self._transport.device))]
+            number = self.calls.pop(0)
+            return [(number, unpack(head, _owned(array), copy=number != lent, gpu=self._transport.device))]
         return []
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import io
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,21 +14,29 @@ from torch import Tensor
 ALIGNMENT = 64  # bytes, as torch allocates: what a kernel reads unaligned it may sum in another order
 
 
-@dataclass(frozen=True)
-class TensorLayout:
-    """Location and layout of a tensor in the memory of a message, and whether it comes from a GPU."""
+class TensorLayout(NamedTuple):
+    """Location, in bytes, and layout of a tensor in the memory of a message, and whether it comes from a GPU."""
 
     offset: int
-    nbytes: int
     on_gpu: bool
     dtype: torch.dtype
     shape: tuple[int, ...]
     stride: tuple[int, ...]
 
-    def within(self, memory: Tensor) -> Tensor:
-        """Return the tensor as a view of `memory`, uint8 [bytes]."""
-        numbers = memory[self.offset : self.offset + self.nbytes].view(self.dtype)
-        return numbers.as_strided(self.shape, self.stride)
+
+class Memory:
+    """The memory of a message, uint8 [bytes] from the beginning of its storage."""
+
+    def __init__(self, memory: Tensor) -> None:
+        self._bytes = memory[: len(memory) // ALIGNMENT * ALIGNMENT]
+        self._typed: dict[torch.dtype, Tensor] = {}
+
+    def view(self, layout: TensorLayout) -> Tensor:
+        """Return a tensor that lies in it."""
+        dtype = layout.dtype
+        if dtype not in self._typed:
+            self._typed[dtype] = self._bytes.view(dtype)
+        return self._typed[dtype].as_strided(layout.shape, layout.stride, layout.offset // dtype.itemsize)
 
 
 @dataclass(frozen=True)
@@ -41,8 +49,9 @@ class Packed:
 
     def write(self, memory: Tensor) -> None:
         """Copy the tensors into `memory`, uint8 [at least size]."""
+        place = Memory(memory)
         for layout, tensor in self.tensors:
-            layout.within(memory).copy_(tensor)
+            place.view(layout).copy_(tensor)
 
     def memory(self) -> Tensor:
         """Return the tensors in memory of their own, uint8 [size]."""
@@ -73,7 +82,7 @@ class _Packer(pickle.Pickler):
     def _layout(self, leaf: Tensor) -> TensorLayout:
         dense = torch.empty_like(leaf, device="meta").stride()  # what a copy of it would have
         nbytes = leaf.numel() * leaf.element_size()
-        layout = TensorLayout(self.size, nbytes, leaf.is_cuda, leaf.dtype, tuple(leaf.shape), tuple(dense))
+        layout = TensorLayout(self.size, leaf.is_cuda, leaf.dtype, tuple(leaf.shape), tuple(dense))
         self.tensors.append((layout, leaf))
         self.size += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return layout
@@ -84,12 +93,12 @@ class _Unpacker(pickle.Unpickler):
         self, head: bytes, memory: Tensor, residents: Mapping[str, Any], copy: bool, gpu: torch.device | str
     ) -> None:
         super().__init__(io.BytesIO(head))
-        self.memory, self.residents, self.copy, self.gpu = memory, residents, copy, gpu
+        self.memory, self.residents, self.copy, self.gpu = Memory(memory), residents, copy, gpu
 
     def persistent_load(self, name: str | TensorLayout) -> Any:
         if isinstance(name, str):
             return self.residents[name]
-        view = name.within(self.memory)
+        view = self.memory.view(name)
         if name.on_gpu:
             return view.to(self.gpu)
         return view.clone() if self.copy else view

@@ -45,11 +45,14 @@ class Pool:
         calls: Sequence[Sequence[Any]],
         costs: Sequence[float],
         held: int = 0,
+        lent: bool = False,
     ) -> Iterator[Any]:
         """Yield ``function(*call)`` of each call, in their order; the costliest are begun first.
 
-        `held` is about how many bytes a result has. Raises what a call raises when its turn comes, and `UserError` if
-        a call ends its worker again and again, or workers cannot be started.
+        `held` is about how many bytes a result has. The tensors of a result that is `lent` are those of its worker,
+        whose next call may overwrite them: copy what is to last when the next result is asked for. Raises what a call
+        raises when its turn comes, and `UserError` if a call ends its worker again and again, or workers cannot be
+        started.
         """
         self._end([worker for worker in self.workers if worker.calls])  # for somebody who has given up
         self._tell(state)
@@ -64,7 +67,7 @@ class Pool:
                 for number in self._next(worker, schedule, turn):
                     worker.give(number, pack((function, calls[number]), residents))
             for worker in self.transport.listen(self.workers, wait=turn not in arrived):
-                self._take(worker, schedule, arrived, deaths)
+                self._take(worker, schedule, arrived, deaths, turn if lent else None)
             if turn in arrived:
                 yield self._value(arrived.pop(turn))
                 turn += 1
@@ -85,10 +88,17 @@ class Pool:
                 return
             yield number
 
-    def _take(self, worker: Worker, schedule: Schedule, arrived: dict[int, Reply], deaths: Counter[int]) -> None:
+    def _take(
+        self,
+        worker: Worker,
+        schedule: Schedule,
+        arrived: dict[int, Reply],
+        deaths: Counter[int],
+        lent: int | None,
+    ) -> None:
         """Take a worker's replies; have another one take the place of one that has died, whose calls wait again."""
         try:
-            arrived.update(worker.answers())
+            arrived.update(worker.answers(lent))
             return
         except EOFError:
             self._end([worker])

@@ -83,13 +83,14 @@ class Process:
         with contextlib.suppress(OSError):  # that it has died shows when it is listened to
             self.line.send(message)
 
-    def answers(self) -> Sequence[tuple[int, Reply]]:
+    def answers(self, lent: int | None) -> Sequence[tuple[int, Reply]]:
         """Return number and reply of its oldest call, which it has made; raise `EOFError` if it has died."""
         try:
             slot, letter = self.line.recv()
         except OSError as error:
             raise EOFError from error
-        return [(self.calls.pop(0), self._outbox[slot].get(letter, copy=True))]
+        number = self.calls.pop(0)
+        return [(number, self._outbox[slot].get(letter, copy=number != lent))]
 
     def close(self) -> None:
         """End it, whatever it does."""

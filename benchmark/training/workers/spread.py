@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fedspan.benchmark.fleet import NO_TURNS, WHOLE, Turns
 from fedspan.benchmark.training.executors.loop import Loop, Trained
+from fedspan.benchmark.training.local import Finished
 from fedspan.benchmark.training.state import Row, State
 from fedspan.benchmark.training.workers.actors import Actors
 from fedspan.benchmark.training.workers.pool import Pool
 from fedspan.benchmark.training.workers.processes import Processes
-from fedspan.benchmark.tree import nbytes
+from fedspan.benchmark.tree import clone, nbytes
 
 if TYPE_CHECKING:
     from fedspan.benchmark.training.run import Run
 
 
+MESSAGE_SECONDS = 0.1  # that the clients of a message take about, where they are quick
+
+
 class Spread(Loop):
     """An executor on workers: what they hand back is summed and remembered here, in the order of clients, bit for bit.
 
-    Each of them trains its clients as `executor` does here.
+    Each of them trains its clients as `executor` does here. `seconds` is what a client of the last round took a worker
+    in the mean.
     """
 
     def __init__(self, executor: Loop, pool: Pool) -> None:
         super().__init__(executor.trainer)
         self.executor, self.pool = executor, pool
+        self.seconds = math.inf
 
     def each(
         self,
@@ -35,8 +43,7 @@ class Spread(Loop):
         tick: Callable[[], None] = lambda: None,
         turns: Turns = NO_TURNS,
     ) -> Iterator[Trained]:
-        order, size = sorted(clients), self.executor.together(len(clients), self.pool.size)
-        groups = [order[first : first + size] for first in range(0, len(order), size)]
+        groups = self.groups(sorted(clients))
         calls = [
             (
                 self.executor,
@@ -49,11 +56,37 @@ class Spread(Loop):
             for group in groups
         ]
         costs = [float(sum(self._steps(client, turns) for client in group)) for group in groups]
-        held = size * (nbytes(state.params) + nbytes(state.buffers))
-        for trained in self.pool.each(state, train, calls, costs, held):
-            for one in trained:
-                yield one
+        held = max(map(len, groups), default=0) * (nbytes(state.params) + nbytes(state.buffers))
+        before = self.trainer.meter.worker_seconds
+        for trained in self.pool.each(state, train, calls, costs, held, lent=True):
+            for done, model in trained:
+                yield self._lasting(done), None if model is None else clone(model)
                 tick()
+        self.seconds = (self.trainer.meter.worker_seconds - before) / max(len(clients), 1)
+
+    def _lasting(self, done: Finished) -> Finished:
+        """Return a result of which nothing is lent but what is summed at once."""
+        if done.row.empty and not self.trainer.method.sees_updates:
+            return done
+        states = {name: clone(tree) for name, tree in done.row.states.items()}
+        delta = clone(done.delta) if self.trainer.method.sees_updates else done.delta
+        return replace(done, delta=delta, row=Row(clone(done.row.own), states))
+
+    def groups(self, order: list[int]) -> list[list[int]]:
+        """Return the clients of each message, in their order.
+
+        Of quick clients many go into one message, as long as there are many left: else the driver would be busy with
+        messages. The last ones go alone, so that the workers end together.
+        """
+        together, workers = self.executor.together(len(order), self.pool.size), self.pool.size
+        quick = int(MESSAGE_SECONDS / max(self.seconds * together, 1e-6))
+        groups, first = [], 0
+        while first < len(order):
+            left = (len(order) - first) // together
+            size = together * max(1, min(quick, left // (2 * workers)))
+            groups.append(order[first : first + size])
+            first += size
+        return groups
 
     def _steps(self, client: int, turns: Turns) -> int:
         trainer = self.trainer

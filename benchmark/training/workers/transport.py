@@ -23,8 +23,11 @@ class Worker(Protocol):
     def give(self, number: int, call: Packed) -> None:
         """Queue a call behind those it has: `SLOTS` at most."""
 
-    def answers(self) -> Sequence[tuple[int, Reply]]:
-        """Return number and reply of the calls that it has made, after `listen`; raise `EOFError` if it has died."""
+    def answers(self, lent: int | None) -> Sequence[tuple[int, Reply]]:
+        """Return number and reply of the calls that it has made, after `listen`; raise `EOFError` if it has died.
+
+        The tensors of the reply to the call `lent` may lie in memory that its next call overwrites.
+        """
 
     def close(self) -> None:
         """End it, whatever it does."""
