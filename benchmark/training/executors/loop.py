@@ -63,7 +63,10 @@ class Loop:
         tick: Callable[[], None] = lambda: None,
         turns: Turns = NO_TURNS,
     ) -> Iterator[Trained]:
-        """Train `clients` as in `run`, and yield what each hands back, in the order of their numbers."""
+        """Train `clients` as in `run`, and yield what each hands back, in the order of their numbers.
+
+        A row and a kept model last; what is summed need only last until the next client is asked for.
+        """
         for client in sorted(clients):
             yield self._train(state, client, client in keep, turns.get(client, WHOLE).steps)
             tick()
