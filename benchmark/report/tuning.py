@@ -27,6 +27,7 @@ from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.studies import Trial
 
 DEFAULT, TUNED = "default", "tuned"
+EDGE = 0.1  # of a range at each end, from where a chosen value says that the range may be too narrow
 BAND = (0.1, 0.9)  # of the expected best: how lucky or unlucky a draw of trials is
 
 
@@ -126,8 +127,13 @@ class TunedMethod:
 
     @property
     def settings_said(self) -> str:
-        """The same in words: ``learning rate 0.05``."""
-        return self._chosen_as(names.of_value)
+        """The same in words: ``learning rate 0.0051 (low end)``, where a value lies at an end of its range."""
+
+        def write(name: str, value: Any) -> str:
+            end = end_of(self.space[name], value)
+            return names.of_value(name, value) + (f" ({end} end)" if end else "")
+
+        return self._chosen_as(write)
 
     def _chosen_as(self, write: Callable[[str, Any], str]) -> str:
         if self.chosen is None:
@@ -301,6 +307,17 @@ def sensitivities(outcome: TunedMethod) -> list[Sensitivity]:
             )
         )
     return found
+
+
+def end_of(space: Space, value: Any) -> str:
+    """Return "low" or "high" for a value in the outer tenth of a range, or outside it: better ones may lie beyond.
+
+    Empty for others, and for a list of values, which has no ends.
+    """
+    if space.scale == "choice":
+        return ""
+    place = _place(space, value)
+    return "low" if place <= EDGE else "high" if place >= 1 - EDGE else ""
 
 
 def _place(space: Space, value: Any) -> float:
