@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
+from fedspan.benchmark.numerics import PORTABLE
 from fedspan.benchmark.records.model import STAGES, TRIAL, Bytes, Provenance, Record, Scores, is_trial
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import stale
@@ -80,6 +81,7 @@ class CellRow:
     waited: bool
     workers: int
     device: str | None
+    portable: bool  # whether other machines give the same bits
     versions: tuple[tuple[str, str], ...]
     git_commit: str | None
     sources: tuple[tuple[str, str], ...]
@@ -154,6 +156,7 @@ def _row(planned: Planned, record: Record | None, repeated: Repeated, shared: _S
         waited=record is not None and waited(record),
         workers=int(made.get("workers", 1)),
         device=shared(_device(made)),
+        portable=made.get("numerics") == PORTABLE,
         versions=shared(tuple(sorted(made.get("versions", {}).items()))),
         git_commit=shared(made.get("git_commit")),
         sources=shared(tuple(sorted(made.get("sources", {}).items()))),

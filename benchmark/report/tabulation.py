@@ -48,7 +48,7 @@ def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabu
     rows = _rows(columns, places, cells, dict(zip(runs["row"], filters, strict=False)))
     finished = runs[(runs["state"] == "done") & (runs["status"] == "done")]
     machines = tuple(finished["device"].dropna().unique())
-    remarks = [*_shared(finished), *_several(machines)]
+    remarks = [*_shared(finished), *_several(machines, bool(finished["portable"].all()))]
     if printed and not any(cell.printed for cell in cells.values()):
         remarks.insert(0, _without_printed(table.metric, arranged.runs, printed))
     return Tabulated(
@@ -106,13 +106,14 @@ def _rows(
     ]
 
 
-def _several(machines: Sequence[str]) -> list[str]:
-    """Return what to say of finished runs that come from several kinds of machine."""
+def _several(machines: Sequence[str], portable: bool) -> list[str]:
+    """Return what to say of finished runs of several kinds of machine; `portable` if all have those numerics."""
     if len(machines) < 2:
         return []
+    scores = "" if portable else ", and the same seed may give slightly different results"
     return [
         f"The runs come from {len(machines)} kinds of machine: {', '.join(machines)}. "
-        "Times are not comparable across machines, and the same seed may give slightly different results."
+        f"Times are not comparable across machines{scores}."
     ]
 
 

@@ -151,7 +151,13 @@ def test_runs_from_several_machines_are_remarked():
     records = [record(p) for p in cells]
     assert make(cells, records).remarks == ()
     records[0]["provenance"]["processor"] = "another processor"
-    assert "from 2 kinds of machine: cpu · another processor, cpu · a processor." in make(cells, records).remarks[0]
+    said = "The runs come from 2 kinds of machine: cpu · another processor, cpu · a processor. Times are not comparable"
+    for numerics, scores in (("native", ", and the same seed may give slightly different results"), ("portable", "")):
+        for one in records:
+            one["provenance"]["numerics"] = numerics
+        assert make(cells, records).remarks == (f"{said} across machines{scores}.",)
+    records[1]["provenance"]["numerics"] = "native"
+    assert "slightly different" in make(cells, records).remarks[0]
 
 
 def test_captions_and_untitled_tables_begin_with_a_capital():
