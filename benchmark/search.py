@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from fedspan.benchmark.errors import UserError
 
+EDGE = 0.1  # of a range at each end, from where a chosen value says that the range may be too narrow
 DIGITS = 3  # significant ones of a value from a range: the same on every machine, and fit to be read
 
 
@@ -40,6 +41,27 @@ class Space:
         if self.whole:
             return min(math.floor(value), self.values[1])
         return min(max(float(f"{value:.{DIGITS}g}"), float(low)), float(high))
+
+    def place(self, value: Any) -> float:
+        """Return where a value lies, from 0 to 1; for one outside, which a default may be, the nearest end."""
+        if self.scale == "choice":
+            names = list(map(str, self.values))
+            return names.index(str(value)) / max(len(names) - 1, 1) if str(value) in names else 0.0
+        low, high = self.values
+        if self.scale == "log":
+            place = math.log(value / low) / math.log(high / low) if value > 0 else 0.0
+        else:
+            place = (value - low) / (high - low)
+        return min(max(place, 0.0), 1.0)
+
+    def end(self, value: Any) -> str:
+        """Return "low" or "high" for a value in the outer tenth of a range, or outside it: better ones may lie beyond.
+
+        Empty for others, and for a list of values, which has no ends.
+        """
+        if self.scale == "choice":
+            return ""
+        return "low" if self.place(value) <= EDGE else "high" if self.place(value) >= 1 - EDGE else ""
 
     @property
     def size(self) -> float:

@@ -27,7 +27,6 @@ from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.studies import Trial
 
 DEFAULT, TUNED = "default", "tuned"
-EDGE = 0.1  # of a range at each end, from where a chosen value says that the range may be too narrow
 BAND = (0.1, 0.9)  # of the expected best: how lucky or unlucky a draw of trials is
 
 
@@ -130,7 +129,7 @@ class TunedMethod:
         """The same in words: ``learning rate 0.0051 (low end)``, where a value lies at an end of its range."""
 
         def write(name: str, value: Any) -> str:
-            end = end_of(self.space[name], value)
+            end = self.space[name].end(value)
             return names.of_value(name, value) + (f" ({end} end)" if end else "")
 
         return self._chosen_as(write)
@@ -292,7 +291,7 @@ def sensitivities(outcome: TunedMethod) -> list[Sensitivity]:
         values = [trial.values[setting] for trial in done]
         if len(set(map(str, values))) < 2:
             continue
-        places = [_place(space, value) for value in values]
+        places = [space.place(value) for value in values]
         accuracies = [trial.accuracy for trial in done]
         numbers = not any(isinstance(value, str | bool) for value in values)
         ranked = numbers and len(done) > 2 and len(set(accuracies)) > 1
@@ -307,30 +306,6 @@ def sensitivities(outcome: TunedMethod) -> list[Sensitivity]:
             )
         )
     return found
-
-
-def end_of(space: Space, value: Any) -> str:
-    """Return "low" or "high" for a value in the outer tenth of a range, or outside it: better ones may lie beyond.
-
-    Empty for others, and for a list of values, which has no ends.
-    """
-    if space.scale == "choice":
-        return ""
-    place = _place(space, value)
-    return "low" if place <= EDGE else "high" if place >= 1 - EDGE else ""
-
-
-def _place(space: Space, value: Any) -> float:
-    """Return where a value lies in its space, from 0 to 1."""
-    if space.scale == "choice":
-        names = list(map(str, space.values))
-        return names.index(str(value)) / max(len(names) - 1, 1) if str(value) in names else 0.0
-    low, high = space.values
-    if space.scale == "log":
-        place = math.log(value / low) / math.log(high / low) if value > 0 else 0.0
-    else:
-        place = (value - low) / (high - low)
-    return min(max(place, 0.0), 1.0)
 
 
 # as frames ------------------------------------------------------------------------------------------

@@ -114,3 +114,29 @@ def test_values_of_annotated_fields_are_checked_as_before():
     assert from_values(Spaced, {"mu": 1, "width": 3.0}, "algorithm") == Spaced(mu=1.0, width=3)
     with pytest.raises(UserError, match=r"algorithm\.width must be a whole number, got 2\.5"):
         from_values(Spaced, {"width": 2.5}, "algorithm")
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "end"),
+    [
+        (log(0.005, 0.5), 0.0051, "low"), (log(0.005, 0.5), 0.009, ""), (log(0.005, 0.5), 0.3, ""),
+        (log(0.005, 0.5), 0.45, "high"), (linear(0.0, 1.0), 0.05, "low"), (linear(0.0, 1.0), 0.5, ""),
+        (log(1e-4, 1e-1), 0.0, "low"), (linear(0.0, 1.0), 3.0, "high"), (choice(0.1, 0.2, 0.3), 0.1, ""),
+    ],
+)  # fmt: skip
+def test_a_value_in_the_outer_tenth_of_its_range_is_at_its_end(space, value, end):
+    assert space.end(value) == end
+
+
+@given(positive, st.floats(1.01, 1e6), parts, parts, st.sampled_from([log, linear]))
+def test_places_go_from_one_end_to_the_other_in_the_order_of_draws(low, times, u, v, scale):
+    space = scale(low, low * times)
+    first, second = (space.place(space.at(draw)) for draw in sorted((u, v)))
+    assert (space.place(low), space.place(low * times)) == (0, 1)
+    assert 0 <= first <= second <= 1
+
+
+@pytest.mark.parametrize("scale", [log, linear])
+def test_half_way_through_the_draws_is_half_way_through_the_range(scale):
+    space = scale(0.001, 10.0)
+    assert space.place(space.at(0.5)) == pytest.approx(0.5, abs=0.001)

@@ -23,14 +23,13 @@ from fedspan.benchmark.report.tuning import (
     Reported,
     best_frame,
     cost_of_trials,
-    end_of,
     outcomes_frame,
     sensitivities,
     trials_frame,
     tuned_methods,
     tuning_facts,
 )
-from fedspan.benchmark.search import choice, linear, log
+from fedspan.benchmark.search import log
 from fedspan.benchmark.spec.board import Figure, Table
 from fedspan.benchmark.spec.studies import studies
 from fedspan.benchmark.spec.tuning import Tune
@@ -152,18 +151,6 @@ def test_an_outcome_says_what_was_chosen_and_what_it_gained_on_fresh_seeds(made)
     assert (one.gain.mean, one.gain.low, one.gain.high) == pytest.approx((gaps.mean(), low, high))
     assert one.optimism == pytest.approx(80.0 - 75.4)
     assert (other.chosen, other.settings, other.gain.mean) == (0, "the defaults", 0.0)
-
-
-@pytest.mark.parametrize(
-    ("space", "value", "end"),
-    [
-        (log(0.005, 0.5), 0.0051, "low"), (log(0.005, 0.5), 0.009, ""), (log(0.005, 0.5), 0.3, ""),
-        (log(0.005, 0.5), 0.45, "high"), (linear(0.0, 1.0), 0.05, "low"), (linear(0.0, 1.0), 0.5, ""),
-        (log(1e-4, 1e-1), 0.0, "low"), (linear(0.0, 1.0), 3.0, "high"), (choice(0.1, 0.2, 0.3), 0.1, ""),
-    ],
-)  # fmt: skip
-def test_a_value_in_the_outer_tenth_of_its_range_is_at_its_end(space, value, end):
-    assert end_of(space, value) == end
 
 
 def test_a_chosen_value_at_an_end_of_its_range_is_called_so(made):
