@@ -8,6 +8,7 @@ import torch
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.training.executors.graph import Graph
+from fedspan.benchmark.training.executors.loop import Visits
 from fedspan.benchmark.training.process import settle
 from fedspan.benchmark.training.workers.actors import RemoteWorker, Setup, difference, identity_of
 from fedspan.benchmark.training.workers.messages import pack, unpack
@@ -43,7 +44,7 @@ def prepared(driver, room=2**24):
 
 def call(driver, clients):
     """Return the arguments that have a worker train some clients."""
-    arguments = (driver.alone, driver.state, clients, [], {}, driver.state.rows_of(*clients))
+    arguments = (driver.alone, driver.state, Visits(clients).part(clients), driver.state.rows_of(*clients))
     message = pack((train, arguments), residents_of(driver, driver.state))
     return message.head, message.memory().numpy()
 
@@ -56,7 +57,7 @@ def agree(driver):
     head, array = worker.make(*call(driver, clients))
     reply = unpack(head, torch.from_numpy(array), gpu=driver.device)
     assert reply.flops["train"] > 0
-    pairs = zip(reply.value, driver.alone.each(driver.state, clients), strict=True)
+    pairs = zip(reply.value, driver.alone.each(driver.state, Visits(clients)), strict=True)
     for (mine, _), (other, _) in pairs:
         assert mine.client == other.client
         assert any(other.row.states.values())

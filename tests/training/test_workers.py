@@ -399,7 +399,7 @@ def test_as_many_bytes_may_wait_as_the_largest_messages_have():
         run.trainer.pool.each = lambda *call, **more: asked.append(call) or each(*call, **more)
         run.executor.run(run.state, run.participants())
         (_, _, calls, _, held) = asked[0]
-        assert max(len(call[2]) for call in calls) == 5
+        assert max(len(visits.clients) for _, _, visits, _ in calls) == 5
         assert held == 5 * (nbytes(run.state.params) + nbytes(run.state.buffers))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.fleet import NO_TURNS, WHOLE, Turns
 from fedspan.benchmark.sgd import SGD
-from fedspan.benchmark.training.executors.loop import Loop, Trained
+from fedspan.benchmark.training.executors.loop import Loop, Trained, Visits
 from fedspan.benchmark.training.local import Finished, LocalTrainer, Position, Visit
 from fedspan.benchmark.training.state import State
 from fedspan.benchmark.tree import clone
@@ -195,19 +194,12 @@ class Graph(Loop):
         self.lanes: list[ReplayLane] = []
         self.width = Width()
 
-    def each(
-        self,
-        state: State,
-        clients: Collection[int],
-        keep: Collection[int] = (),
-        tick: Callable[[], None] = lambda: None,
-        turns: Turns = NO_TURNS,
-    ) -> Iterator[Trained]:
+    def each(self, state: State, visits: Visits) -> Iterator[Trained]:
         done: dict[int, Trained] = {}
-        while len(done) < len(clients):
-            todo = sorted(set(clients) - set(done), key=lambda client: (-self.trainer.data.size(client), client))
+        while len(done) < len(visits.clients):
+            todo = sorted(set(visits.clients) - set(done), key=lambda client: (-self.trainer.data.size(client), client))
             try:
-                self._round(state, todo, turns, keep, tick, done)
+                self._round(state, todo, visits, done)
             except torch.OutOfMemoryError:
                 if self.width.now == 1:
                     raise
@@ -220,22 +212,14 @@ class Graph(Loop):
     def together(self, clients: int, workers: int) -> int:
         return min(LANES, -(-clients // workers))
 
-    def _round(
-        self,
-        state: State,
-        todo: list[int],
-        turns: Turns,
-        keep: Collection[int],
-        tick: Callable[[], None],
-        done: dict[int, Trained],
-    ) -> None:
+    def _round(self, state: State, todo: list[int], visits: Visits, done: dict[int, Trained]) -> None:
         """Train the clients `todo`, the largest first; a lane that is free takes the next one."""
         before, start = self.device.memory()[0], time.perf_counter()
         waiting, images = iter(todo), 0
         added = range(len(self.lanes), self.width.now)
         self.lanes += [self._lane(number) for number in added]
         busy = {
-            lane: self._begin(lane, state, client, turns) for lane, client in zip(self.lanes, waiting, strict=False)
+            lane: self._begin(lane, state, client, visits) for lane, client in zip(self.lanes, waiting, strict=False)
         }
         while busy:
             for lane, steps in list(busy.items()):
@@ -243,23 +227,23 @@ class Graph(Loop):
                     if next(steps, self) is not self:  # steps are asked for and not waited for
                         continue
                     finished = lane.finish(state)
-                    kept = lane.trainer.copy() if lane.client in keep else None
+                    kept = lane.trainer.copy() if lane.client in visits.keep else None
                 done[lane.client] = finished, kept
                 images += finished.images
-                tick()
+                visits.tick()
                 client = next(waiting, None)
                 if client is None:
                     del busy[lane]
                 else:
-                    busy[lane] = self._begin(lane, state, client, turns)
+                    busy[lane] = self._begin(lane, state, client, visits)
         self.device.wait()
         taken, free = self.device.memory()
         self.width.learn(images / (time.perf_counter() - start), len(todo), len(added), taken - before, free)
         self._narrow()
 
-    def _begin(self, lane: ReplayLane, state: State, client: int, turns: Turns) -> Iterator[None]:
+    def _begin(self, lane: ReplayLane, state: State, client: int, visits: Visits) -> Iterator[None]:
         self.device.begin(lane.queue)
-        return lane.steps(state, client, turns.get(client, WHOLE).steps)
+        return lane.steps(state, client, visits.turn(client).steps)
 
     def _narrow(self) -> None:
         """Give up the lanes beyond the width."""

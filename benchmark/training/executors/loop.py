@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -13,6 +14,32 @@ from fedspan.benchmark.training.state import State
 from fedspan.benchmark.tree import Tree
 
 Trained = tuple[Finished, Tree | None]  # what a client hands back, and its weights and buffers where they are kept
+
+
+def untold() -> None:
+    """Tell nobody of a client."""
+
+
+@dataclass(frozen=True)
+class Visits:
+    """Clients that train in a round, in the order of their numbers, each for its turn.
+
+    Of those in `keep` the local weights and buffers are wanted; `tick` is called after each client.
+    """
+
+    clients: Sequence[int]
+    keep: Collection[int] = ()
+    turns: Turns = field(default_factory=dict)
+    tick: Callable[[], None] = untold
+
+    def part(self, clients: Sequence[int]) -> Visits:
+        """Return the visits of some of the clients, ready to be sent to another process, which tells nobody."""
+        turns = {client: self.turns[client] for client in clients if client in self.turns}
+        return Visits(clients, [client for client in clients if client in self.keep], turns)
+
+    def turn(self, client: int) -> Turn:
+        """Return a client's turn."""
+        return self.turns.get(client, WHOLE)
 
 
 class Loop:
@@ -39,7 +66,7 @@ class Loop:
         state: State,
         clients: Sequence[int],
         keep: Collection[int] = (),
-        tick: Callable[[], None] = lambda: None,
+        tick: Callable[[], None] = untold,
         turns: Turns = NO_TURNS,
     ) -> tuple[RoundSums, dict[int, Tree]]:
         """Train `clients` from `state`, each for its turn, and remember the rows of those that arrive in it.
@@ -48,28 +75,22 @@ class Loop:
         after each client.
         """
         sums, kept = self.sums(clients, turns), {}
-        for done, model in self.each(state, clients, keep, tick, turns):
+        visits = Visits(sorted(clients), keep, turns, tick)
+        for done, model in self.each(state, visits):
             if model is not None:
                 kept[done.client] = model
-            self._take(state, sums, done, turns.get(done.client, WHOLE))
+            self._take(state, sums, done, visits.turn(done.client))
             del done, model  # they need not stay in memory while the next client trains
         return sums, kept
 
-    def each(
-        self,
-        state: State,
-        clients: Collection[int],
-        keep: Collection[int] = (),
-        tick: Callable[[], None] = lambda: None,
-        turns: Turns = NO_TURNS,
-    ) -> Iterator[Trained]:
-        """Train `clients` as in `run`, and yield what each hands back, in the order of their numbers.
+    def each(self, state: State, visits: Visits) -> Iterator[Trained]:
+        """Train the clients of some visits, and yield what each hands back, in the order of their numbers.
 
         A row and a kept model last; what is summed need only last until the next client is asked for.
         """
-        for client in sorted(clients):
-            yield self._train(state, client, client in keep, turns.get(client, WHOLE).steps)
-            tick()
+        for client in visits.clients:
+            yield self._train(state, client, client in visits.keep, visits.turn(client).steps)
+            visits.tick()
 
     def _train(self, state: State, client: int, keep: bool, steps: int | None) -> Trained:
         done = self.trainer.train(state, client, steps)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -13,11 +13,10 @@ from torch.func import vmap
 
 from fedspan.benchmark.component import Step
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.fleet import NO_TURNS, WHOLE, Turns
 from fedspan.benchmark.method import States
 from fedspan.benchmark.net import Twin
 from fedspan.benchmark.sgd import update
-from fedspan.benchmark.training.executors.loop import Loop, Trained
+from fedspan.benchmark.training.executors.loop import Loop, Trained, Visits
 from fedspan.benchmark.training.executors.patch_conv import stackable
 from fedspan.benchmark.training.local import Finished, LocalTrainer, Position
 from fedspan.benchmark.training.state import Row, State
@@ -107,19 +106,11 @@ class Vmap(Loop):
         self.net = stackable(trainer.net, trainer.data.device).train()
         self.twin = Twin(self.net)
 
-    def each(
-        self,
-        state: State,
-        clients: Collection[int],
-        keep: Collection[int] = (),
-        tick: Callable[[], None] = lambda: None,
-        turns: Turns = NO_TURNS,
-    ) -> Iterator[Trained]:
-        order = sorted(clients)
-        for first in range(0, len(order), LANES):
-            together = order[first : first + LANES]
-            one_by_one = len(together) == 1 or not self._stacks
-            yield from (super().each if one_by_one else self._stacked)(state, together, keep, tick, turns)
+    def each(self, state: State, visits: Visits) -> Iterator[Trained]:
+        for first in range(0, len(visits.clients), LANES):
+            together = replace(visits, clients=visits.clients[first : first + LANES])
+            one_by_one = len(together.clients) == 1 or not self._stacks
+            yield from (super().each if one_by_one else self._stacked)(state, together)
 
     def together(self, clients: int, workers: int) -> int:
         return LANES if self._stacks else 1  # stacks of other clients would round otherwise
@@ -130,29 +121,27 @@ class Vmap(Loop):
         method = self.trainer.method
         return not method.steps_alone and len(method.phases(self.trainer.protocol.local_epochs)) == 1
 
-    def _stacked(
-        self, state: State, clients: Sequence[int], keep: Collection[int], tick: Callable[[], None], turns: Turns
-    ) -> Iterator[Trained]:
-        """Train `clients` side by side."""
-        lanes, stack = self._begin(state, clients, turns)
+    def _stacked(self, state: State, visits: Visits) -> Iterator[Trained]:
+        """Train the clients side by side."""
+        lanes, stack = self._begin(state, visits)
         while going := [lane for lane in lanes if lane.batch is not None]:
             self._advance(state, stack, going, len(lanes))
         for lane in lanes:
             leaves = {path: leaf[lane.number].detach() for path, leaf in (stack.params | stack.buffers).items()}
-            yield self._end(state, lane, leaves), clone(leaves) if lane.client in keep else None
-            tick()
+            yield self._end(state, lane, leaves), clone(leaves) if lane.client in visits.keep else None
+            visits.tick()
 
-    def _begin(self, state: State, clients: Sequence[int], turns: Turns) -> tuple[list[StackLane], Stack]:
-        """Return the lanes of `clients`, each with its first batch, and their stacked leaves."""
-        data, protocol = self.trainer.data, self.trainer.protocol
+    def _begin(self, state: State, visits: Visits) -> tuple[list[StackLane], Stack]:
+        """Return the lanes of the clients, each with its first batch, and their stacked leaves."""
+        data, protocol, clients = self.trainer.data, self.trainer.protocol, visits.clients
         rows = [state.row(client) for client in clients]
         lanes = [
             StackLane(
                 number,
                 client,
                 row,
-                batches=self._batches(state, client, turns.get(client, WHOLE).steps),
-                position=self.trainer.position(data.size(client), turns.get(client, WHOLE).steps),
+                batches=self._batches(state, client, visits.turn(client).steps),
+                position=self.trainer.position(data.size(client), visits.turn(client).steps),
             )
             for number, (client, row) in enumerate(zip(clients, rows, strict=True))
         ]

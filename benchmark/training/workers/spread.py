@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fedspan.benchmark.fleet import NO_TURNS, WHOLE, Turns
-from fedspan.benchmark.training.executors.loop import Loop, Trained
+from fedspan.benchmark.training.executors.loop import Loop, Trained, Visits
 from fedspan.benchmark.training.local import Finished
 from fedspan.benchmark.training.state import Row, State
 from fedspan.benchmark.training.workers.actors import Actors
@@ -35,34 +34,17 @@ class Spread(Loop):
         self.executor, self.pool = executor, pool
         self.seconds = math.inf
 
-    def each(
-        self,
-        state: State,
-        clients: Collection[int],
-        keep: Collection[int] = (),
-        tick: Callable[[], None] = lambda: None,
-        turns: Turns = NO_TURNS,
-    ) -> Iterator[Trained]:
-        groups = self.groups(sorted(clients))
-        calls = [
-            (
-                self.executor,
-                state,
-                group,
-                [client for client in group if client in keep],
-                {client: turns[client] for client in group if client in turns},
-                state.rows_of(*group),
-            )
-            for group in groups
-        ]
-        costs = [float(sum(self._steps(client, turns) for client in group)) for group in groups]
+    def each(self, state: State, visits: Visits) -> Iterator[Trained]:
+        groups = self.groups(visits.clients)
+        calls = [(self.executor, state, visits.part(group), state.rows_of(*group)) for group in groups]
+        costs = [float(sum(self._steps(client, visits) for client in group)) for group in groups]
         held = max(map(len, groups), default=0) * (nbytes(state.params) + nbytes(state.buffers))
         before = self.trainer.meter.worker_seconds
         for trained in self.pool.each(state, train, calls, costs, held, lent=True):
             for done, model in trained:
                 yield self._lasting(done), None if model is None else clone(model)
-                tick()
-        self.seconds = (self.trainer.meter.worker_seconds - before) / max(len(clients), 1)
+                visits.tick()
+        self.seconds = (self.trainer.meter.worker_seconds - before) / max(len(visits.clients), 1)
 
     def _lasting(self, done: Finished) -> Finished:
         """Return a result of which nothing is lent but what is summed at once."""
@@ -72,7 +54,7 @@ class Spread(Loop):
         delta = clone(done.delta) if self.trainer.method.sees_updates else done.delta
         return replace(done, delta=delta, row=Row(clone(done.row.own), states))
 
-    def groups(self, order: list[int]) -> list[list[int]]:
+    def groups(self, order: Sequence[int]) -> list[Sequence[int]]:
         """Return the clients of each message, in their order.
 
         Of quick clients many go into one message, as long as there are many left: else the driver would be busy with
@@ -80,7 +62,8 @@ class Spread(Loop):
         """
         together, workers = self.executor.together(len(order), self.pool.size), self.pool.size
         quick = int(MESSAGE_SECONDS / max(self.seconds * together, 1e-6))
-        groups, first = [], 0
+        groups: list[Sequence[int]] = []
+        first = 0
         while first < len(order):
             left = (len(order) - first) // together
             size = together * max(1, min(quick, left // (2 * workers)))
@@ -88,16 +71,14 @@ class Spread(Loop):
             first += size
         return groups
 
-    def _steps(self, client: int, turns: Turns) -> int:
+    def _steps(self, client: int, visits: Visits) -> int:
         trainer = self.trainer
-        return int(trainer.position(trainer.data.size(client), turns.get(client, WHOLE).steps).steps)
+        return int(trainer.position(trainer.data.size(client), visits.turn(client).steps).steps)
 
 
-def train(
-    executor: Loop, state: State, clients: Sequence[int], keep: Sequence[int], turns: Turns, rows: dict[int, Row]
-) -> list[Trained]:
-    """Train some clients, of which those in `rows` have these rows; return what each hands back."""
-    return list(executor.each(state.holding(rows), clients, keep, turns=turns))
+def train(executor: Loop, state: State, visits: Visits, rows: dict[int, Row]) -> list[Trained]:
+    """Train the clients of some visits, of which those in `rows` have these rows; return what each hands back."""
+    return list(executor.each(state.holding(rows), visits))
 
 
 def employ(run: Run, workers: int) -> None:
