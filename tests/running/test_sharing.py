@@ -89,11 +89,14 @@ def test_where_workers_cannot_be_had_a_lone_cell_is_refused_and_grids_run_as_eve
     assert grid(run()) == 1
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_rays_workers_are_for_lone_cells_and_need_ray(clock, monkeypatch, device):
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [("cpu", "on this machine only"), ("cuda", "on device=cuda with launcher=ray only")],
+)
+def test_rays_workers_are_for_lone_cells_and_need_ray(clock, monkeypatch, device, reason):
     ray = how(workers=4, launcher="ray", device=device)
     assert obstacle(ray, lone=True) is None
-    assert obstacle(ray).startswith("train one cell on")
+    assert obstacle(ray).startswith(f"train one cell {reason}")
     grid = Among(ray, lambda: 0)
     clock.seconds += 5
     assert grid(run()) == 1

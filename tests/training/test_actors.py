@@ -61,8 +61,9 @@ def agree(driver):
     for (mine, _), (other, _) in pairs:
         assert mine.client == other.client
         assert any(other.row.states.values())
-        for name, tree in {"delta": other.delta, "buffers": other.buffers, **other.row.states}.items():
-            found = getattr(mine, name, None) if name in ("delta", "buffers") else mine.row.states[name]
+        assert mine.row.states.keys() == other.row.states.keys()
+        ours, theirs = ([done.delta, done.buffers, *done.row.states.values()] for done in (mine, other))
+        for found, tree in zip(ours, theirs, strict=True):
             assert digest(found) == digest(tree)
             assert [leaf.device for leaf in found.values()] == [leaf.device for leaf in tree.values()]
 
