@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedspan.benchmark import numerics
+from fedspan.benchmark.errors import UserError, require
 from fedspan.benchmark.records.provenance import processor
 
 FILE = Path(__file__).with_suffix(".json")
@@ -51,10 +52,12 @@ def compared(expected: dict[str, list[float]], found: dict[str, list[float]]) ->
 
 
 def main(words: list[str]) -> None:
-    """Run the cells in all modes and print a table."""
+    """Run the cells in all modes and print a table. Raise `UserError` for the name of no cell."""
     kept: dict[str, Any] = json.loads(FILE.read_text())
     source = next((word.partition("=")[2] for word in words if word.startswith("cifar=")), None)
     names = [word for word in words if "=" not in word] or list(kept["cells"])
+    for name in names:
+        require(name in kept["cells"], "CELL", f"is none of {', '.join(kept['cells'])}", name)
     print(f"{kept['processor']} against {processor()}")
     for name in names:
         cell = kept["cells"][name]
@@ -68,4 +71,7 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        sys.exit(str(error))
