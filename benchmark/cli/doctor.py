@@ -21,6 +21,7 @@ from fedspan.benchmark.mirror.runs import Mirror, Unreachable
 from fedspan.benchmark.records.provenance import git_commit, processor, versions
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.registry import KINDS, Plugin, broken, plugins
+from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import settings_of
 from fedspan.benchmark.spec.presets import yaml_files
@@ -66,12 +67,12 @@ def _checks(config: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
     try:
         results.check_writable()
         count = sum(1 for _ in results.records.glob("*.json"))
-        yield True, "results", f"{Path(how.results).absolute()}, writable, {count} records"
+        yield True, "results", f"{Path(how.results).absolute()}, writable, {counted_as(count, 'record')}"
     except UserError as error:
         yield False, "results", str(error)
     try:
         mirror = Mirror(results)
-        yield True, "tracking", f"{mirror.uri}, reachable, {len(mirror.runs)} runs"
+        yield True, "tracking", f"{mirror.uri}, reachable, {counted_as(len(mirror.runs), 'run')}"
     except Unreachable as error:
         yield False, "tracking", f"not reachable: {error}"
 

@@ -15,6 +15,7 @@ from fedspan.benchmark.records import exchange
 from fedspan.benchmark.records.exchange import Found
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.verification import Repeated, readable
+from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import settings_of
 from fedspan.benchmark.spec.settings import How
@@ -34,7 +35,10 @@ def sync(arguments: argparse.Namespace) -> int:
     except Unreachable as error:
         print(f"fedspan: MLflow could not be reached: {error}", file=sys.stderr)
         return 1
-    print(f"{sent} runs mirrored to MLflow ({store.uri})" + (f"; {len(boards)} boards" if boards else ""))
+    print(
+        f"{counted_as(sent, 'run')} mirrored to MLflow ({store.uri})"
+        + (f"; {counted_as(len(boards), 'board')}" if boards else "")
+    )
     return 0
 
 

@@ -17,7 +17,7 @@ from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.report import recipes
-from fedspan.benchmark.report.units import write_bytes, write_flops
+from fedspan.benchmark.report.units import counted_as, write_bytes, write_flops
 from fedspan.benchmark.running.estimate import estimate, spread_gain
 from fedspan.benchmark.running.progress import duration
 from fedspan.benchmark.running.sharing import obstacle
@@ -45,9 +45,10 @@ def show(arguments: argparse.Namespace) -> int:
     unknown = [cell for study in open_studies for cell in study.default]
     if studies:
         trials = distinct(cell for study in studies for cell in study.cells)
-        names = f"trials of {len(studies)} studies (a method on a task, {studies[0].tune.trials} trials each)"
-        _show_missing("tuning", names, trials, [], results, how)
-    _show_missing("results" if studies else "", "cells", reported, unknown, results, how)
+        each = f"a method on a task, {counted_as(studies[0].tune.trials, 'trial')} each"
+        of = f" of {counted_as(len(studies), 'study', 'studies')} ({each})"
+        _show_missing("tuning", "trial", trials, [], results, how, of)
+    _show_missing("results" if studies else "", "cell", reported, unknown, results, how)
     for found in selections:
         if found.study.exhausted:
             print(f"{found.study.method} on {found.study.task}: {found.note}")
@@ -55,17 +56,18 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def _show_missing(
-    part: str, names: str, cells: Sequence[Planned], unknown: Sequence[Planned], results: Results, how: How
+    part: str, name: str, cells: Sequence[Planned], unknown: Sequence[Planned], results: Results, how: How, of: str = ""
 ) -> None:
     """Print how many cells of a part are done and missing, and what these will cost.
 
-    `unknown` stand for cells that the trials will choose; some may turn out to be the same as others.
+    `name` is what a cell of the part is called, `of` what they are the cells of. `unknown` stand for cells that the
+    trials will choose; some may turn out to be the same as others.
     """
     known = results.entries([cell.cell.key for cell in cells])
     missing = [cell for cell in cells if (e := known.get(cell.cell.key)) is None or e.status == "failed"]
     failed = sum(results.failure(cell.cell.key) is not None for cell in missing)
     done, missing = len(cells) - len(missing), [*missing, *unknown]
-    line = f"{done + len(missing)} {names}: {done} done, {len(missing)} missing"
+    line = f"{counted_as(done + len(missing), name)}{of}: {done} done, {len(missing)} missing"
     said = f", at most {len(unknown)} of them tuned ones that the trials choose" if unknown else ""
     print(f"{part}: {line}{said}" if part else line)
     if failed:

@@ -21,6 +21,7 @@ from fedspan.benchmark.records.index import Index, store_of
 from fedspan.benchmark.records.model import TRIAL, Record, is_trial
 from fedspan.benchmark.records.record import flatten, is_record_file, leaves_of, record_digest
 from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.report.units import counted_as
 
 log = logging.getLogger("fedspan")
 
@@ -317,7 +318,7 @@ def follow(results: Path, ended: threading.Event) -> str:
             break
     if trouble:
         return f"MLflow could not be reached ({trouble}); all records are kept, run 'fedspan sync' later"
-    return f"{sent} runs mirrored to MLflow ({tracking_uri(results)})" if sent else ""
+    return f"{counted_as(sent, 'run')} mirrored to MLflow ({tracking_uri(results)})" if sent else ""
 
 
 def main() -> None:

@@ -46,9 +46,9 @@ def signed(value: float) -> str:
     return f"{value:+.2f}".replace("-", "−")
 
 
-def counted_as(count: int, word: str) -> str:
-    """Return a number of things: ``1 task``, ``2 tasks``."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+def counted_as(count: int, word: str, several: str = "") -> str:
+    """Return a number of things: ``1 task``, ``2 tasks``; `several` is the plural where it is not `word` with an s."""
+    return f"{count} {word}" if count == 1 else f"{count} {several or word + 's'}"
 
 
 @dataclass(frozen=True)

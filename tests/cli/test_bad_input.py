@@ -202,7 +202,7 @@ PRINTED = {
 def test_plan_says_in_a_line_each_what_a_board_lacks_of_what_it_reproduces(fedspan, here, text, message):
     (here / "board.yaml").write_text(f"base: {{clients: 2, dataset.limit: 60, partition: iid}}\n{text}\n")
     ran = fedspan("plan", "board=board.yaml", *QUICK)
-    assert (ran.status, ran.out.splitlines()[0]) == (0, "1 cells: 0 done, 1 missing")
+    assert (ran.status, ran.out.splitlines()[0]) == (0, "1 cell: 0 done, 1 missing")
     assert any(message in line for line in ran.err.splitlines() if line.startswith("fedspan: "))
 
 

@@ -190,7 +190,7 @@ def test_the_cost_of_like_cells_comes_from_their_records(fedspan):
 
 def test_a_plan_of_what_is_done_has_no_cost(fedspan):
     fedspan("run", *QUICK)
-    assert fedspan("plan", *QUICK).out == "1 cells: 1 done, 0 missing\n"
+    assert fedspan("plan", *QUICK).out == "1 cell: 1 done, 0 missing\n"
 
 
 # new ------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def test_commands_know_the_plugins_of_a_file(fedspan):
     assert {one["spec"]["algorithm"]["name"] for one in records().values()} == {"mine"}
     assert "Me 2026." in fedspan("list", "algorithms", "mine", "plugins=[my.py]").out
     assert fedspan("plan", *QUICK, "algorithm=mine", "algorithm.k=1.0", "plugins=my.py").out.startswith(
-        "1 cells: 1 done"
+        "1 cell: 1 done"
     )
 
 

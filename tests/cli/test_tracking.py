@@ -53,7 +53,7 @@ def test_out_of_reach_training_goes_on_and_a_later_sync_catches_up(fedspan, monk
     assert late.status == 1
     assert late.complaint.startswith(f"fedspan: MLflow could not be reached: {NOWHERE}: ")
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    assert fedspan("sync").out.startswith("1 runs mirrored to MLflow (sqlite:///")
+    assert fedspan("sync").out.startswith("1 run mirrored to MLflow (sqlite:///")
     assert fedspan("sync").out.startswith("0 runs mirrored")
     assert mirrored() == sorted(records())
 
@@ -70,7 +70,7 @@ def test_a_healthy_installation(fedspan, monkeypatch):
     assert "torch" in found["versions"]
     assert found["dataset digits"] == "1438 training and 359 test images of (1, 8, 8)"
     assert "dataset.root" in found["dataset image_folder"]
-    assert found["results"].endswith("writable, 1 records")
+    assert found["results"].endswith("writable, 1 record")
     assert "reachable, 0 runs" in found["tracking"]
     assert "!!" not in ran.out
 

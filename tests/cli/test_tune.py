@@ -144,6 +144,12 @@ def test_plan_counts_trials_and_results_and_says_what_they_will_cost(fedspan, tu
     assert re.search(r"results: \d cells: \d done, 0 missing\n", told.out)
 
 
+def test_plan_counts_a_single_thing_as_one(fedspan, tuned):
+    tuned("fedavg", trials=1)
+    told = fedspan("plan", *ASKED)
+    assert "tuning: 1 trial of 1 study (a method on a task, 1 trial each): 0 done, 1 missing\n" in told.out
+
+
 def test_a_board_that_does_not_tune_cannot_be_tuned(fedspan, tuned):
     for asked in ("board=digits", "seed=0"):
         told = fedspan("tune", asked)

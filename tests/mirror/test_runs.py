@@ -264,7 +264,7 @@ def test_the_process_beside_a_grid_ends_with_its_input_and_says_what_it_did(resu
     tracking.main()
     out = capsys.readouterr().out
     assert f"{damaged} is passed over: " in out
-    assert out.splitlines()[-1].startswith("1 runs mirrored to MLflow")
+    assert out.splitlines()[-1].startswith("1 run mirrored to MLflow")
 
 
 def test_nobody_is_told_that_fedspan_runs(results):
