@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -79,9 +80,18 @@ def to_device(a: Mapping[str, Tensor], device: torch.device | str) -> Tree:
 def root(x: Tensor) -> Tensor:
     """Return the square roots of `x`, the same on every processor.
 
-    `torch.sqrt` asks MKL's vector functions, which no setting keeps from rounding as the processor's maker has it.
+    `torch.sqrt` asks MKL's vector functions, which no setting keeps from rounding as the processor's maker has it. As
+    there, the slope is finite wherever `x` is positive, and 0 has none.
     """
-    return x.rsqrt().reciprocal()
+    # The slope of rsqrt is its third power, which overflows for small x and vanishes for large ones. They are scaled by
+    # a power of 4, which no digit of the root shows.
+    largest = torch.finfo(x.dtype).max
+    small, large = x < largest ** (-2 / 3), x > largest ** (2 / 3)
+    twos = 3 * math.frexp(largest)[1] // 8
+    up, down = (
+        torch.ones_like(x).masked_fill(small, 2.0**power).masked_fill(large, 2.0**-power) for power in (2 * twos, -twos)
+    )
+    return (x * up).rsqrt().reciprocal() * down
 
 
 def nbytes(a: Mapping[str, Tensor]) -> int:

@@ -33,6 +33,7 @@ class FedUV(Component):
     lam: Annotated[float, log(0.25, 25.0, source="ours, around the authors' 2.5")] = 2.5
     mu: Annotated[float, log(0.05, 5.0, source="ours, around the authors' 0.5")] = 0.5
     neutral = {"lam": 0.0, "mu": 0.0}
+    version = 2  # in 1 a class of nearly constant probability made the gradient NaN
 
     def __post_init__(self) -> None:
         require(self.lam >= 0, "addon.feduv.lam", "must not be negative", self.lam)

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -29,6 +31,18 @@ def test_a_clone_shares_no_memory():
     copy = tree.clone(A)
     copy["b"].add_(1)
     assert A["b"].item() == 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_root_and_its_slope_are_those_of_all_positive_numbers(dtype):
+    kind = torch.finfo(dtype)
+    least, largest = math.log10(kind.smallest_normal * kind.eps), math.log10(kind.max)
+    x = torch.logspace(least + 1e-3, largest - 1e-3, 2000, dtype=torch.float64).to(dtype).requires_grad_()
+    found = tree.root(x)
+    found.sum().backward()
+    expected = np.sqrt(x.detach().double().numpy())
+    np.testing.assert_allclose(found.detach().double().numpy(), expected, rtol=4 * kind.eps)
+    np.testing.assert_allclose(x.grad.double().numpy(), 0.5 / expected, rtol=4 * kind.eps)
 
 
 def test_bytes_are_counted_by_type():

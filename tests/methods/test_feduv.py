@@ -60,6 +60,16 @@ def test_one_hot_probabilities_lack_no_variance_and_equal_ones_all_of_it():
     assert lack_of_variance(torch.ones(7, classes, dtype=torch.float64)).item() == 0.5
 
 
+@pytest.mark.parametrize("behind", [10.0, 30.0, 45.0])
+def test_a_class_that_a_client_never_sees_leaves_the_slope_finite(behind):
+    torch.manual_seed(0)
+    logits = torch.randn(16, 10)
+    logits[:, 9] -= behind
+    logits.requires_grad_()
+    lack_of_variance(logits).backward()
+    np.testing.assert_allclose(logits.grad, variance_slope(logits.detach().double().numpy()), atol=1e-7)
+
+
 def test_the_potential_depends_on_no_scale_and_falls_as_two_clusters_spread():
     clusters = torch.tensor([[0.0, 0], [0, 0.1], [5, 5], [5, 5.1]], dtype=torch.float64)
     spread = torch.tensor([[0.0, 0], [0, 2], [5, 5], [5, 7]], dtype=torch.float64)
