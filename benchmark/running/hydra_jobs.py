@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +31,7 @@ from fedspan.benchmark.spec.compose import by_hydra, plain, resolve
 from fedspan.benchmark.spec.overrides import axes_of
 
 LOOK_SECONDS = 1.0  # between two looks whether the driver lives
+RENEWED = "A worker stopped while some jobs were given to the"  # as loky begins to say it
 
 
 def _is_joblibs() -> bool:
@@ -106,7 +108,11 @@ class Forgetting:
 
 
 def make_launcher(words: Sequence[str]) -> Launcher:
-    """Return the launcher that Hydra composes from overrides of its own node, as ``hydra/launcher=joblib``."""
+    """Return the launcher that Hydra composes from overrides of its own node, as ``hydra/launcher=joblib``.
+
+    From then on loky no longer warns where it renews a worker between two cells, whose memory has grown.
+    """
+    warnings.filterwarnings("ignore", RENEWED, UserWarning, r"joblib\.externals\.loky")
     config = by_hydra(words, hydra_config=True)
     context = HydraContext(config_loader=JobConfigs(), callbacks=Forgetting())
     return Plugins.instance().instantiate_launcher(context, GridJob(os.getpid()), config)

@@ -1,6 +1,8 @@
+import inspect
 import io
 import json
 import tempfile
+import warnings
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -10,6 +12,7 @@ import torch
 from hydra.core.utils import JobReturn, JobStatus
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from joblib.externals.loky import process_executor
 from rich.console import Console
 
 from fedspan.benchmark.errors import UserError
@@ -18,8 +21,11 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running import grid, job
 from fedspan.benchmark.running.cell_run import Outcome, make_record
 from fedspan.benchmark.running.grid import summarise
+from fedspan.benchmark.running.hydra_jobs import RENEWED, make_launcher
+from fedspan.benchmark.running.launchers import launcher_words
 from fedspan.benchmark.running.leases import Leases, Owner
 from fedspan.benchmark.running.signals import TimedOut
+from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, override_text
 from fedspan.benchmark.spec.plan import plan, plan_grid
 from fedspan.benchmark.spec.settings import How
@@ -230,3 +236,13 @@ def test_a_failure_has_its_reason_in_one_line(error, reason):
     found = job.reason_of(error)
     assert found.startswith(reason.strip())
     assert "\n" not in found
+
+
+def test_a_worker_that_loky_renews_between_two_cells_is_no_warning():
+    [warning] = [line for line in inspect.getsource(process_executor).splitlines() if RENEWED in line]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.resetwarnings()
+        make_launcher(launcher_words(How.of(resolve({"workers": 2}))))
+        for text, module in ((warning.strip(' "'), process_executor.__name__), ("Another", process_executor.__name__)):
+            warnings.warn_explicit(text, UserWarning, "process_executor.py", 1, module=module)
+    assert [str(one.message) for one in said] == ["Another"]
