@@ -21,8 +21,14 @@ from fedspan.benchmark.records.model import STAGES
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.registry import discover
+from fedspan.benchmark.report.analysis import Analysis, analyse
+from fedspan.benchmark.report.axes import Axes
+from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.statistics import Difference, Gap, difference
+from fedspan.benchmark.report.table import TableCell
+from fedspan.benchmark.report.tabulation import tabulate
 from fedspan.benchmark.report.tuning import TunedMethod, tuned_methods
+from fedspan.benchmark.spec.board import load_board
 from fedspan.benchmark.spec.plan import plan_grid
 from fedspan.benchmark.spec.studies import studies_of
 
@@ -31,6 +37,7 @@ PAGE = ROOT / "docs" / "findings.md"
 BLOCK = re.compile(r"(<!-- table (\w+), made by nox -s findings -->\n).*?(<!-- until here -->)", re.DOTALL)
 BOARDS = ["cifar10_small", "cifar10_small_fidelity"]
 TUNED = ["digits_tuned", "cifar10_tuned"]
+RANKED = ["field"]
 ALPHAS = (0.05, 0.5)
 ALGORITHMS = ("FedAvg", "FedProx", "FedAvgM", "MOON")
 FORMS = ("paper", "released")
@@ -229,6 +236,36 @@ def leads(runs: Runs, board: str) -> list[list[str]]:
     return rows
 
 
+def standing(runs: Runs, board: str) -> list[list[str]]:
+    """Rank the rows of a board's first table, as its page does, and compare each with the row of the first."""
+    found = ranked(runs, board)
+    table = found.table
+
+    def said(axes: Iterable[str], labels: Iterable[str]) -> str:
+        return ", ".join(map(names.of_axis_label, axes, labels))
+
+    columns = (said(table.column_axes, column) for column in table.columns)
+    rows = [["place", "method", *columns, f"ahead of {said(table.row_axes, found.references[0].labels)}"]]
+    for one in found.standings:
+        method = said(table.row_axes, one.row.labels)
+        rows.append([one.place.text, method, *map(outcomes, one.row.entries), interval(one.difference)])
+    return rows
+
+
+def ranked(runs: Runs, board: str) -> Analysis:
+    """Return how the rows of a board's first table stand; raise `KeyError` where they cannot be compared."""
+    cells, spec = plan_grid({"board": [board]}), load_board(board).tables[0]
+    found = analyse(tabulate(collect(cells, runs.place), Axes(cells), spec, 1))
+    if found is None:
+        raise KeyError(f"the records of {board} compare no methods")
+    return found
+
+
+def outcomes(entry: TableCell | None) -> str:
+    """Return mean and standard deviation of a cell of a board's table, and how many of its runs diverged."""
+    return spread(entry.outcomes(+1).values()) if entry else "–"
+
+
 def studied(runs: Runs, board: str) -> list[TunedMethod]:
     """Return the studies of a tuned board whose trials have all run, with their names for readers."""
     found = [select(study, runs.place.read) for study in studies_of({"board": [board]})]
@@ -243,6 +280,7 @@ def studied(runs: Runs, board: str) -> list[TunedMethod]:
 TABLES: dict[str, Callable[[Runs], list[list[str]]]] = {
     **{table.__name__: table for table in (collapse, gains, disagreements, domains)},
     **{f"{board}_{table.__name__}": partial(table, board=board) for board in TUNED for table in (tuning, leads)},
+    **{f"{board}_{standing.__name__}": partial(standing, board=board) for board in RANKED},
 }
 
 
@@ -259,7 +297,8 @@ def differences(first: Seeds, second: Seeds) -> list[float]:
 def interval(gap: Gap | None) -> str:
     """Return a mean difference in points with its 95% interval."""
     if isinstance(gap, Difference):
-        return f"{gap.mean:.1f} ({gap.low:.1f} to {gap.high:.1f})"
+        mean, low, high = (round(value, 1) + 0.0 for value in (gap.mean, gap.low, gap.high))
+        return f"{mean:.1f} ({low:.1f} to {high:.1f})"
     return "–" if gap is None else f"none: {gap.reason}"
 
 

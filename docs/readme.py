@@ -3,7 +3,9 @@
 The picture is made of the records that come with the repository. Run by `nox -s readme`.
 """
 
+import json
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +47,7 @@ TABLES = (
     ("Models", "model"),
 )
 COUNTED = TABLES[:3]  # in the first screen
+RUNS = re.compile(r"\d+ runs on real images and \d+ on the digits")
 
 
 def own_plugins(kind: str) -> list[type[Plugin]]:
@@ -68,8 +71,17 @@ def catalogue() -> str:
     return "\n".join(lines).strip()
 
 
+def runs() -> str:
+    """Return how many runs come with the repository, in words."""
+    command = ["git", "ls-files", "results/records/*.json"]
+    tracked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    datasets = [json.loads((ROOT / path).read_text(encoding="utf-8"))["spec"]["dataset"]["name"] for path in tracked]
+    digits = sum("digits" in name for name in datasets)
+    return f"{len(datasets) - digits} runs on real images and {digits} on the digits"
+
+
 def with_catalogue(text: str) -> str:
-    """Return README with the tables of the plugins that are there now, and their numbers in its first screen."""
+    """Return README with the tables of the plugins that are there now, their numbers, and that of the runs."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     tables, counted = catalogue(), [(heading.lower(), len(own_plugins(kind))) for heading, kind in COUNTED]
@@ -78,7 +90,7 @@ def with_catalogue(text: str) -> str:
         " x ".join(f"{number} {heading}" for heading, number in counted),
         before,
     )
-    return f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}"
+    return f"{RUNS.sub(runs(), before)}{BEGIN}\n\n{tables}\n\n{END}{after}"
 
 
 def results() -> tuple[View, Panel]:
