@@ -111,7 +111,7 @@ def _said(labels: Mapping[str, str]) -> str:
 def _send(store: Mirror, experiment: str, row: Row, several: bool, start: int) -> None:
     """Write a row as a run: its rank and mean over the columns, the number of each column, its mean cost."""
     first, alone = row[0], len(row) == 1
-    up, down = (_cost(row, f"bytes_{way}_per_client_round", 1e3) for way in ("up", "down"))
+    up, down = (_cost(row, f"bytes_{way}", 1e3) for way in ("up", "down"))
     numbers = {
         "rank": _mean(row, "rank"),
         "mean": _mean(row, "mean"),

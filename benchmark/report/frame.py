@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 STATUSES = ("done", "diverged", "skipped", "failed", "missing")
 BUSY = 0.9  # the least share of a run's seconds for which it had a processor, if they are to be compared
-COSTS = ("seconds", "train_flops", "bytes_up_per_client_round", "bytes_down_per_client_round", "memory_bytes")
+COSTS = ("seconds", "train_flops", "bytes_up", "bytes_down", "memory_bytes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,8 +69,8 @@ class CellRow:
     embedding: Mapping[str, Any] | None
     seconds: float
     train_flops: float
-    bytes_up_per_client_round: float
-    bytes_down_per_client_round: float
+    bytes_up: float  # of all clients, with calibrations
+    bytes_down: float
     memory_bytes: float
     rounds: int
     elapsed: Mapping[int, float]  # evaluated round -> seconds by then
@@ -227,8 +227,8 @@ def _costs(record: Record) -> dict[str, float]:
     found = (
         _seconds(record).get("total"),
         compute.get("flops", {}).get("train"),
-        sizes.get("up_per_client_round"),
-        sizes.get("down_per_client_round"),
+        sizes.get("up"),
+        sizes.get("down"),
         compute.get("memory_bytes", {}).get("train"),
     )
     return {name: math.nan if value is None else float(value) for name, value in zip(COSTS, found, strict=True)}

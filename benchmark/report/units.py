@@ -88,8 +88,8 @@ COST_COLUMNS = (
     CostColumn(title="Compute", about="training compute", parts=("train_flops",), write=write_flops),
     CostColumn(
         title="Traffic",
-        about="traffic up and down per client and round",
-        parts=("bytes_up_per_client_round", "bytes_down_per_client_round"),
+        about="traffic up and down of all clients and rounds, with that of calibrations",
+        parts=("bytes_up", "bytes_down"),
         write=write_bytes,
     ),
     CostColumn(

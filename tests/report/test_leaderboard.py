@@ -60,7 +60,7 @@ def test_each_run_is_one_row_with_rank_cost_and_links_and_the_first_is_the_best(
     assert [run.data.metrics["rank"] for run in runs] == [1, 2]
     first = runs[0].data.metrics
     assert (first["mean"], first["std"], first["seeds"], first["seconds"]) == (52, 1.0259, 3, 6)
-    assert first["kilobytes"] == pytest.approx(4)
+    assert first["kilobytes"] == pytest.approx(0.4)
     assert "printed" not in first
     note = runs[0].data.tags["mlflow.note.content"]
     cells = {run.info.run_id for run in store.client.search_runs([store.experiment])}

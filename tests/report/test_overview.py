@@ -208,8 +208,8 @@ def test_fifty_methods_and_their_ablations_on_twenty_tasks_weigh_300_kilobytes_a
         replace(made[0].task, dataset=d, partition=f"dirichlet(alpha={a})", skew=a, clients=c, skew_field="alpha")
         for d, a, c in places
     ]
-    cost = {"seconds": 1234.5, "train_flops": 1.2345e15, "bytes_up_per_client_round": 1e6,
-            "bytes_down_per_client_round": 1e6, "memory_bytes": 1e8}  # fmt: skip
+    cost = {"seconds": 1234.5, "train_flops": 1.2345e15, "bytes_up": 1e6,
+            "bytes_down": 1e6, "memory_bytes": 1e8}  # fmt: skip
     results = tuple(
         replace(one, task=task, cost=cost, point=f"{20 * i + j:020x}", ablation=i >= 50)
         for i, one in enumerate(made)

@@ -142,7 +142,7 @@ def test_costs_are_means_over_finished_runs_of_the_row():
     records[2] |= {"status": "diverged", "reason": "why", "scores": {}}
     (row,) = make(cells, records).rows
     assert row.cost["seconds"] == 1.5
-    assert row.cost["bytes_up_per_client_round"] == 1000.0
+    assert row.cost["bytes_up"] == 100
     assert math.isnan(make(cells, []).rows[0].cost["seconds"])
 
 
