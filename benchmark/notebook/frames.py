@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedspan.benchmark import names
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.records.model import STAGES, Record, is_trial
+from fedspan.benchmark.records.model import STAGES, Record, accuracy_of, is_trial
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.verification import Repeated
 from fedspan.benchmark.registry import plugins
@@ -29,7 +29,11 @@ COLUMNS = {
     "task": ("string", "the task's name: CIFAR-10, 5,000 images, 10 clients, alpha 0.05"),
     "model": ("string", "the model's name"),
     "seed": ("Int64", "the seed of every random draw"),
-    "accuracy": ("Float64", "percent, at the last stage after the last round; missing where there is none"),
+    "accuracy": (
+        "Float64",
+        "percent, at the last stage after the last round, of clients with test images of their own their mean; "
+        "missing where there is none",
+    ),
     "stage": ("string", "trained, calibrated or personalised: the last stage that the method has"),
     "epsilon": ("Float64", "what the training tells about a client, in differential privacy; missing without that"),
     "delta": ("Float64", "the delta of that epsilon"),
@@ -96,8 +100,8 @@ def curves(runs: pd.DataFrame, *, folder: str | Path | None = None) -> pd.DataFr
 
 def _curve(record: Record) -> Iterator[tuple[int, float]]:
     curve: Mapping[str, Any] = record["curve"]
-    values = curve.get("accuracy") or curve.get("client_accuracy") or []
-    yield from ((when, value) for when, value in zip(curve.get("round", []), values, strict=False) if value is not None)
+    pairs = zip(curve.get("round", []), curve.get("accuracy", []), strict=False)
+    yield from ((when, value) for when, value in pairs if value is not None)
 
 
 def frame_of(place: Results, records: Iterable[Record]) -> pd.DataFrame:
@@ -115,12 +119,11 @@ def _row(record: Record, repeated: Repeated) -> dict[str, Any]:
     stage = next((stage for stage in reversed(STAGES) if stage in record["scores"]), None)
     scores: Mapping[str, Any] = record["scores"][stage] if stage else {}
     protocol, partition = spec["protocol"], spec["partition"]
-    accuracy = scores.get("accuracy")
     return {
         "method": names.method_name(spec),
         "task": names.task_name(spec),
         "model": names.name_from("model", spec["model"]),
-        "accuracy": scores.get("client_accuracy") if accuracy is None else accuracy,
+        "accuracy": accuracy_of(scores),
         "stage": stage,
         **{name: record["scores"].get("privacy", {}).get(name) for name in ("epsilon", "delta")},
         "status": record["status"],

@@ -249,7 +249,7 @@ def judged(record: Mapping[str, Any]) -> tuple[str, float | None]:
     """
     stages = record.get("scores", {})
     last = next((name for name in (TRIAL, *reversed(STAGES)) if isinstance(stages.get(name), dict)), "")
-    return last, _accuracy(stages.get(last, {}))
+    return last, accuracy_of(stages.get(last, {}))
 
 
 def headline(record: Mapping[str, Any]) -> float | None:
@@ -258,9 +258,14 @@ def headline(record: Mapping[str, Any]) -> float | None:
     The record may be any that a file holds, before it is checked.
     """
     stages = record.get("scores", {})
-    return _accuracy(stages.get(TRIAL, stages.get(STAGES[0], {})))
+    return accuracy_of(stages.get(TRIAL, stages.get(STAGES[0], {})))
 
 
-def _accuracy(scores: Mapping[str, Any]) -> float | None:
-    accuracy = scores.get("accuracy")
-    return accuracy if accuracy is not None else scores.get("client_accuracy")  # where there is no global model
+def accuracy_of(scores: Mapping[str, Any]) -> float | None:
+    """Return the accuracy of a stage's scores by which methods compare, in percent; None without one.
+
+    Where clients have test images of their own it is their mean on those, which methods without a global model have
+    too; elsewhere that on all test images.
+    """
+    own = scores.get("client_accuracy")
+    return scores.get("accuracy") if own is None else own

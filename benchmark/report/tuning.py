@@ -15,7 +15,7 @@ import pandas as pd
 from scipy import special, stats
 
 from fedspan.benchmark import names
-from fedspan.benchmark.records.model import core_seconds
+from fedspan.benchmark.records.model import accuracy_of, core_seconds
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import WORST, Selection
 from fedspan.benchmark.report.axes import text
@@ -197,8 +197,7 @@ def _tested(cells: Sequence[Planned], results: Results) -> dict[int, float]:
     rows: list[Any] = list(collect(cells, results).itertuples(index=False))
     for row in rows:
         scores: Mapping[str, Any] = row.stages.get("final", {})
-        accuracy = scores.get("accuracy")
-        accuracy = scores.get("client_accuracy") if accuracy is None else accuracy
+        accuracy = accuracy_of(scores)
         if row.status == "diverged":
             found[int(row.seed)] = lost(+1)
         elif accuracy is not None:

@@ -240,3 +240,11 @@ def test_every_public_name_is_there_and_no_other():
 
 def test_a_frame_remembers_the_folder_of_its_records(tmp_path):
     assert frame_of(Results(tmp_path), []).attrs["folder"] == str(tmp_path)
+
+
+def test_methods_compare_by_the_clients_own_images_where_they_have_some_as_one_without_a_global_model_must(tmp_path):
+    domains = {"dataset": "digits_domains", "partition": "domain", "clients": 4, "model": "resnet20"}
+    found = fedspan.run(QUICK | domains, over={"algorithm": ["fedavg", "fedbn"]}, results=tmp_path)
+    trained = [Results(tmp_path).read(key)["scores"]["trained"] for key in found["key"]]
+    assert found["accuracy"].tolist() == [scores["client_accuracy"] for scores in trained]
+    assert sum(scores.get("accuracy") is not None for scores in trained) == 1

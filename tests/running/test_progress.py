@@ -112,6 +112,7 @@ def test_durations_read_as_people_say_them(seconds, text):
     [
         ({"status": "done", "scores": {"trained": {"accuracy": 97.5}}}, " 97.50%"),
         ({"status": "done", "scores": {"trained": {"accuracy": None, "client_accuracy": 50.0}}}, " 50.00%"),
+        ({"status": "done", "scores": {"trained": {"accuracy": 39.0, "client_accuracy": 50.0}}}, " 50.00%"),
         (
             {"status": "done", "scores": {"trained": {"accuracy": 40.0}, "calibrated": {"accuracy": 42.0}}},
             " 42.00% calibrated",
