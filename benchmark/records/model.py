@@ -249,7 +249,7 @@ def judged(record: Mapping[str, Any]) -> tuple[str, float | None]:
     """
     stages = record.get("scores", {})
     last = next((name for name in (TRIAL, *reversed(STAGES)) if isinstance(stages.get(name), dict)), "")
-    return last, accuracy_of(stages.get(last, {}))
+    return last, _of_stage(stages, last)
 
 
 def headline(record: Mapping[str, Any]) -> float | None:
@@ -258,7 +258,13 @@ def headline(record: Mapping[str, Any]) -> float | None:
     The record may be any that a file holds, before it is checked.
     """
     stages = record.get("scores", {})
-    return accuracy_of(stages.get(TRIAL, stages.get(STAGES[0], {})))
+    return _of_stage(stages, TRIAL if TRIAL in stages else STAGES[0])
+
+
+def _of_stage(stages: Mapping[str, Any], name: str) -> float | None:
+    scores = stages.get(name, {})
+    selected_by = scores.get("accuracy") if name == TRIAL else None
+    return accuracy_of(scores) if selected_by is None else selected_by
 
 
 def accuracy_of(scores: Mapping[str, Any]) -> float | None:

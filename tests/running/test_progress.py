@@ -121,7 +121,10 @@ def test_durations_read_as_people_say_them(seconds, text):
             {"status": "done", "scores": {"trained": {"accuracy": 4.0}, "personalised": {"client_accuracy": 50.0}}},
             " 50.00% personalised",
         ),
-        ({"status": "done", "scores": {"validation": {"accuracy": 97.5}}}, " 97.50% of held-out images"),
+        (
+            {"status": "done", "scores": {"validation": {"accuracy": 97.5, "client_accuracy": 60.0}}},
+            " 97.50% of held-out images",
+        ),
         ({"status": "failed", "scores": {}, "reason": "no memory"}, "failed: no memory"),
         ({"status": "failed", "scores": {}, "reason": "\x1b[2Jgone"}, "failed: \\x1b[2Jgone"),
         ({"status": "done", "scores": {"trained": {"accuracy": "x"}}}, "done: None"),
