@@ -21,7 +21,7 @@ from fedspan.benchmark.records.model import STAGES
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.registry import discover
-from fedspan.benchmark.report.analysis import Analysis, analyse
+from fedspan.benchmark.report.analysis import Analysis, Standing, analyse
 from fedspan.benchmark.report.axes import Axes
 from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.statistics import Difference, Gap, difference
@@ -237,7 +237,7 @@ def leads(runs: Runs, board: str) -> list[list[str]]:
 
 
 def standing(runs: Runs, board: str) -> list[list[str]]:
-    """Rank the rows of a board's first table, as its page does, and compare each with the row of the first."""
+    """Rank the rows of a board's first table, as its page does, compare each with the first, and end with bounds."""
     found = ranked(runs, board)
     table = found.table
 
@@ -246,9 +246,10 @@ def standing(runs: Runs, board: str) -> list[list[str]]:
 
     columns = (said(table.column_axes, column) for column in table.columns)
     rows = [["place", "method", *columns, f"ahead of {said(table.row_axes, found.references[0].labels)}"]]
-    for one in found.standings:
+    for one in found.measured:
+        place = one.place.text if isinstance(one, Standing) else "bound"
         method = said(table.row_axes, one.row.labels)
-        rows.append([one.place.text, method, *map(outcomes, one.row.entries), interval(one.difference)])
+        rows.append([place, method, *map(outcomes, one.row.entries), interval(one.difference)])
     return rows
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
@@ -39,8 +39,17 @@ class Standing:
 
 
 @dataclass(frozen=True)
+class Bound:
+    """A row that does not compete: its mean over the columns that every competing row has, how far it is ahead."""
+
+    row: TableRow
+    mean: float  # NaN where it lacks one of these columns or a run of it diverged there
+    difference: Gap | None  # to the reference of its kind
+
+
+@dataclass(frozen=True)
 class Analysis:
-    """A table's rows in the order of their places.
+    """A table's competing rows in the order of their places, and its bounds.
 
     `apart` holds the pairs of row numbers of which one is surely better. Default and tuned rows are not compared with
     each other: each kind has a reference of its own, its first row with a score.
@@ -49,9 +58,15 @@ class Analysis:
     table: Tabulated
     standings: tuple[Standing, ...]
     references: tuple[TableRow, ...]
-    shared: int  # columns that every row has
-    blocks: int  # pairs of column and seed that every row has
+    shared: int  # columns that every competing row has
+    blocks: int  # pairs of column and seed that every competing row has
     apart: frozenset[frozenset[int]]
+    bounds: tuple[Bound, ...] = ()
+
+    @property
+    def measured(self) -> tuple[Standing | Bound, ...]:
+        """The competing rows, and then the bounds."""
+        return (*self.standings, *self.bounds)
 
     @property
     def several(self) -> bool:
@@ -64,7 +79,8 @@ class Analysis:
 
     def x(self, value: float) -> str:
         """Return where a difference lies in its picture."""
-        found = [s.difference for s in self.standings if isinstance(s.difference, Difference)]
+        gaps = [one.difference for one in self.measured]
+        found = [gap for gap in gaps if isinstance(gap, Difference)]
         return forest.place(value, forest.ends_of((gap.mean, gap.low, gap.high) for gap in found))
 
     @property
@@ -83,14 +99,13 @@ class Analysis:
 def analyse(table: Tabulated) -> Analysis | None:
     """Return how the rows of a table stand, or None if fewer than two rows have runs, none a score, or none is better.
 
-    Rows whose runs all diverged take part: they are behind.
+    Rows whose runs all diverged take part: they are behind. Bounds take no part; they are measured beside the others.
     """
     better = table.metric.better
     rows = _with_runs(table)
     if len(rows) < 2 or not better or not any(entry and entry.values for _, row in rows for entry in row.entries):
         return None
-    scores = [row.scores(better) for _, row in rows]
-    kinds = [_kind(table, row) for _, row in rows]
+    scores, kinds = [row.scores(better) for _, row in rows], [_kind(table, row) for _, row in rows]
     gaps = {
         (i, j): gap
         for i, one in enumerate(scores)
@@ -129,12 +144,25 @@ def analyse(table: Tabulated) -> Analysis | None:
         shared=len(common),
         blocks=blocks,
         apart=apart,
+        bounds=tuple(_bounds(table, {kind: scores[i] for kind, i in firsts.items()}, common)),
     )
 
 
+def _bounds(table: Tabulated, references: Mapping[str, Scores], common: Sequence[int]) -> Iterator[Bound]:
+    """Yield the bounds of a table that have runs, each measured against the reference of its kind."""
+    better = table.metric.better
+    for row in table.rows:
+        if not row.bound or not (scores := row.scores(better)):
+            continue
+        base = references.get(_kind(table, row))
+        mean = _finite_mean(scores, common) if all(i in scores for i in common) else math.nan
+        yield Bound(row, mean, statistics.difference(scores, base, better) if base else None)
+
+
 def _with_runs(table: Tabulated) -> list[tuple[int, TableRow]]:
-    """Return the rows that have runs, with their numbers; those of a tuned board's defaults last."""
-    found = [(number, row) for number, row in enumerate(table.rows, 1) if row.scores(table.metric.better)]
+    """Return the competing rows that have runs, with their numbers; those of a tuned board's defaults last."""
+    every = [(number, row) for number, row in enumerate(table.rows, 1) if not row.bound]
+    found = [(number, row) for number, row in every if row.scores(table.metric.better)]
     return sorted(found, key=lambda numbered: _kind(table, numbered[1]) == DEFAULT)
 
 

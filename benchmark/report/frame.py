@@ -73,6 +73,7 @@ class CellRow:
     bytes_down: float
     memory_bytes: float
     rounds: int
+    bound: bool  # whether its method only shows what others can reach
     elapsed: Mapping[int, float]  # evaluated round -> seconds by then
     travelled: Mapping[int, float]  # evaluated round -> bytes of all clients by then
     simulated: Mapping[int, float]  # evaluated round -> seconds of the fleet's clock by then
@@ -127,6 +128,7 @@ class _Shared:
                 "dataset": json.dumps(cell.what["dataset"], sort_keys=True),
                 "dataset_name": cell.dataset.name,
                 "rounds": cell.protocol.rounds,
+                "bound": cell.bound,
                 "label": cell.label_of_all_seeds,
             }
         return self._points[alike]

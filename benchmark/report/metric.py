@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.report.units import write_bytes
 from fedspan.benchmark.training.costs import STAGE
 
 WHEN = {
@@ -29,6 +30,7 @@ WORDS = {
     "calibration_seconds": "seconds of the calibration",
     "head_seconds": "seconds of the head",
 }
+BYTES = ("bytes", "memory_bytes")  # metrics that are written in decimal units
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,10 @@ class Metric:
         return self.name in scores, scores.get(self.name)
 
     def write(self, value: float) -> str:
-        """Return the value with the metric's digits, a cost with four significant ones, a difference with its sign."""
+        """Return the value with the metric's digits, a cost with four significant ones, a difference with its sign.
+
+        Sizes have decimal units: ``398 MB``.
+        """
         if not self.minus:
             return self.write_spread(value)
         return ("−" if value < 0 else "+") + self.write_spread(abs(value))
@@ -108,4 +113,6 @@ class Metric:
         """Return a standard deviation with the digits of the value."""
         if self.relative:
             return f"{value:.2f}"
+        if self.name in BYTES:
+            return write_bytes(value)
         return f"{value:.4g}" if self.stage in ("cost", STAGE) else f"{value:.{self.digits}f}"

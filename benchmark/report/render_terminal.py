@@ -34,7 +34,7 @@ def show(table: Tabulated, analysis: Analysis | None, console: Console) -> None:
 
 
 def _ranked(table: Tabulated, analysis: Analysis | None) -> list[tuple[str, TableRow]]:
-    """Return place and row, the best first; rows that no comparison ranks come last, in their order."""
+    """Return place and row, the best first; rows that no comparison ranks come last, in their order, then bounds."""
     if analysis is None:
         return [("", row) for row in table.rows]
     placed = [(standing.place.text, standing.row) for standing in analysis.standings]

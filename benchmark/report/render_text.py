@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedspan.benchmark.report.analysis import Analysis, Reach, Targets
+from fedspan.benchmark.report.analysis import Analysis, Reach, Standing, Targets
 from fedspan.benchmark.report.axes import title
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.table import TableCell, Tabulated
@@ -205,28 +205,33 @@ def targets_to_csv(found: Targets) -> str:
 
 
 def standings_to_csv(analysis: Analysis) -> str:
-    """Return one line per row: place, rank, wins, and the difference to the first row, or why there is no interval."""
-    lines = []
-    for standing in analysis.standings:
-        gap = standing.difference
+    """Return one line per row: place, rank, wins, and the difference to the first row, or why there is no interval.
+
+    Bounds come last, without what competing rows have.
+    """
+    lines: list[dict[str, Any]] = []
+    for one in analysis.measured:
+        gap = one.difference
         known = gap if isinstance(gap, Difference) else None
+        standing = one if isinstance(one, Standing) else None
         lines.append(
             {
-                **dict(zip(analysis.table.row_axes, standing.row.labels, strict=True)),
+                **dict(zip(analysis.table.row_axes, one.row.labels, strict=True)),
                 "columns": analysis.shared,
-                "first_place": standing.place.first,
-                "last_place": standing.place.last,
-                "of": standing.place.field,
-                "rank": standing.rank,
-                "wins_percent": standing.wins,
-                "mean": standing.mean,
+                "first_place": standing and standing.place.first,
+                "last_place": standing and standing.place.last,
+                "of": standing and standing.place.field,
+                "rank": standing and standing.rank,
+                "wins_percent": standing and standing.wins,
+                "mean": one.mean,
                 "difference": known and known.mean,
                 "low": known and known.low,
                 "high": known and known.high,
                 "p": known and known.p,
-                "sure": standing.sure,
+                "sure": standing and standing.sure,
                 "pairs": known and known.pairs,
                 "withheld": gap.reason if isinstance(gap, Withheld) else "",
+                "bound": standing is None,
             }
         )
     return _csv(lines)

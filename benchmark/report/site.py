@@ -138,7 +138,7 @@ def about(kind: str, name: str) -> About:
 class MethodLine:
     """One result on the page of a method, with the rank of its mean among the `field` competing methods of the task.
 
-    The rank is None for an ablation, which does not compete.
+    The rank is None for an ablation or a bound, which does not compete.
     """
 
     result: Result

@@ -78,7 +78,7 @@ class Result:
     """All seeds of one method on one task: accuracies in percent of `stage`, mean cost (None where unknown).
 
     `point` names the page of its runs; `family` is the method without its settings; the runs of the seeds in `lost`
-    diverged, so that they have no accuracy. An `ablation` competes only where a reader asks for it, and `tuned`
+    diverged, so that they have no accuracy. An `ablation` or a bound competes only if a reader asks for it, and `tuned`
     results among themselves. Each record was repeated on `machines` kinds of processor or more; `refuted` counts those
     that some machine could not repeat.
     """
@@ -208,6 +208,7 @@ def _entries(table: Tabulated) -> Iterator[TableNumber]:
     for i, column in enumerate(table.columns):
         known = [(row, entry) for row in table.rows if (entry := row.entries[i]) and entry.outcomes(+1)]
         worth = [better * statistics.mean_of(entry.outcomes(better).values()) for _, entry in known] if better else []
+        competing = [value for value, (row, _) in zip(worth, known, strict=False) if not row.bound]
         for number, (row, entry) in enumerate(known):
             yield TableNumber(
                 table=table.number,
@@ -219,7 +220,7 @@ def _entries(table: Tabulated) -> Iterator[TableNumber]:
                 std=entry.std,
                 n=entry.n,
                 asked=entry.asked,
-                rank=position(worth[number], worth) if better else None,
+                rank=position(worth[number], competing) if better and not row.bound else None,
                 printed=entry.printed.printed.value if entry.printed else None,
                 difference=entry.printed.difference if entry.printed else None,
                 cost={name: value if math.isfinite(value) else None for name, value in entry.cost.items()},
@@ -260,7 +261,7 @@ def _results(
             asked=len(runs),
             cost={name: value if math.isfinite(value) else None for name, value in mean_cost(mine).items()},
             lost=tuple(lost.get(digest, ())),
-            ablation=all(one.ablation for one, _ in runs),
+            ablation=all(one.ablation or one.cell.bound for one, _ in runs),
             tuned=tuning == TUNED,
             machines=min((row.badge.machines for row in mine), default=0),
             refuted=sum(row.badge.state in ("refuted", "mixed") for row in mine),

@@ -68,12 +68,16 @@ class TableCell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One row: a label per row axis, an entry per column (None where the grid has no such cell), its cost."""
+    """One row: a label per row axis, an entry per column (None where the grid has no such cell), its cost.
+
+    A `bound` shows what the methods of the other rows can reach at most, and does not compete with them.
+    """
 
     labels: tuple[str, ...]
     entries: tuple[TableCell | None, ...]
     cost: dict[str, float]
     filters: tuple[str, ...]
+    bound: bool = False
 
     @property
     def waits(self) -> bool:
@@ -172,7 +176,8 @@ class Tabulated:
             pairs = ", each less that of the reference" if self.metric.minus else ""
             how = f"{self.metric.heading}: mean ± sample standard deviation over {count} seeds{pairs}"
         best = {+1: "the highest", -1: "the lowest"}.get(self.metric.better)
-        bold = f"; bold is {best} mean of a column, however close the next" if best and len(self.rows) > 1 else ""
+        but = " but for bounds" if any(row.bound for row in self.rows) else ""
+        bold = f"; bold is {best} mean of a column{but}, however close the next" if best and len(self.rows) > 1 else ""
         scale = f" Scale: {', '.join(self.scales)}." if self.scales else ""
         return f"{how}{bold}.{scale}{self._printed()}"
 

@@ -94,15 +94,24 @@ def _rows(
     cells: Mapping[tuple[Any, Any], TableCell],
     filters: Mapping[tuple[str, ...], tuple[str, ...]],
 ) -> list[TableRow]:
-    """Return a row per label that the runs have, in the order of the grid; `filters` has the filter values of each."""
+    """Return a row per label that the runs have, in the order of the grid; `filters` has the filter values of each.
+
+    A row of bounds is one beside others that compete.
+    """
+    runs = {
+        labels: [run for column in columns for run in places.get((labels, column), ())]
+        for labels in dict.fromkeys(row for row, _ in places)
+    }
+    bounds = {labels for labels, mine in runs.items() if all(run.bound for run in mine)}
     return [
         TableRow(
             labels=labels,
             entries=tuple(cells.get((labels, column)) for column in columns),
-            cost=mean_cost(_finished(run for column in columns for run in places.get((labels, column), ()))),
+            cost=mean_cost(_finished(mine)),
             filters=filters.get(labels, ()),
+            bound=labels in bounds and len(bounds) < len(runs),
         )
-        for labels in dict.fromkeys(row for row, _ in places)
+        for labels, mine in runs.items()
     ]
 
 
@@ -328,13 +337,14 @@ def _mark_best(rows: list[TableRow], metric: Metric) -> list[TableRow]:
     """Mark the best mean of each column, and what ties with it as printed.
 
     Cells that lack seeds compete only where no cell of the column is whole, cells with diverged runs never: the mean of
-    the runs that are left is too good.
+    the runs that are left is too good. Bounds do not compete.
     """
     if not metric.better or len(rows) < 2:
         return rows
     marked = [list(row.entries) for row in rows]
     for i in range(len(rows[0].entries)):
-        known = [entry for entries in marked if (entry := entries[i]) is not None and entry.mean is not None]
+        mine = [row.entries[i] for row in rows if not row.bound]
+        known = [entry for entry in mine if entry is not None and entry.mean is not None]
         valued = [entry for entry in known if not entry.diverged]
         competing = [entry for entry in valued if entry.whole] or valued
         if not competing:

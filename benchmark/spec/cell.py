@@ -170,6 +170,11 @@ class Cell:
         """The key of its training: cells with equal train keys train the same model."""
         return self.training.key
 
+    @property
+    def bound(self) -> bool:
+        """Whether its method sees the images or features of all clients: no federated one, but what those can reach."""
+        return any(component.pools or component.one_client for component in (self.algorithm, *self.addons))
+
     def method(self) -> Method:
         """Return the composed method; raise `Incompatible` for an impossible stack."""
         return compose(self.algorithm, self.addons)

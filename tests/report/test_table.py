@@ -275,6 +275,14 @@ def test_a_metric_is_a_stage_and_a_name():
         Metric.of("accuracy")
 
 
+def test_sizes_are_written_for_people_whether_measured_or_computed():
+    assert Metric.of("cost.bytes").write(398_307_840) == "398 MB"
+    assert Metric.of("computed.memory_bytes").write_spread(54_824) == "54.8 kB"
+    less = Metric.of("cost.bytes").difference("FedAvg", relative=False)
+    assert less.write(-6_600_000) == "−6.60 MB"
+    assert Metric.of("cost.bytes").difference("FedAvg", relative=True).write(0.5) == "+0.50"
+
+
 def test_quantities_are_written_for_people():
     assert [write_seconds(s) for s in (0.34, 89.96, 150, 7200, math.nan)] == [
         "0.3 s",
