@@ -37,7 +37,7 @@ PAGE = ROOT / "docs" / "findings.md"
 BLOCK = re.compile(r"(<!-- table (\w+), made by nox -s findings -->\n).*?(<!-- until here -->)", re.DOTALL)
 BOARDS = ["cifar10_small", "cifar10_small_fidelity"]
 TUNED = ["digits_tuned", "cifar10_tuned"]
-RANKED = ["field"]
+RANKED = {"field": "fedavg", "personal": "local_only"}  # boards, and the method that others are measured against
 ALPHAS = (0.05, 0.5)
 ALGORITHMS = ("FedAvg", "FedProx", "FedAvgM", "MOON")
 FORMS = ("paper", "released")
@@ -236,20 +236,21 @@ def leads(runs: Runs, board: str) -> list[list[str]]:
     return rows
 
 
-def standing(runs: Runs, board: str) -> list[list[str]]:
-    """Rank the rows of a board's first table, as its page does, compare each with the first, and end with bounds."""
+def standing(runs: Runs, board: str, over: str) -> list[list[str]]:
+    """Rank the methods of a board's first table, as its page does; bounds come last. Each is compared with `over`."""
     found = ranked(runs, board)
     table = found.table
+    base = next(row for row in table.rows if row.labels == (over,))
 
     def said(axes: Iterable[str], labels: Iterable[str]) -> str:
         return ", ".join(map(names.of_axis_label, axes, labels))
 
     columns = (said(table.column_axes, column) for column in table.columns)
-    rows = [["place", "method", *columns, f"ahead of {said(table.row_axes, found.references[0].labels)}"]]
+    rows = [["place", "method", *columns, f"ahead of {said(table.row_axes, base.labels)}"]]
     for one in found.measured:
         place = one.place.text if isinstance(one, Standing) else "bound"
-        method = said(table.row_axes, one.row.labels)
-        rows.append([place, method, *map(outcomes, one.row.entries), interval(one.difference)])
+        gap = None if one.row is base else difference(one.row.scores(+1), base.scores(+1))
+        rows.append([place, said(table.row_axes, one.row.labels), *map(outcomes, one.row.entries), interval(gap)])
     return rows
 
 
@@ -281,7 +282,7 @@ def studied(runs: Runs, board: str) -> list[TunedMethod]:
 TABLES: dict[str, Callable[[Runs], list[list[str]]]] = {
     **{table.__name__: table for table in (collapse, gains, disagreements, domains)},
     **{f"{board}_{table.__name__}": partial(table, board=board) for board in TUNED for table in (tuning, leads)},
-    **{f"{board}_{standing.__name__}": partial(standing, board=board) for board in RANKED},
+    **{f"{board}_{standing.__name__}": partial(standing, board=board, over=over) for board, over in RANKED.items()},
 }
 
 
