@@ -29,7 +29,9 @@ FIELDS: Mapping[str, Callable[[Task], str]] = {
     "rounds": lambda task: counted_as(task.rounds, "round"),
     "local_epochs": lambda task: counted_as(task.local_epochs, "local epoch"),
     "protocol": lambda task: task.protocol,
+    "tested": lambda task: "each client's own images" if task.tested == "own" else "all test images",
 }
+OPENING = ("dataset", "tested")  # fields whose filters are set when the page opens
 SAID = ("dataset", "clients", "partition", "model", "rounds")  # of all tasks, where they share it
 
 
@@ -47,6 +49,8 @@ def short_names(tasks: Sequence[Task]) -> dict[Task, str]:
     for task in tasks:
         peers = [other for other in tasks if (other.scale, other.dataset) == (task.scale, task.dataset)]
         telling = [name for name, write in FIELDS.items() if len({write(peer) for peer in peers}) > 1]
+        if telling != ["tested"]:  # whatever gives clients test images of their own tells as much
+            telling = [name for name in telling if name != "tested"]
         found[task] = ", ".join(filter(None, (FIELDS[name](task) for name in telling))) or FIELDS["dataset"](task)
     return found
 
@@ -111,14 +115,14 @@ class Overview:
 
     @property
     def opening(self) -> frozenset[Task]:
-        """The tasks with which the page opens: of the first scale, those on the dataset that most methods have."""
+        """The tasks with which the page opens: of the first scale, those alike in `OPENING` that most methods have."""
         scale = min((task.scale for task in self.tasks), key=SCALES.index, default="")
-        methods: dict[str, set[str]] = {task.dataset: set() for task in self.tasks if task.scale == scale}
+        methods: dict[tuple[str, ...], set[str]] = {_opened(task): set() for task in self.tasks if task.scale == scale}
         for result in self.results:
             if result.task.scale == scale and not (result.ablation or result.tuned):
-                methods[result.task.dataset].add(result.method)
-        most = max(methods, key=lambda name: len(methods[name]), default="")
-        return frozenset(task for task in self.tasks if task.scale == scale and task.dataset == most)
+                methods[_opened(result.task)].add(result.method)
+        most = max(methods, key=lambda fields: len(methods[fields]), default=())
+        return frozenset(task for task in self.tasks if task.scale == scale and _opened(task) == most)
 
     def view(self, tasks: frozenset[Task], ablations: bool = False, tuned: bool = False) -> View:
         """Return the ranking of some tasks, all of one scale."""
@@ -184,7 +188,7 @@ class Overview:
             views.append({name: _without_known_gains(view, plain.get(name)) for name, view in packed.items()})
         written = [{name: _as_text(view, texts) for name, view in found.items()} for found in views]
         return {
-            "dataset": next((task.dataset for task in self.opening), ""),
+            "first": {name: getattr(task, name) for task in list(self.opening)[:1] for name in OPENING},
             "names": [split(name) for name in methods],
             "short": [self.short[task] for task in self.tasks],
             "variants": [[int(tuned), int(more)] for tuned, more in self.variants],
@@ -208,6 +212,11 @@ class Overview:
                 row.append(whys.setdefault(line.why, len(whys)))
             rows.append(row)
         return [view.headline, view.more, view.about, methods.get(view.reference, -1), rows]
+
+
+def _opened(task: Task) -> tuple[str, ...]:
+    """Return a task's values for the filters that are set when the page opens."""
+    return tuple(getattr(task, name) for name in OPENING)
 
 
 def _without_known_gains(view: list[Any], plain: list[Any] | None) -> list[Any]:

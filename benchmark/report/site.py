@@ -54,6 +54,7 @@ FILTERS = [
     ("partition", "Partition"),
     ("skew", "Skew"),
     ("clients", "Clients"),
+    ("tested", "Tested on"),
     ("model", "Model"),
     ("scale", "Scale"),
 ]
@@ -301,10 +302,7 @@ class _Site:
     def dataset(self, name: str, pictures: Path) -> bytes:
         """Return the page of a dataset; `pictures` is the folder where those of its partitions lie."""
         tasks = sorted((task for task in self.tasks if bare(task.dataset) == name), key=_order)
-        rows = [
-            TaskLine(task, len(self.by_task[task]), max(self.by_task[task], key=lambda result: result.worth))
-            for task in tasks
-        ]
+        rows = [TaskLine(task, len(self.by_task[task]), _best(self.by_task[task])) for task in tasks]
         return render(
             "dataset.html.j2", "../", "dataset", names.title_of("dataset", name), skew=dict(self._filters())["skew"],
             name=tasks[0].dataset, dataset=name, about=[about("dataset", name)], rows=rows,
@@ -317,13 +315,10 @@ class _Site:
         tasks = {task: i for i, task in enumerate(self.tasks)}
         return {
             "methods": [[name, slug(self.family[name]), names.of_method_label(name)] for name in self.methods],
-            "tasks": [
-                [task.dataset, task.partition, task.skew, task.clients, task.model, task.scale, sentence(task)]
-                for task in self.tasks
-            ],
+            "tasks": [[*(getattr(task, name) for name, _ in FILTERS), sentence(task)] for task in self.tasks],
             "says": {
                 name: {getattr(task, name): FIELDS[name](task) for task in self.tasks}
-                for name in ("dataset", "partition", "model")
+                for name in ("dataset", "partition", "tested", "model")
             },
             "scales": self.scales,
             "stages": list(STAGES),
@@ -382,6 +377,11 @@ def bare(label: str) -> str:
 def _order(task: Task) -> tuple[Any, ...]:
     skew = math.inf if task.skew is None else task.skew
     return (SCALES.index(task.scale), task.dataset, skew, task.partition, task.clients, task.label)
+
+
+def _best(results: Sequence[Result]) -> Result:
+    """Return the result with the highest mean, an ablation or a bound only where nothing else is there."""
+    return max(results, key=lambda result: (not result.ablation, result.worth))
 
 
 def _pictures(name: str, folder: Path) -> Iterator[tuple[str, str]]:

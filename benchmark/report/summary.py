@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pandas as pd
@@ -21,7 +21,7 @@ from msgspec import Meta
 from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.records.atomic import read_json
-from fedspan.benchmark.records.model import STAGES, Count, Finite, Key, Number, Percent, Share
+from fedspan.benchmark.records.model import STAGES, Count, Finite, Key, Number, Percent, Share, accuracy_of
 from fedspan.benchmark.records.record import digest_of
 from fedspan.benchmark.report import statistics
 from fedspan.benchmark.report.axes import text
@@ -59,6 +59,7 @@ class Task:
     skew_field: str = ""
     fleet: str = ""  # empty where every client takes all its steps and arrives
     unseen: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # share of the clients that never train
+    tested: Literal["shared", "own"] = "shared"  # own: clients have test images of their own, and their mean counts
 
     @property
     def label(self) -> str:
@@ -67,8 +68,9 @@ class Task:
         epochs = f"{self.rounds} rounds" + (f" of {self.local_epochs} epochs" if self.local_epochs != 1 else "")
         unseen = f", {self.unseen:.0%} of them unseen" if self.unseen else ""
         fleet = f", {self.fleet}" if self.fleet else ""
+        own = ", own test images" if self.tested == "own" else ""
         return (
-            f"{self.dataset}, {self.partition}, {self.clients} clients{part}{unseen}{fleet}, {self.model}, "
+            f"{self.dataset}, {self.partition}, {self.clients} clients{part}{unseen}{fleet}{own}, {self.model}, "
             f"{self.protocol}, {epochs}"
         )
 
@@ -198,9 +200,16 @@ def summarise(
         scale=", ".join(dict.fromkeys(planned.cell.scale for planned in cells)),
         page=page,
         counts={str(status): int(count) for status, count in frame["status"].value_counts().sort_index().items()},
-        results=tuple(results),
+        results=tuple(_tested_alike(results)),
         entries=tuple(entry for table in tables if table.of_runs for entry in _entries(table)),
     )
+
+
+def _tested_alike(results: Sequence[Result]) -> Iterator[Result]:
+    """Yield the results of a board; those whose runs all diverged are tested as the others on their task are."""
+    own = {replace(result.task, tested="shared") for result in results if result.task.tested == "own"}
+    for result in results:
+        yield replace(result, task=replace(result.task, tested="own")) if result.task in own else result
 
 
 def _entries(table: Tabulated) -> Iterator[TableNumber]:
@@ -241,23 +250,24 @@ def _results(
 ) -> Iterator[Result]:
     """Yield the result of a method on a task, one for each digest of the dataset that its runs have seen."""
     planned = runs[0][0]
-    rows = [(str(row.dataset_digest or "")[:12], _stage(row.scores), row) for _, row in runs]
-    done = [(digest, stage, row) for digest, stage, row in rows if stage]
+    rows = [(str(row.dataset_digest or "")[:12], *_judged(row.scores), row) for _, row in runs]
+    done = [(digest, stage, accuracy, row) for digest, stage, accuracy, row in rows if accuracy is not None]
     lost: dict[str, list[int]] = {}
-    for digest, _, row in rows:
+    for digest, *_, row in rows:
         if row.status == "diverged":
             lost.setdefault(digest, []).append(int(row.seed))
-    kinds = dict.fromkeys((digest, stage) for digest, stage, _ in done)
+    kinds = dict.fromkeys((digest, stage) for digest, stage, *_ in done)
     kinds |= {(digest, ""): None for digest in lost if not any(known == digest for known, _ in kinds)}
     for digest, stage in kinds:
-        mine = [row for *kind, row in done if kind == [digest, stage]]
+        found = [(accuracy, row) for *kind, accuracy, row in done if kind == [digest, stage]]
+        mine = [row for _, row in found]
         yield Result(
             point=point,
             family=family_of(planned),
             method=method_name(planned, searched) + (f", {tuning}" if tuning == TUNED else ""),
-            task=task_of(planned, digest),
+            task=task_of(planned, digest, any(_own(row.scores[stage]) for row in mine)),
             stage=stage,
-            seeds={str(row.seed): float(row.scores[stage]["accuracy"]) for row in mine},
+            seeds={str(row.seed): accuracy for accuracy, row in found},
             asked=len(runs),
             cost={name: value if math.isfinite(value) else None for name, value in mean_cost(mine).items()},
             lost=tuple(lost.get(digest, ())),
@@ -268,12 +278,19 @@ def _results(
         )
 
 
-def _stage(scores: Mapping[str, Mapping[str, Any]]) -> str:
-    return next((stage for stage in reversed(STAGES) if scores.get(stage, {}).get("accuracy") is not None), "")
+def _judged(scores: Mapping[str, Mapping[str, Any]]) -> tuple[str, float | None]:
+    """Return the last stage with an accuracy by which methods compare, and that; nothing without one."""
+    found = ((stage, accuracy_of(scores.get(stage, {}))) for stage in reversed(STAGES))
+    return next(((stage, float(accuracy)) for stage, accuracy in found if accuracy is not None), ("", None))
 
 
-def task_of(planned: Planned, digest: str = "") -> Task:
-    """Return the task of a cell; `digest` is that of its dataset."""
+def _own(scores: Mapping[str, Any]) -> bool:
+    """Tell whether a stage's scores are of clients with test images of their own."""
+    return scores.get("client_accuracy") is not None
+
+
+def task_of(planned: Planned, digest: str = "", own: bool = False) -> Task:
+    """Return the task of a cell; `digest` is that of its dataset, `own` that clients have test images of their own."""
     cell = planned.cell
     field = cell.partition.skew_field
     skew = float(getattr(cell.partition, field)) if field else None
@@ -292,6 +309,7 @@ def task_of(planned: Planned, digest: str = "") -> Task:
         skew_field=field,
         fleet=cell.fleet.label() if cell.fleet.acts else "",
         unseen=cell.unseen,
+        tested="own" if own else "shared",
     )
 
 

@@ -5,6 +5,7 @@ import io
 
 import pytest
 
+from fedspan.benchmark.report import site
 from fedspan.benchmark.report.analysis import Analysis, analyse
 from fedspan.benchmark.report.axes import Axes
 from fedspan.benchmark.report.diagrams import average_ranks, score_against_cost
@@ -107,3 +108,12 @@ def test_pages_say_that_a_bound_is_one_and_rank_the_methods_without_it(tmp_path,
     assert ranks == {"centralized": None, "fedavgm": 1, "fedprox": 2, "fedavg": 3}
     competing = {result.method for result in made.summary.results if not result.ablation}
     assert competing == {"fedavgm", "fedprox", "fedavg"}
+
+
+def test_the_best_of_a_dataset_is_that_of_a_method(tmp_path, grid):
+    cells = cells_of(grid)
+    found = write_report(grid, cells, results_of(tmp_path / "results", records_of(cells)), tmp_path / "pages").summary
+    page = site.write(tmp_path / "pages", [found])[tmp_path / "pages" / "datasets" / "digits.html"].decode()
+    best = page.partition("Tasks on it")[2]
+    assert "FedAvgM" in best
+    assert "Centralized" not in best

@@ -435,7 +435,7 @@ def test_every_filter_shows_what_python_makes_of_the_comparisons(overview, site_
     """Each setting of all filters at once; one that chooses no task takes the others back."""
     results = merged(site.found(site_folder))
     first, seen = Overview(results, Comparisons(results)), set()
-    names = ["dataset", "partition", "skew", "clients", "model", "scale", "ablations"]
+    names = ["dataset", "partition", "skew", "clients", "tested", "model", "scale", "ablations"]
     options = {
         name: overview.execute_script(
             "return [...document.querySelector(`[name=${arguments[0]}]`).options].map((o) => o.value)", name

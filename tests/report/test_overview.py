@@ -6,7 +6,7 @@ import pytest
 
 from fedspan.benchmark.report import site
 from fedspan.benchmark.report.headline import headline, points
-from fedspan.benchmark.report.overall import Comparisons, Ranked
+from fedspan.benchmark.report.overall import Comparisons, Ranked, choices
 from fedspan.benchmark.report.overview import Overview, _without_known_gains, about, sentence
 from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import Difference, Withheld
@@ -152,6 +152,15 @@ def test_the_page_opens_with_the_dataset_that_most_methods_have():
     assert overview(results).opening == {one.task for one in results[1:]}
     assert overview([replace(one, ablation=True) for one in results[1:]] + results[:1]).opening == {results[0].task}
     assert overview([]).opening == frozenset()
+
+
+def test_the_page_opens_with_tasks_of_one_kind_of_test_images():
+    shared = results_on({"fedavg": BOTH, "fedprox": BOTH})
+    own = [replace(one, task=replace(one.task, partition="personal", tested="own")) for one in shared[:2]]
+    first = overview([*own, *shared])
+    assert first.opening == {one.task for one in shared}
+    assert first.data()["first"] == {"dataset": shared[0].task.dataset, "tested": "shared"}
+    assert frozenset(one.task for one in own) in set(choices(first.tasks)), "a filter chooses the others"
 
 
 def test_columns_name_the_dataset_where_there_are_several():

@@ -114,9 +114,36 @@ def test_pages_inside_documentation_lead_back_to_it(summary, tmp_path, monkeypat
         assert f'<a href="{link}">Docs</a>'.encode() in files[tmp_path / name]
 
 
+def test_where_clients_have_test_images_of_their_own_the_mean_over_clients_counts_at_the_last_stage(tmp_path):
+    example = board({"partition": "iid", "algorithm": ["fedavg", "fedbn", "ditto"]})
+    cells = cells_of(example)
+    one_model = {"trained": {"accuracy": 40.0, "client_accuracy": 50.0, "loss": 0.5}}
+    own_models = {"trained": {"accuracy": None, "client_accuracy": 60.0, "loss": 0.5}}
+    personal = one_model | {"personalised": {"accuracy": None, "client_accuracy": 70.0, "loss": 0.4}}
+    records = [record(p, scores=scores) for p, scores in zip(cells, (one_model, own_models, personal), strict=True)]
+    built = write_report(example, cells, results_of(tmp_path / "results", records), tmp_path / "pages").summary
+    found = {result.method: (result.stage, result.seeds) for result in built.results}
+    assert found == {
+        "fedavg": ("trained", {"0": 50.0}),
+        "fedbn": ("trained", {"0": 60.0}),
+        "ditto": ("personalised", {"0": 70.0}),
+    }
+    assert {result.task.tested for result in built.results} == {"own"}
+
+
+def test_a_method_whose_runs_all_diverged_is_on_the_task_of_those_tested_on_own_images(tmp_path):
+    example = board({"partition": "iid", "algorithm": ["fedavg", "fedbn"]})
+    cells = cells_of(example)
+    tested = record(cells[0], scores={"trained": {"accuracy": 40.0, "client_accuracy": 50.0, "loss": 0.5}})
+    records = [tested, stopped(cells[1], "diverged", "round 2: the test loss is nan")]
+    built = write_report(example, cells, results_of(tmp_path / "results", records), tmp_path / "pages").summary
+    assert [result.diverged for result in built.results] == [0, 1]
+    assert len({result.task for result in built.results}) == 1
+
+
 def test_runs_without_a_ranked_score_link_to_no_page_that_is_not_made(tmp_path):
     cells = cells_of(board({"partition": "iid", "algorithm": ["fedavg", "fedbn"]}))
-    unranked = record(cells[1], scores={"trained": {"client_accuracy": 50.0}})
+    unranked = record(cells[1], scores={"trained": {"loss": 0.5}})
     results = results_of(tmp_path / "results", [record(cells[0]), unranked])
     built = write_report(board({"partition": "iid"}), cells, results, tmp_path / "pages").summary
     for path, content in site.write(tmp_path / "pages", [built]).items():

@@ -6,8 +6,8 @@ const NUMBERS = 16; // of a result; those at its end that are zero are left out
 
 function loaded(text) {
   const raw = JSON.parse(text);
-  const tasks = raw.tasks.map(([dataset, partition, skew, clients, model, scale, label], order) =>
-    ({ dataset, partition, skew, clients, model, scale, label, order, short: raw.short?.[order] }));
+  const tasks = raw.tasks.map(([dataset, partition, skew, clients, tested, model, scale, label], order) =>
+    ({ dataset, partition, skew, clients, tested, model, scale, label, order, short: raw.short?.[order] }));
   const methods = raw.methods.map(([code, slug, name], order) => ({ code, slug, name, order }));
   const results = raw.results.map((packed) => {
     const [method, task, mean, std, n, asked, seconds, flops, traffic, stage, point, diverged, ablation, tuned, machines, refuted] =
@@ -55,13 +55,13 @@ function headRow(heads) {
 }
 
 // Selects for the fields of a task; the scales are never mixed, so one of them is always chosen. The leaderboard opens
-// with one dataset; a choice that no task has takes the other ones back.
+// with one dataset and one kind of test images; a choice that no task has takes the other ones back.
 function taskFilters(site, update) {
   const tools = document.getElementById("filters");
   const selects = [...tools.querySelectorAll("select")];
   for (const select of selects.filter((one) => "field" in one.dataset)) {
     const values = [...new Set(site.tasks.map((task) => task[select.name]).filter((value) => value !== null))];
-    const scales = select.name === "scale", first = select.name === "dataset" ? site.dataset : undefined;
+    const scales = select.name === "scale", first = site.first?.[select.name];
     values.sort((a, b) => (b === first) - (a === first) || (scales ? site.scales.indexOf(a) - site.scales.indexOf(b) :
       typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true })));
     for (const value of values) {
