@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -245,13 +245,23 @@ def standing(runs: Runs, board: str, over: str) -> list[list[str]]:
     def said(axes: Iterable[str], labels: Iterable[str]) -> str:
         return ", ".join(map(names.of_axis_label, axes, labels))
 
-    columns = (said(table.column_axes, column) for column in table.columns)
+    shown = [i for i, _ in enumerate(table.columns) if any(i in one.row.scores(+1) for one in found.measured)]
+    columns = telling([said(table.column_axes, table.columns[i]) for i in shown])
     rows = [["place", "method", *columns, f"ahead of {said(table.row_axes, base.labels)}"]]
     for one in found.measured:
         place = one.place.text if isinstance(one, Standing) else "bound"
         gap = None if one.row is base else difference(one.row.scores(+1), base.scores(+1))
-        rows.append([place, said(table.row_axes, one.row.labels), *map(outcomes, one.row.entries), interval(gap)])
+        numbers = (outcomes(one.row.entries[i]) for i in shown)
+        rows.append([place, said(table.row_axes, one.row.labels), *numbers, interval(gap)])
     return rows
+
+
+def telling(headings: Sequence[str]) -> list[str]:
+    """Return headings without the parts that all of them have."""
+    parts = [heading.split(", ") for heading in headings]
+    common = set(parts[0]).intersection(*parts)
+    apart = [", ".join(part for part in mine if part not in common) for mine in parts]
+    return [short or whole for short, whole in zip(apart, headings, strict=True)]
 
 
 def ranked(runs: Runs, board: str) -> Analysis:
