@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,6 +32,7 @@ from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.compose import option, tuned
 from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.settings import SCALES
+from fedspan.benchmark.task import Partition
 
 FILE = "results.json"
 LIMIT_BYTES = 2**28
@@ -200,16 +201,9 @@ def summarise(
         scale=", ".join(dict.fromkeys(planned.cell.scale for planned in cells)),
         page=page,
         counts={str(status): int(count) for status, count in frame["status"].value_counts().sort_index().items()},
-        results=tuple(_tested_alike(results)),
+        results=tuple(results),
         entries=tuple(entry for table in tables if table.of_runs for entry in _entries(table)),
     )
-
-
-def _tested_alike(results: Sequence[Result]) -> Iterator[Result]:
-    """Yield the results of a board; those whose runs all diverged are tested as the others on their task are."""
-    own = {replace(result.task, tested="shared") for result in results if result.task.tested == "own"}
-    for result in results:
-        yield replace(result, task=replace(result.task, tested="own")) if result.task in own else result
 
 
 def _entries(table: Tabulated) -> Iterator[TableNumber]:
@@ -265,7 +259,7 @@ def _results(
             point=point,
             family=family_of(planned),
             method=method_name(planned, searched) + (f", {tuning}" if tuning == TUNED else ""),
-            task=task_of(planned, digest, any(_own(row.scores[stage]) for row in mine)),
+            task=task_of(planned, digest, mine[0].scores if mine else None),
             stage=stage,
             seeds={str(row.seed): accuracy for accuracy, row in found},
             asked=len(runs),
@@ -284,13 +278,16 @@ def _judged(scores: Mapping[str, Mapping[str, Any]]) -> tuple[str, float | None]
     return next(((stage, float(accuracy)) for stage, accuracy in found if accuracy is not None), ("", None))
 
 
-def _own(scores: Mapping[str, Any]) -> bool:
-    """Tell whether a stage's scores are of clients with test images of their own."""
-    return scores.get("client_accuracy") is not None
+def _own_images(planned: Planned, scores: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Tell whether clients have test images of their own: the scores of a global model say it, else the partition."""
+    for of_stage in (scores.get(stage, {}) for stage in STAGES):
+        if of_stage.get("accuracy") is not None:
+            return of_stage.get("client_accuracy") is not None
+    return type(planned.cell.partition).assign is not Partition.assign
 
 
-def task_of(planned: Planned, digest: str = "", own: bool = False) -> Task:
-    """Return the task of a cell; `digest` is that of its dataset, `own` that clients have test images of their own."""
+def task_of(planned: Planned, digest: str = "", scores: Mapping[str, Mapping[str, Any]] | None = None) -> Task:
+    """Return the task of a cell; `digest` is that of its dataset, `scores` are those of one of its runs, by stage."""
     cell = planned.cell
     field = cell.partition.skew_field
     skew = float(getattr(cell.partition, field)) if field else None
@@ -309,7 +306,7 @@ def task_of(planned: Planned, digest: str = "", own: bool = False) -> Task:
         skew_field=field,
         fleet=cell.fleet.label() if cell.fleet.acts else "",
         unseen=cell.unseen,
-        tested="own" if own else "shared",
+        tested="own" if _own_images(planned, scores or {}) else "shared",
     )
 
 

@@ -207,9 +207,10 @@ class Workplace:
 
 
 def accuracy_of(record):
-    """Return the accuracy that pages show of a record: of the last stage that has one."""
-    stages = [record["scores"].get(stage, {}).get("accuracy") for stage in reversed(STAGES)]
-    return next(value for value in stages if value is not None)
+    """Return the accuracy that pages show of a record: of the last stage that has one, the mean over clients if any."""
+    stages = [record["scores"].get(stage, {}) for stage in reversed(STAGES)]
+    found = [scores.get(name) for scores in stages for name in ("client_accuracy", "accuracy")]
+    return next(value for value in found if value is not None)
 
 
 def numbers_of(record):

@@ -115,7 +115,7 @@ def test_pages_inside_documentation_lead_back_to_it(summary, tmp_path, monkeypat
 
 
 def test_where_clients_have_test_images_of_their_own_the_mean_over_clients_counts_at_the_last_stage(tmp_path):
-    example = board({"partition": "iid", "algorithm": ["fedavg", "fedbn", "ditto"]})
+    example = board({"partition": "personal", "algorithm": ["fedavg", "fedbn", "ditto"]})
     cells = cells_of(example)
     one_model = {"trained": {"accuracy": 40.0, "client_accuracy": 50.0, "loss": 0.5}}
     own_models = {"trained": {"accuracy": None, "client_accuracy": 60.0, "loss": 0.5}}
@@ -131,8 +131,21 @@ def test_where_clients_have_test_images_of_their_own_the_mean_over_clients_count
     assert {result.task.tested for result in built.results} == {"own"}
 
 
+def test_personal_models_that_are_tested_on_all_test_images_are_on_the_task_of_global_ones(tmp_path):
+    """FedBN has no global model, whose scores would say on which images it was tested."""
+    example = board({"partition": "iid", "algorithm": ["fedavg", "fedbn", "ditto"]})
+    cells = cells_of(example)
+    one_model = {"trained": {"accuracy": 40.0, "loss": 0.5}}
+    own_models = {"trained": {"accuracy": None, "client_accuracy": 60.0, "loss": 0.5}}
+    personal = one_model | {"personalised": {"accuracy": None, "client_accuracy": 70.0, "loss": 0.4}}
+    records = [record(p, scores=scores) for p, scores in zip(cells, (one_model, own_models, personal), strict=True)]
+    built = write_report(example, cells, results_of(tmp_path / "results", records), tmp_path / "pages").summary
+    assert [result.seeds for result in built.results] == [{"0": 40.0}, {"0": 60.0}, {"0": 70.0}]
+    assert {result.task.tested for result in built.results} == {"shared"}
+
+
 def test_a_method_whose_runs_all_diverged_is_on_the_task_of_those_tested_on_own_images(tmp_path):
-    example = board({"partition": "iid", "algorithm": ["fedavg", "fedbn"]})
+    example = board({"partition": "personal", "algorithm": ["fedavg", "fedbn"]})
     cells = cells_of(example)
     tested = record(cells[0], scores={"trained": {"accuracy": 40.0, "client_accuracy": 50.0, "loss": 0.5}})
     records = [tested, stopped(cells[1], "diverged", "round 2: the test loss is nan")]
