@@ -156,7 +156,7 @@ def test_the_page_opens_with_the_dataset_that_most_methods_have():
 
 def test_the_page_opens_with_tasks_of_one_kind_of_test_images():
     shared = results_on({"fedavg": BOTH, "fedprox": BOTH})
-    own = [replace(one, task=replace(one.task, partition="personal", tested="own")) for one in shared[:2]]
+    own = [replace(one, task=replace(one.task, tested="own")) for one in shared[:2]]
     first = overview([*own, *shared])
     assert first.opening == {one.task for one in shared}
     assert first.data()["first"] == {"dataset": shared[0].task.dataset, "tested": "shared"}
