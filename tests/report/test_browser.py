@@ -5,6 +5,7 @@ import json
 import math
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
@@ -17,9 +18,11 @@ from fedspan.benchmark.report.headline import points
 from fedspan.benchmark.report.overall import Comparisons, merged, verdict, with_names
 from fedspan.benchmark.report.overview import Overview, carried
 from fedspan.benchmark.report.report import write_report
+from fedspan.benchmark.report.summary import Summary
 from fedspan.benchmark.spec.board import Figure, Scale, Table
 from fedspan.benchmark.spec.plan import plan
 from tests.report.made import GRID, METHODS, board, cells_of, results_of, seeded, stopped
+from tests.report.test_site import results_on
 
 pytestmark = pytest.mark.browser
 
@@ -470,6 +473,22 @@ def test_a_shared_address_restores_the_choice(browser, site_folder):
     assert one(page, "#filters output").text == "5 of 6 methods, 5 of 19 results"
     label = one(page, "#filters label:has([name=skew])").get_property("textContent")
     assert label.startswith("Alpha"), "the filter is called as the setting"
+
+
+def test_an_address_that_names_a_dataset_alone_shows_its_results_whatever_the_page_opens_with(browser, tmp_path):
+    """As the link of a dataset's page: its tasks may be of another scale, or tested on other images."""
+    shared = results_on({"fedavg": {"a": 50.0}, "fedprox": {"a": 60.0}})
+    [other] = results_on({"moon": {"a": 70.0}})
+    other = replace(other, task=replace(other.task, dataset="mnist", tested="own", scale="smoke"))
+    found = Summary("b", "B", "", "paper", "b/", {}, (*shared, other), ())
+    for path, content in site.write(tmp_path, [found]).items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    page = opened(browser, (tmp_path / "index.html").as_uri(), 1280, 900)
+    assert sorted(texts(page, "#ranking tbody th a")) == ["FedAvg", "FedProx"]
+    page = opened(browser, "about:blank", 1280, 900)
+    page = opened(browser, (tmp_path / "index.html").as_uri() + "#dataset=mnist", 1280, 900)
+    assert texts(page, "#ranking tbody th a") == ["MOON"]
 
 
 def test_words_order_and_filters_of_the_ranking_are_in_the_address_and_follow_it(browser, overview):

@@ -86,7 +86,17 @@ function taskFilters(site, update) {
     selects,
     matches,
     widen,
-    restore(state) { for (const select of selects) restored(select, state.get(select.name) ?? ""); },
+    // An address that names some fields alone, as that of a dataset, takes back what the page opens with.
+    restore(state) {
+      for (const select of selects) restored(select, state.get(select.name) ?? "");
+      const free = selects.filter((select) => "field" in select.dataset && !state.has(select.name));
+      if (!site.tasks.some(matches)) for (const select of free) restored(select, ALL);
+      const scale = free.find((select) => select.name === "scale");
+      if (scale && !site.tasks.some(matches)) {
+        const order = site.scales.findIndex((_, i) => { scale.selectedIndex = i; return site.tasks.some(matches); });
+        scale.selectedIndex = Math.max(order, 0);
+      }
+    },
     state: () => Object.fromEntries(selects.map((select) => [select.name, select.selectedIndex > 0 ? select.value : ""])),
   };
 }
