@@ -475,8 +475,8 @@ def test_a_shared_address_restores_the_choice(browser, site_folder):
     assert label.startswith("Alpha"), "the filter is called as the setting"
 
 
-def test_an_address_that_names_a_dataset_alone_shows_its_results_whatever_the_page_opens_with(browser, tmp_path):
-    """As the link of a dataset's page: its tasks may be of another scale, or tested on other images."""
+def test_a_dataset_chosen_on_the_page_or_in_an_address_is_shown_whatever_the_page_opens_with(browser, tmp_path):
+    """Its tasks may be of another scale, or tested on other images."""
     shared = results_on({"fedavg": {"a": 50.0}, "fedprox": {"a": 60.0}})
     [other] = results_on({"moon": {"a": 70.0}})
     other = replace(other, task=replace(other.task, dataset="mnist", tested="own", scale="smoke"))
@@ -486,6 +486,8 @@ def test_an_address_that_names_a_dataset_alone_shows_its_results_whatever_the_pa
         path.write_bytes(content)
     page = opened(browser, (tmp_path / "index.html").as_uri(), 1280, 900)
     assert sorted(texts(page, "#ranking tbody th a")) == ["FedAvg", "FedProx"]
+    choose(page, "dataset", "MNIST")
+    assert texts(page, "#ranking tbody th a") == ["MOON"]
     page = opened(browser, "about:blank", 1280, 900)
     page = opened(browser, (tmp_path / "index.html").as_uri() + "#dataset=mnist", 1280, 900)
     assert texts(page, "#ranking tbody th a") == ["MOON"]

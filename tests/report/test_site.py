@@ -114,34 +114,35 @@ def test_pages_inside_documentation_lead_back_to_it(summary, tmp_path, monkeypat
         assert f'<a href="{link}">Docs</a>'.encode() in files[tmp_path / name]
 
 
-def test_where_clients_have_test_images_of_their_own_the_mean_over_clients_counts_at_the_last_stage(tmp_path):
-    example = board({"partition": "personal", "algorithm": ["fedavg", "fedbn", "ditto"]})
+def judged(folder, partition, one_model):
+    """Return stage and accuracies by which FedAvg, FedBN and Ditto compete, and on which images; `one_model` scores so.
+
+    FedBN has no global model, whose scores would say on which images it was tested.
+    """
+    example = board({"partition": partition, "algorithm": ["fedavg", "fedbn", "ditto"]})
     cells = cells_of(example)
-    one_model = {"trained": {"accuracy": 40.0, "client_accuracy": 50.0, "loss": 0.5}}
     own_models = {"trained": {"accuracy": None, "client_accuracy": 60.0, "loss": 0.5}}
-    personal = one_model | {"personalised": {"accuracy": None, "client_accuracy": 70.0, "loss": 0.4}}
-    records = [record(p, scores=scores) for p, scores in zip(cells, (one_model, own_models, personal), strict=True)]
-    built = write_report(example, cells, results_of(tmp_path / "results", records), tmp_path / "pages").summary
-    found = {result.method: (result.stage, result.seeds) for result in built.results}
+    personal = {"trained": one_model, "personalised": {"accuracy": None, "client_accuracy": 70.0, "loss": 0.4}}
+    each = ({"trained": one_model}, own_models, personal)
+    records = [record(p, scores=scores) for p, scores in zip(cells, each, strict=True)]
+    results = write_report(example, cells, results_of(folder / "results", records), folder / "pages").summary.results
+    return {one.method: (one.stage, one.seeds) for one in results}, {one.task.tested for one in results}
+
+
+def test_where_clients_have_test_images_of_their_own_the_mean_over_clients_counts_at_the_last_stage(tmp_path):
+    found, tested = judged(tmp_path, "personal", {"accuracy": 40.0, "client_accuracy": 50.0, "loss": 0.5})
     assert found == {
         "fedavg": ("trained", {"0": 50.0}),
         "fedbn": ("trained", {"0": 60.0}),
         "ditto": ("personalised", {"0": 70.0}),
     }
-    assert {result.task.tested for result in built.results} == {"own"}
+    assert tested == {"own"}
 
 
 def test_personal_models_that_are_tested_on_all_test_images_are_on_the_task_of_global_ones(tmp_path):
-    """FedBN has no global model, whose scores would say on which images it was tested."""
-    example = board({"partition": "iid", "algorithm": ["fedavg", "fedbn", "ditto"]})
-    cells = cells_of(example)
-    one_model = {"trained": {"accuracy": 40.0, "loss": 0.5}}
-    own_models = {"trained": {"accuracy": None, "client_accuracy": 60.0, "loss": 0.5}}
-    personal = one_model | {"personalised": {"accuracy": None, "client_accuracy": 70.0, "loss": 0.4}}
-    records = [record(p, scores=scores) for p, scores in zip(cells, (one_model, own_models, personal), strict=True)]
-    built = write_report(example, cells, results_of(tmp_path / "results", records), tmp_path / "pages").summary
-    assert [result.seeds for result in built.results] == [{"0": 40.0}, {"0": 60.0}, {"0": 70.0}]
-    assert {result.task.tested for result in built.results} == {"shared"}
+    found, tested = judged(tmp_path, "iid", {"accuracy": 40.0, "loss": 0.5})
+    assert [seeds for _, seeds in found.values()] == [{"0": 40.0}, {"0": 60.0}, {"0": 70.0}]
+    assert tested == {"shared"}
 
 
 def test_a_method_whose_runs_all_diverged_is_on_the_task_of_those_tested_on_own_images(tmp_path):

@@ -72,8 +72,16 @@ function taskFilters(site, update) {
   }
   const matches = (task) => selects.every((select) =>
     !("field" in select.dataset) || select.value === ALL || String(task[select.name]) === select.value);
-  const widen = (kept) => {
-    for (const select of selects) if (select !== kept && "field" in select.dataset) restored(select, ALL);
+  const widen = (...kept) => {
+    const free = selects.filter((select) => "field" in select.dataset && !kept.includes(select));
+    for (const select of free) restored(select, ALL);
+    const scale = free.find((select) => select.name === "scale");
+    if (scale && !site.tasks.some(matches)) {
+      scale.selectedIndex = Math.max(0, site.scales.findIndex((_, i) => {
+        scale.selectedIndex = i;
+        return site.tasks.some(matches);
+      }));
+    }
   };
   for (const select of selects) {
     select.addEventListener("change", () => {
@@ -89,13 +97,7 @@ function taskFilters(site, update) {
     // An address that names some fields alone, as that of a dataset, takes back what the page opens with.
     restore(state) {
       for (const select of selects) restored(select, state.get(select.name) ?? "");
-      const free = selects.filter((select) => "field" in select.dataset && !state.has(select.name));
-      if (!site.tasks.some(matches)) for (const select of free) restored(select, ALL);
-      const scale = free.find((select) => select.name === "scale");
-      if (scale && !site.tasks.some(matches)) {
-        const order = site.scales.findIndex((_, i) => { scale.selectedIndex = i; return site.tasks.some(matches); });
-        scale.selectedIndex = Math.max(order, 0);
-      }
+      if (!site.tasks.some(matches)) widen(...selects.filter((select) => state.has(select.name)));
     },
     state: () => Object.fromEntries(selects.map((select) => [select.name, select.selectedIndex > 0 ? select.value : ""])),
   };
