@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 
 from fedspan.benchmark import names
 from fedspan.benchmark.report.analysis import Analysis
@@ -21,6 +21,13 @@ def points(value: float) -> str:
     """Return percentage points with one decimal, halves away from zero as the script of the pages rounds them."""
     written = Decimal(value).quantize(Decimal("0.1"), ROUND_HALF_UP) if math.isfinite(value) else Decimal("nan")
     return f"{written + 0}".replace("-", "−")
+
+
+def ratio(value: float) -> str:
+    """Return how many times as much with one decimal, or with the first digit alone where that would be 0.0."""
+    if not value < 0.05:
+        return points(value)
+    return f"{Context(prec=1, rounding=ROUND_HALF_UP).create_decimal_from_float(value):f}"
 
 
 def headline(ranking: Sequence[Ranked], reference: str) -> tuple[str, str]:
@@ -120,7 +127,7 @@ def _at(row: Ranked) -> str:
     _, compute, traffic = row.costs
     costs = [(name, value) for name, value in (("compute", compute), ("traffic", traffic)) if math.isfinite(value)]
     equal = [name for name, value in costs if abs(value - 1) < EQUAL]
-    unequal = [f"{points(value)} times the {name}" for name, value in costs if abs(value - 1) >= EQUAL]
+    unequal = [f"{ratio(value)} times the {name}" for name, value in costs if abs(value - 1) >= EQUAL]
     said = ([f"equal {' and '.join(equal)}"] if equal else []) + unequal
     return f", at {' and '.join(said)}" if said else ""
 

@@ -23,7 +23,7 @@ from fedspan.benchmark import names
 from fedspan.benchmark.report import render_text
 from fedspan.benchmark.report.axes import PLUGIN_AXES, named, spoken, title
 from fedspan.benchmark.report.diagrams import row_spoken
-from fedspan.benchmark.report.headline import of_table, points
+from fedspan.benchmark.report.headline import of_table, points, ratio
 from fedspan.benchmark.report.labels import swatch
 from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import mean_of
@@ -67,6 +67,7 @@ def _environment() -> Environment:
         finite=math.isfinite,
         named=named,
         points=points,
+        ratio=ratio,
         title_of=names.title_of,
     )
     return environment

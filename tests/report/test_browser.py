@@ -14,7 +14,7 @@ import pytest
 from fedspan.benchmark.bibliography import papers
 from fedspan.benchmark.names import of_method_label
 from fedspan.benchmark.report import partitions, site
-from fedspan.benchmark.report.headline import points
+from fedspan.benchmark.report.headline import points, ratio
 from fedspan.benchmark.report.overall import Comparisons, merged, verdict, with_names
 from fedspan.benchmark.report.overview import Overview, carried
 from fedspan.benchmark.report.report import write_report
@@ -412,12 +412,12 @@ def expected_rows(view):
         lost = f" {result.diverged} diverged" if result.diverged else ""
         return f"{points(carried(result.mean))}{spread}{lost}" if result.seeds else "diverged"
 
-    def known(value, unit=""):
-        return points(value) + unit if math.isfinite(value) else "—"
+    def known(value, unit="", write=points):
+        return write(value) + unit if math.isfinite(value) else "—"
 
     return [
         [line.place + line.range, line.name + line.note, gain_text(line, view), *map(score, line.scores),
-         known(line.mean), *(known(cost, "×") for cost in line.costs), line.repeated]
+         known(line.mean), *(known(cost, "×", ratio) for cost in line.costs), line.repeated]
         for line in view.lines
     ]  # fmt: skip
 
@@ -542,6 +542,12 @@ def test_a_phone_shows_method_task_and_accuracy_of_each_result_without_scrolling
         edges = [cell.rect["x"] + cell.rect["width"] for cell in cells]
         assert edges
         assert max(edges) <= 400, address
+
+
+def test_ratios_of_costs_are_written_alike_by_the_page_and_its_script(compare):
+    values = [0.0, 0.00025, 0.0096, 0.0163, 0.049, 0.05, 0.95, 2.25, 12.04]
+    said = compare.execute_script("return arguments[0].map((value) => ratioText(value, 1))", values)
+    assert said == [f"{ratio(value)}×" for value in values]
 
 
 def test_the_comparison_opens_with_the_first_of_the_leaderboard_and_its_reference(compare, site_folder):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fedspan.benchmark.report import site
-from fedspan.benchmark.report.headline import headline, points
+from fedspan.benchmark.report.headline import headline, points, ratio
 from fedspan.benchmark.report.overall import Comparisons, Ranked, choices
 from fedspan.benchmark.report.overview import Overview, _without_known_gains, about, sentence
 from fedspan.benchmark.report.ranking import Place
@@ -45,6 +45,7 @@ def test_a_leader_is_named_with_gain_interval_and_cost():
         (1.8, 2.3, ", at 1.8 times the compute and 2.3 times the traffic."),
         (1.04, 2.3, ", at equal compute and 2.3 times the traffic."),
         (float("nan"), 0.5, ", at 0.5 times the traffic."),
+        (1.0, 0.016, ", at equal compute and 0.02 times the traffic."),
         (float("nan"), float("nan"), " (95% CI 1.0 to 3.0)."),
     ],
 )
@@ -82,6 +83,14 @@ def test_the_reference_can_lead_itself():
 )
 def test_points_are_rounded_as_the_script_rounds_them(value, said):
     assert points(value) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0.05, "0.1"), (0.049, "0.05"), (0.0163, "0.02"), (0.00025, "0.0003"), (0.0, "0"), (2.25, "2.3")],
+)
+def test_a_small_ratio_shows_its_first_digit(value, said):
+    assert ratio(value) == said
 
 
 def overview(results):

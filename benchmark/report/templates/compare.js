@@ -36,7 +36,7 @@ function comparison() {
     return element("tr", {}, element("th", { scope: "row", className: "label task" }, one.task.label), ...cells, difference,
       ...[0, 1, 2].map((cost) => {
         const value = ratio(one, other, cost);
-        return numeric(value, written(value, 2, "×"), "cost");
+        return numeric(value, ratioText(value, 2), "cost");
       }));
   }
 

@@ -104,7 +104,7 @@ function rankingRow(row, view, numbers, stages, ends) {
   });
   return element("tr", {}, place, head, gainCell(row, view, ends), ...scores,
     numeric(numbers.mean, written(numbers.mean, 1)),
-    ...numbers.costs.map((cost) => numeric(cost, written(cost, 1, "×"), "cost wide-only")),
+    ...numbers.costs.map((cost) => numeric(cost, ratioText(cost, 1), "cost wide-only")),
     element("td", { className: "cost wide-only" }, numbers.repeated));
 }
 

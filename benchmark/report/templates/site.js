@@ -23,6 +23,10 @@ function loaded(text) {
 
 const written = (value, digits, unit = "") => value === null ? "—" : value.toFixed(digits).replace("-", "−") + unit;
 
+// How many times as much; what is too small for these digits shows its first one, 0.02× instead of 0.0×.
+const ratioText = (value, digits) =>
+  value !== null && value < 0.5 / 10 ** digits ? `${Number(value.toPrecision(1))}×` : written(value, digits, "×");
+
 function numeric(value, text, kind = "score value") {
   const cell = element("td", { className: kind }, text);
   if (value !== null) cell.dataset.v = value;
