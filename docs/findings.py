@@ -257,11 +257,14 @@ def standing(runs: Runs, board: str, over: str) -> list[list[str]]:
 
 
 def telling(headings: Sequence[str]) -> list[str]:
-    """Return headings without the parts that all of them have."""
+    """Return headings without what all of one dataset have, and without the dataset where there is only one."""
     parts = [heading.split(", ") for heading in headings]
-    common = set(parts[0]).intersection(*parts)
-    apart = [", ".join(part for part in mine if part not in common) for mine in parts]
-    return [short or whole for short, whole in zip(apart, headings, strict=True)]
+    several = len({dataset for dataset, *_ in parts}) > 1
+    shorts = []
+    for dataset, *others in parts:
+        common = set(others).intersection(*(rest for other, *rest in parts if other == dataset))
+        shorts.append(", ".join([dataset] * several + [part for part in others if part not in common]))
+    return [short or whole for short, whole in zip(shorts, headings, strict=True)]
 
 
 def ranked(runs: Runs, board: str) -> Analysis:
