@@ -30,6 +30,7 @@ Predicate = Callable[[str], bool]
 Phases = list[tuple[int, Predicate]]
 Upload = Mapping[str, Tensor | float]
 Forward = Callable[[Mapping[str, Tensor], Mapping[str, Tensor] | None], tuple[Tensor, Tensor]]
+OfOutputs = Callable[[Tensor, Tensor], Tensor]
 Gradient = Callable[[Mapping[str, Tensor], Mapping[str, Tensor] | None, slice | None], tuple[Tree, Tree]]
 
 
@@ -108,6 +109,10 @@ class LocalImages(Interface):
         of: Collection[str] | None,
     ) -> tuple[Tensor, Tree, Tree]: ...
 
+    def output_gradient(
+        self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], function: OfOutputs, rows: Tensor | None
+    ) -> Tree: ...
+
 
 @dataclass(frozen=True)
 class Local:
@@ -156,6 +161,10 @@ class Local:
     ) -> tuple[Tree, Tree]:
         """Return what `grad_at` does for another model, and the BatchNorm statistics that it has afterwards."""
         return self.images.gradient(params, buffers, rows, None)[1:]
+
+    def output_grad_at(self, params: Mapping[str, Tensor], function: OfOutputs, rows: Tensor | None = None) -> Tree:
+        """Return the gradient of ``function(features, logits)``, a scalar, there: evaluation mode, no labels."""
+        return self.images.output_gradient(params, self.buffers, function, rows)
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from fedspan.benchmark import rng
-from fedspan.benchmark.component import Local
+from fedspan.benchmark.component import Local, OfOutputs
 from fedspan.benchmark.task import Images
 from fedspan.benchmark.tree import Tree, clone
 
 if TYPE_CHECKING:
     from fedspan.benchmark.training.local import LocalTrainer, Visit
+
+Objective = Callable[[Tensor, Tensor, Tree, tuple[Tensor, Tensor]], Tensor]  # of images, labels, weights, outputs
 
 
 def views(
@@ -72,6 +74,37 @@ class ClientImages:
         of: Collection[str] | None,
     ) -> tuple[Tensor, Tree, Tree]:
         """Return the loss, its gradient in the trainable weights among `of`, and the statistics after its forward."""
+
+        def loss(x: Tensor, y: Tensor, leaves: Tree, outputs: tuple[Tensor, Tensor]) -> Tensor:
+            step = self.trainer.seen(x, y, self.visit, leaves, outputs)
+            return self.trainer.method.loss(step, self.visit.broadcast, self.visit.states)
+
+        self.trainer.net.train()
+        return self._differentiated("gradient", loss, params, buffers, rows, of)
+
+    def output_gradient(
+        self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], function: OfOutputs, rows: Tensor | None
+    ) -> Tree:
+        """Return the gradient of ``function(features, logits)`` in the trainable weights, in evaluation mode."""
+
+        def value(x: Tensor, y: Tensor, leaves: Tree, outputs: tuple[Tensor, Tensor]) -> Tensor:
+            return function(*outputs)
+
+        self.trainer.net.eval()
+        _, grads, _ = self._differentiated("output gradient", value, params, buffers, rows, None)
+        self.trainer.net.train()
+        return grads
+
+    def _differentiated(
+        self,
+        kind: str,
+        objective: Objective,
+        params: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        rows: Tensor | None,
+        of: Collection[str] | None,
+    ) -> tuple[Tensor, Tree, Tree]:
+        """Return the objective, its gradient in the trainable weights among `of`, and the statistics afterwards."""
         trainer, images = self.trainer, self._taken()
         taken = images if rows is None else images.take(rows.to(images.y.device))
         x = trainer.data.normalise(taken.x)
@@ -79,14 +112,12 @@ class ClientImages:
         wanted = trainer.paths.trainable if of is None else trainer.paths.trainable.intersection(of)
         moving = {path: leaf.requires_grad_() for path, leaf in leaves.items() if path in wanted}
         statistics = clone(buffers)
-        trainer.net.train()
-        kind = " ".join(("gradient", str(len(x)), *(() if of is None else moving)))
+        kind = " ".join((kind, str(len(x)), *(() if of is None else moving)))
         with torch.enable_grad(), trainer.meter.step("hooks", kind):
-            features, logits = trainer.outputs(trainer.net, {**leaves, **statistics}, x)
-            step = trainer.seen(x, taken.y, self.visit, leaves, (features, logits))
-            loss = trainer.method.loss(step, self.visit.broadcast, self.visit.states)
-            grads = torch.autograd.grad(loss, list(moving.values()), materialize_grads=True) if moving else ()
-        return loss.detach(), dict(zip(moving, grads, strict=True)), statistics
+            outputs = trainer.outputs(trainer.net, {**leaves, **statistics}, x)
+            value = objective(x, taken.y, leaves, outputs)
+            grads = torch.autograd.grad(value, list(moving.values()), materialize_grads=True) if moving else ()
+        return value.detach(), dict(zip(moving, grads, strict=True)), statistics
 
     def _taken(self) -> Images:
         data = self.trainer.data

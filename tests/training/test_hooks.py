@@ -180,6 +180,25 @@ def test_a_client_view_gives_gradients_of_the_loss_and_statistics_of_its_images(
     assert not torch.equal(after["body.1.running_mean"], run.state.buffers["body.1.running_mean"])
 
 
+@pytest.mark.parametrize("rows", [None, [0, 2, 5]])
+def test_a_client_view_gives_gradients_of_what_the_model_puts_out(rows):
+    run, local = probing("client_start")
+    x, _ = images_of(run, 3)
+    leaves = {path: leaf.clone().requires_grad_() for path, leaf in local.start.items()}
+    net = run.trainer.net.eval()
+    features, logits = functional_call(net, {**leaves, **local.buffers}, (x[slice(None) if rows is None else rows],))
+    run.trainer.net.train()
+
+    def spread(features, logits):
+        return features.square().sum() - logits.abs().mean()
+
+    exact = torch.autograd.grad(spread(features, logits), list(leaves.values()))
+    ours = local.output_grad_at(local.start, spread, None if rows is None else torch.tensor(rows))
+    for path, leaf in zip(leaves, exact, strict=True):
+        torch.testing.assert_close(ours[path], leaf)
+    assert run.trainer.net.training, "the next step would be one of evaluation"
+
+
 def test_a_step_gives_gradients_and_statistics_of_another_model_on_part_of_its_batch():
     run, _ = probing("carry")
     seen = []
