@@ -269,11 +269,11 @@ def about(tasks: Sequence[Task], results: Sequence[Result]) -> str:
 
 
 def repeated(results: Sequence[Result]) -> str:
-    """Return on how many kinds of processor all records of a method were repeated, or that they were not."""
+    """Return how many runs of a method were repeated, or that none was, or that some could not be."""
     if refuted := sum(result.refuted for result in results):
         return f"{refuted} not repeatable"
-    machines = min((result.machines for result in results), default=0)
-    return counted_as(machines, "machine") if machines else "not yet"
+    same = sum(result.repeated for result in results)
+    return f"{same} of {sum(len(result.seeds) for result in results)}" if same else "not yet"
 
 
 def one_decimal(value: float) -> str:

@@ -341,7 +341,7 @@ class _Site:
             result.diverged,
             int(result.ablation),
             int(result.tuned),
-            result.machines,
+            result.repeated,
             result.refuted,
         ]
         while packed[-1] == 0:

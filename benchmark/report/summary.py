@@ -82,8 +82,8 @@ class Result:
 
     `point` names the page of its runs; `family` is the method without its settings; the runs of the seeds in `lost`
     diverged, so that they have no accuracy. An `ablation` or a bound competes only if a reader asks for it, and `tuned`
-    results among themselves. Each record was repeated on `machines` kinds of processor or more; `refuted` counts those
-    that some machine could not repeat.
+    results among themselves. `repeated` counts the runs that somebody repeated bit for bit, `refuted` those that some
+    machine could not repeat.
     """
 
     point: Key
@@ -97,7 +97,7 @@ class Result:
     lost: tuple[Count, ...] = ()
     ablation: bool = False
     tuned: bool = False
-    machines: Count = 0
+    repeated: Count = 0
     refuted: Count = 0
 
     @property
@@ -267,7 +267,7 @@ def _results(
             lost=tuple(lost.get(digest, ())),
             ablation=all(one.ablation or one.cell.bound for one, _ in runs),
             tuned=tuning == TUNED,
-            machines=min((row.badge.machines for row in mine), default=0),
+            repeated=sum(row.badge.state == "repeated" for row in mine),
             refuted=sum(row.badge.state in ("refuted", "mixed") for row in mine),
         )
 

@@ -22,6 +22,7 @@ from fedspan.benchmark.report.summary import Summary
 from fedspan.benchmark.spec.board import Figure, Scale, Table
 from fedspan.benchmark.spec.plan import plan
 from tests.report.made import GRID, METHODS, board, cells_of, results_of, seeded, stopped
+from tests.report.test_badges import verified
 from tests.report.test_site import results_on
 
 pytestmark = pytest.mark.browser
@@ -41,7 +42,7 @@ FLAGS = (
 
 @pytest.fixture(scope="module")
 def site_folder(tmp_path_factory):
-    """A site with one board at two scales: six methods on two partitions, three seeds each."""
+    """A site with one board at two scales: six methods on two partitions, three seeds each, some of them repeated."""
     folder = tmp_path_factory.mktemp("browser")
     marked = [GRID | {"algorithm": ["fedavg"]}, GRID | {"algorithm": ["fedprox"], "addons": METHODS[:2]}]
     example = board(
@@ -57,6 +58,8 @@ def site_folder(tmp_path_factory):
     records[-1] = stopped(cells[-1], "diverged", "round 2: the loss is not finite")
     small = plan(example.expand({"scale": ["smoke"]}))
     results = results_of(folder / "results", [*records, *seeded(small)[:24]])
+    for cell in cells[6:11]:
+        verified(results, cell, "differs" if cell == cells[10] else "identical")
     pages = folder / "pages"
     summaries = [write_report(example, grid, results, pages).summary for grid in (cells, small)]
     partitions.draw_partitions(cells[::18], pages / site.PARTITIONS, folder)
@@ -102,6 +105,7 @@ def opened(browser, address, width, height, scheme="light"):
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     scheme = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme)
+    browser.get("about:blank")  # from an address to another one of the same page nothing is loaded
     browser.get(address)
     return browser
 
@@ -236,7 +240,6 @@ def test_the_address_of_a_board_holds_filters_words_and_order(browser, page, sit
     one(heads(page)[1], "button").click()
     shown, address = rows(page), page.current_url
     assert 0 < len(shown) < 6
-    opened(browser, "about:blank", 1280, 900)
     page = opened(browser, address, 1280, 900)
     assert rows(page) == shown
     assert heads(page)[1].get_attribute("aria-sort") == "descending"
@@ -488,7 +491,6 @@ def test_a_dataset_chosen_on_the_page_or_in_an_address_is_shown_whatever_the_pag
     assert sorted(texts(page, "#ranking tbody th a")) == ["FedAvg", "FedProx"]
     choose(page, "dataset", "MNIST")
     assert texts(page, "#ranking tbody th a") == ["MOON"]
-    page = opened(browser, "about:blank", 1280, 900)
     page = opened(browser, (tmp_path / "index.html").as_uri() + "#dataset=mnist", 1280, 900)
     assert texts(page, "#ranking tbody th a") == ["MOON"]
 
@@ -499,7 +501,6 @@ def test_words_order_and_filters_of_the_ranking_are_in_the_address_and_follow_it
     one(all_of(overview, "#ranking thead th")[1], "button").click()
     shown = first_screen(overview)
     address = overview.current_url
-    opened(browser, "about:blank", 1280, 900)
     again = opened(browser, address, 1280, 900)
     assert first_screen(again) == shown
     assert all_of(again, "#ranking thead th")[1].get_attribute("aria-sort") == "ascending"
@@ -616,7 +617,6 @@ def test_the_verdict_is_the_one_of_the_statistics_whoever_is_named_first(compare
 def test_a_comparison_can_be_shared(compare, browser):
     choose(compare, "a", "FedProx")
     address = compare.current_url
-    page = opened(browser, "about:blank", 1280, 900)
     page = opened(browser, address, 1280, 900)
     first = "return document.querySelector('[name=a]').selectedOptions[0].text"
     assert page.execute_script(first) == "FedProx"

@@ -180,12 +180,17 @@ def test_columns_name_the_dataset_where_there_are_several():
 
 
 @pytest.mark.parametrize(
-    ("machines", "refuted", "said"), [((2, 3), (0, 0), "2 machines"), ((0, 3), (0, 0), "not yet"),
-                                      ((1, 1), (0, 0), "1 machine"), ((2, 2), (0, 1), "1 not repeatable")],
-)  # fmt: skip
-def test_a_method_counts_as_repeated_where_its_least_repeated_result_was(machines, refuted, said):
+    ("repeated", "refuted", "said"),
+    [
+        ((1, 2), (0, 0), "3 of 6"),
+        ((0, 3), (0, 0), "3 of 6"),
+        ((0, 0), (0, 0), "not yet"),
+        ((2, 2), (0, 1), "1 not repeatable"),
+    ],
+)
+def test_a_row_says_how_many_of_its_runs_were_repeated(repeated, refuted, said):
     results = [
-        replace(one, machines=machines[i], refuted=refuted[i]) for i, one in enumerate(results_on({"fedavg": BOTH}))
+        replace(one, repeated=repeated[i], refuted=refuted[i]) for i, one in enumerate(results_on({"fedavg": BOTH}))
     ]
     [line] = overview(results).view(frozenset(one.task for one in results)).lines
     assert line.repeated == said

@@ -44,13 +44,12 @@ function numbersOf(results, shared, columns, base) {
     .map((task) => [results.get(task).costs[cost], base.get(task).costs[cost]])
     .filter(([one, other]) => one !== null && other).map(([one, other]) => one / other)));
   const every = [...results.values()];
-  const refuted = every.reduce((sum, result) => sum + result.refuted, 0);
-  const machines = Math.min(...every.map((result) => result.machines));
+  const [runs, repeated, refuted] = ["n", "repeated", "refuted"].map((count) => every.reduce((sum, result) => sum + result[count], 0));
   return {
     mean: complete ? mean(shared.map((task) => results.get(task).mean)) : null,
     scores: columns.map((task) => results.get(task)),
     costs: ratios,
-    repeated: refuted ? `${refuted} not repeatable` : machines ? `${machines} machine${machines > 1 ? "s" : ""}` : "not yet",
+    repeated: refuted ? `${refuted} not repeatable` : repeated ? `${repeated} of ${runs}` : "not yet",
   };
 }
 

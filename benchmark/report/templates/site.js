@@ -10,11 +10,11 @@ function loaded(text) {
     ({ dataset, partition, skew, clients, tested, model, scale, label, order, short: raw.short?.[order] }));
   const methods = raw.methods.map(([code, slug, name], order) => ({ code, slug, name, order }));
   const results = raw.results.map((packed) => {
-    const [method, task, mean, std, n, asked, seconds, flops, traffic, stage, point, diverged, ablation, tuned, machines, refuted] =
+    const [method, task, mean, std, n, asked, seconds, flops, traffic, stage, point, diverged, ablation, tuned, repeated, refuted] =
       [...packed, ...Array(NUMBERS - packed.length).fill(0)];
     return {
       method: methods[method], task: tasks[task], mean, std, n, asked, costs: [seconds, flops, traffic],
-      stage: stage < 0 ? "" : raw.stages[stage], point, diverged, ablation, tuned, machines, refuted,
+      stage: stage < 0 ? "" : raw.stages[stage], point, diverged, ablation, tuned, repeated, refuted,
       worth: diverged ? -Infinity : mean,
     };
   });
