@@ -126,7 +126,8 @@ def _tell(cls: type[Plugin], console: Console) -> None:
     if settings.rows:
         console.print(settings)
     for paper in papers_of(cls):
-        console.print(Text(f"{paper.short}. {paper.title}. {paper.venue}".rstrip(". ") + "."))
+        known = dict.fromkeys(filter(None, (paper.short, paper.title, paper.venue)))  # an address alone is both
+        console.print(Text(". ".join(known) + "."))
         console.print(Text(f"  {paper.link}"), soft_wrap=True)
     console.print()
 

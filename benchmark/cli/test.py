@@ -16,7 +16,9 @@ from fedspan.benchmark.registry import KINDS, broken, find, plugins
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import settings_of
 
-OPTIONS = ("-q", "--tb=short", "--noconftest", "--disable-warnings", "-p", "no:cacheprovider", "-c", os.devnull)
+OPTIONS = (
+    "-q", "-rs", "--tb=short", "--noconftest", "-p", "no:warnings", "-p", "no:cacheprovider", "-c", os.devnull,
+)  # fmt: skip
 NONE_COLLECTED = 5  # pytest's exit status
 
 

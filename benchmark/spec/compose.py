@@ -265,7 +265,7 @@ def assign(config: dict[str, Any], key: str, value: Any) -> None:
             walked = (*parents, last)[:depth]
             where = ".".join(walked)
             holder = f" of {where}={node['name']}" if isinstance(node, dict) and where and "name" in node else ""
-            raise UserError(f"unknown setting '{key}'{holder}{_near(part, node, walked, config)}")
+            raise UserError(f"unknown setting '{key}'{holder}{_near(key, part, node, walked, config)}")
         node = node[part]
     if isinstance(node, dict):
         raise UserError(f"'{key}' holds several settings; set them one by one, as {key}.{next(iter(node), 'name')}=...")
@@ -277,9 +277,15 @@ def assign(config: dict[str, Any], key: str, value: Any) -> None:
     parent[last] = value
 
 
-def _near(part: str, node: Any, walked: Sequence[str], config: Mapping[str, Any]) -> str:
-    """Return a hint at a setting like the unknown `part` of `node`: beside it, or of that very name elsewhere."""
-    names = [name for name in node if name != "name"] if isinstance(node, dict) else []
+def _near(key: str, part: str, node: Any, walked: Sequence[str], config: Mapping[str, Any]) -> str:
+    """Return a hint at a setting like the unknown `part` of `node`: beside it, or of that very name elsewhere.
+
+    Where `node` holds no settings, as the list in ``addons.feddecorr.beta``, the hint is at a setting like the `key`.
+    """
+    if not isinstance(node, dict):
+        hint = did_you_mean(key, _leaves(config))
+        return hint if "did you mean" in hint else f"; '{'.'.join(walked)}' is a setting itself"
+    names = [name for name in node if name != "name"]
     if elsewhere := [name for name in _leaves(config) if name.split(".")[-1] == part]:
         return f"; did you mean '{elsewhere[0]}'?"
     hint, prefix = did_you_mean(part, names), ".".join(walked)

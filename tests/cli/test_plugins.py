@@ -49,6 +49,13 @@ def test_commands_know_the_plugins_of_a_file(fedspan):
     )
 
 
+def test_a_paper_that_is_an_address_alone_is_named_once(fedspan, mine):
+    mine.write_text(MINE.replace("    k: float", '    papers = ("arXiv:2106.10874",)\n    k: float'))
+    shown = fedspan("list", "algorithms", "mine", "plugins=[my.py]").out
+    assert shown.count("arXiv:2106.10874") == 1
+    assert "https://arxiv.org/abs/2106.10874" in shown
+
+
 @pytest.mark.usefixtures("mine")
 def test_plugins_are_how_and_change_no_key(fedspan):
     fedspan("run", *QUICK, "plugins=my.py")
@@ -77,6 +84,15 @@ def test_a_broken_promise_fails_the_contract_tests(start, mine):
     ran = finish(start("test", "mine", "plugins=my.py"))
     assert ran.status == 1
     assert "mine.server changed an input in place" in ran.out
+
+
+def test_what_the_contract_tests_skip_says_why(start, mine):
+    refusal = "    def check(self, setting):\n        raise Incompatible('no task is good enough')\n"
+    mine.write_text("from fedspan.benchmark.errors import Incompatible\n" + MINE + refusal)
+    ran = finish(start("test", "mine", "plugins=my.py"))
+    assert ran.status == 0
+    assert "no task is good enough" in ran.out
+    assert "warning" not in ran.out, "of which nothing is shown"
 
 
 def test_each_contract_test_begins_with_the_same_arithmetic(monkeypatch):
