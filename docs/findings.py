@@ -35,9 +35,11 @@ from fedspan.benchmark.spec.studies import studies_of
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "findings.md"
 BLOCK = re.compile(r"(<!-- table (\w+), made by nox -s findings -->\n).*?(<!-- until here -->)", re.DOTALL)
+OUTSIDE = re.compile(r", (?![^()]*\))")  # a comma that stands in no parentheses
 BOARDS = ["cifar10_small", "cifar10_small_fidelity"]
 TUNED = ["digits_tuned", "cifar10_tuned"]
 RANKED = {"field": "fedavg", "personal": "local_only"}  # boards, and the method that others are measured against
+SHOWN = (("fleet", 1), ("fleet", 2))  # boards, and the numbers of their tables
 ALPHAS = (0.05, 0.5)
 ALGORITHMS = ("FedAvg", "FedProx", "FedAvgM", "MOON")
 FORMS = ("paper", "released")
@@ -225,14 +227,22 @@ def tuning(runs: Runs, board: str) -> list[list[str]]:
 
 
 def leads(runs: Runs, board: str) -> list[list[str]]:
-    """Show by how much each method leads the board's first one, both with their defaults and both tuned."""
-    rows = [["method", "task", "lead with defaults", "lead when both are tuned"]]
-    first: dict[str, TunedMethod] = {}
+    """Show by how much each method leads the board's first one, task by task and then over all, untuned and tuned."""
+    methods: dict[str, dict[str, TunedMethod]] = {}
     for one in studied(runs, board):
-        base = first.setdefault(one.task, one)
-        if one is not base:
-            found = difference({0: one.default}, {0: base.default}), difference({0: one.tuned}, {0: base.tuned})
-            rows.append([one.method, one.task, *map(interval, found)])
+        methods.setdefault(one.method, {})[one.task] = one
+    base, *others = methods.values()
+
+    def lead(over: Mapping[str, TunedMethod], mine: Mapping[str, TunedMethod]) -> list[str]:
+        untuned = difference(*({task: row[task].default for task in over} for row in (mine, base)))
+        tuned = difference(*({task: row[task].tuned for task in over} for row in (mine, base)))
+        return [interval(untuned), interval(tuned)]
+
+    rows = [["method", "task", "lead with defaults", "lead when both are tuned"]]
+    whole = [("all", base)] if len(base) > 1 else []
+    for label, over in [*((task, {task: one}) for task, one in base.items()), *whole]:
+        had = (mine for mine in others if over.keys() <= mine.keys())
+        rows += [[next(iter(mine.values())).method, label, *lead(over, mine)] for mine in had]
     return rows
 
 
@@ -242,23 +252,34 @@ def standing(runs: Runs, board: str, over: str) -> list[list[str]]:
     table = found.table
     base = next(row for row in table.rows if row.labels == (over,))
 
-    def said(axes: Iterable[str], labels: Iterable[str]) -> str:
-        return ", ".join(map(names.of_axis_label, axes, labels))
-
-    shown = [i for i, _ in enumerate(table.columns) if any(i in one.row.scores(+1) for one in found.measured)]
-    columns = telling([said(table.column_axes, table.columns[i]) for i in shown])
+    filled = [i for i, _ in enumerate(table.columns) if any(i in one.row.scores(+1) for one in found.measured)]
+    columns = telling([said(table.column_axes, table.columns[i]) for i in filled])
     rows = [["place", "method", *columns, f"ahead of {said(table.row_axes, base.labels)}"]]
     for one in found.measured:
         place = one.place.text if isinstance(one, Standing) else "bound"
         gap = None if one.row is base else difference(one.row.scores(+1), base.scores(+1))
-        numbers = (outcomes(one.row.entries[i]) for i in shown)
+        numbers = (outcomes(one.row.entries[i]) for i in filled)
         rows.append([place, said(table.row_axes, one.row.labels), *numbers, interval(gap)])
     return rows
 
 
+def shown(runs: Runs, board: str, number: int) -> list[list[str]]:
+    """Show a table of a board as its page does."""
+    cells = plan_grid({"board": [board]})
+    table = tabulate(collect(cells, runs.place), Axes(cells), load_board(board).tables[number - 1], number)
+    headings = telling([said(table.column_axes, labels) for labels in table.columns])
+    rows = [[said(table.row_axes, row.labels), *map(outcomes, row.entries)] for row in table.rows]
+    return [["", *headings], *rows]
+
+
+def said(axes: Iterable[str], labels: Iterable[str]) -> str:
+    """Return the labels of a row or a column in words."""
+    return ", ".join(map(names.of_axis_label, axes, labels))
+
+
 def telling(headings: Sequence[str]) -> list[str]:
     """Return headings without what all of one dataset have, and without the dataset where there is only one."""
-    parts = [heading.split(", ") for heading in headings]
+    parts = [OUTSIDE.split(heading) for heading in headings]
     several = len({dataset for dataset, *_ in parts}) > 1
     shorts = []
     for dataset, *others in parts:
@@ -282,20 +303,24 @@ def outcomes(entry: TableCell | None) -> str:
 
 
 def studied(runs: Runs, board: str) -> list[TunedMethod]:
-    """Return the studies of a tuned board whose trials have all run, with their names for readers."""
+    """Return the studies of a tuned board whose trials have all run, task by task, with their names for readers."""
     found = [select(study, runs.place.read) for study in studies_of({"board": [board]})]
     done = [selection for selection in found if selection.chosen]
     specs = [selection.study.default[0].cell.settings for selection in done]
-    return [
-        replace(one, method=names.method_name(spec), task=names.task_name(spec))
+    tasks = list(dict.fromkeys(map(names.task_name, specs)))
+    short = dict(zip(tasks, telling(tasks), strict=True))
+    told = [
+        replace(one, method=names.method_name(spec), task=short[names.task_name(spec)])
         for one, spec in zip(tuned_methods(done, runs.place), specs, strict=True)
     ]
+    return sorted(told, key=lambda one: list(short.values()).index(one.task))
 
 
 TABLES: dict[str, Callable[[Runs], list[list[str]]]] = {
     **{table.__name__: table for table in (collapse, gains, disagreements, domains)},
     **{f"{board}_{table.__name__}": partial(table, board=board) for board in TUNED for table in (tuning, leads)},
     **{f"{board}_{standing.__name__}": partial(standing, board=board, over=over) for board, over in RANKED.items()},
+    **{f"{board}_{number}": partial(shown, board=board, number=number) for board, number in SHOWN},
 }
 
 

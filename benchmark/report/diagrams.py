@@ -17,7 +17,7 @@ from fedspan.benchmark.report.axes import spoken
 from fedspan.benchmark.report.figures import embed, save
 from fedspan.benchmark.report.style import COLOURS, INK, QUIET, STYLE, TWO_COLUMNS
 from fedspan.benchmark.report.table import TableRow, Tabulated
-from fedspan.benchmark.report.units import COST_COLUMNS, CostColumn
+from fedspan.benchmark.report.units import COST_COLUMNS, CostColumn, counted_as
 
 LEAST_ROWS, LEAST_BLOCKS = 3, 6  # of a diagram of ranks
 LEAST_POINTS = 3  # of a diagram of costs
@@ -155,9 +155,8 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
     }
     text = {s.number: row_spoken(table, s.row) for s in analysis.standings}
     said = "; ".join(f"{name}: {', '.join(text[n] for *_, n in front)}" for name, front in fronts.items())
-    scope = (
-        "all columns" if analysis.shared == analysis.columns else f"the {analysis.shared} columns that all rows have"
-    )
+    shared = f"the {counted_as(analysis.shared, 'column')} that all rows have"
+    scope = "all columns" if analysis.shared == analysis.columns else shared
     caption = (
         f"{table.metric.heading}, mean over {scope}, against a row's mean cost. On the line: no other row "
         f"is better and cheaper.{'' if table.times_compare else ' Without time, which several machines took.'}"

@@ -35,3 +35,13 @@ def test_differences_are_of_equal_seeds_and_name_runs_that_diverged(findings):
     first, second = {0: run(40.0), 2: run(30.0), 1: run(float("nan"))}, {2: run(31.5), 1: run(20.0), 3: run(9.0)}
     assert findings.listed(findings.differences(first, second)) == "diverged, -1.5"
     assert findings.listed(findings.differences(first, {})) == "–"
+
+
+def test_headings_leave_out_what_those_of_their_dataset_share(findings):
+    skewed = ["CIFAR-10, 10 clients, alpha 0.05", "CIFAR-10, 10 clients, alpha 0.5"]
+    assert findings.telling(skewed) == ["alpha 0.05", "alpha 0.5"]
+    shortened = findings.telling([*skewed, "Digits, 10 clients"])
+    assert shortened == ["CIFAR-10, alpha 0.05", "CIFAR-10, alpha 0.5", "Digits"]
+    assert findings.telling(skewed[:1]) == skewed[:1]
+    fleets = ["Stragglers (share 0.9)", "Stragglers (share 0.9, dropped)"]
+    assert findings.telling(fleets) == fleets, "a comma in parentheses ends nothing"
