@@ -13,12 +13,12 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
-from typing import Protocol as Interface
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedspan.benchmark.local_images import LocalImages, OfOutputs
 from fedspan.benchmark.net import Net
 from fedspan.benchmark.registry import Plugin, decorator
 from fedspan.benchmark.tree import Tree
@@ -30,7 +30,6 @@ Predicate = Callable[[str], bool]
 Phases = list[tuple[int, Predicate]]
 Upload = Mapping[str, Tensor | float]
 Forward = Callable[[Mapping[str, Tensor], Mapping[str, Tensor] | None], tuple[Tensor, Tensor]]
-OfOutputs = Callable[[Tensor, Tensor], Tensor]
 Gradient = Callable[[Mapping[str, Tensor], Mapping[str, Tensor] | None, slice | None], tuple[Tree, Tree]]
 
 
@@ -92,26 +91,6 @@ class Step:
     ) -> tuple[Tree, Tree]:
         """Return what `grad_at` does for another model, and the BatchNorm statistics that it has afterwards."""
         return self.gradient(params, buffers, rows)
-
-
-class LocalImages(Interface):
-    """What `Local` asks a client's training images for, without augmentation."""
-
-    def labels(self) -> Tensor: ...
-
-    def forward(self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]: ...
-
-    def gradient(
-        self,
-        params: Mapping[str, Tensor],
-        buffers: Mapping[str, Tensor],
-        rows: Tensor | None,
-        of: Collection[str] | None,
-    ) -> tuple[Tensor, Tree, Tree]: ...
-
-    def output_gradient(
-        self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], function: OfOutputs, rows: Tensor | None
-    ) -> Tree: ...
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedspan.benchmark import rng
-from fedspan.benchmark.component import Local, OfOutputs
+from fedspan.benchmark.component import Local
+from fedspan.benchmark.local_images import OfOutputs
 from fedspan.benchmark.task import Images
 from fedspan.benchmark.tree import Tree, clone
 
