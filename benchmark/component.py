@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedspan.benchmark.download import Download
 from fedspan.benchmark.local_images import LocalImages, OfOutputs
 from fedspan.benchmark.net import Net
 from fedspan.benchmark.registry import Plugin, decorator
@@ -50,7 +51,7 @@ class Step:
 
     `params` are the current weights (attached to the graph), `start` the weights at the start of the
     round, `x` [B, C, H, W], `y` [B], `features` [B, d], `logits` [B, classes], `counts` [classes] this
-    client's samples per class, `server` what this component broadcast, `client` its own state here. It is step
+    client's samples per class, `server` what this component sent it, `client` its own state here. It is step
     `number` (from 0) of the `steps` that the client takes in this round, `epoch_steps` of them in an epoch. These,
     `round` (from 0) and the learning rate `lr` are numbers, or scalar tensors where steps are recorded or stacked.
     """
@@ -99,7 +100,7 @@ class Local:
 
     `start` are the weights that it has before the round, `params` and `buffers` (BatchNorm statistics) those that it
     has now, `steps` the SGD steps in between. It holds `n` training images, `counts` [classes] of each class; `round`
-    counts from 0. `server` is what this component broadcast, `client` its own state here. `rng` is a generator on the
+    counts from 0. `server` is what this component sent it, `client` its own state here. `rng` is a generator on the
     CPU, keyed by seed, hook, component, round and client: what is drawn depends on no order, worker or resume.
     """
 
@@ -270,6 +271,13 @@ class Component(Plugin):
 
     def broadcast(self, server: Mapping[str, Tensor]) -> Tree:
         """Return the part of the server tree that every sampled client receives (its bytes are counted)."""
+        return {}
+
+    def message(self, download: Download) -> Tree:
+        """Return what this client alone receives, beside `broadcast`: names and shapes are always the same.
+
+        A component with this hook sees more than sums, and lists and pages say so. `own` is not shown the message.
+        """
         return {}
 
     def client_start(self, params: Tree, local: Local) -> tuple[Tree, Tree]:

@@ -32,6 +32,12 @@ def check_weights(component: Component, weights: Tensor) -> None:
         raise _refusal(component, "weights", "finite weights that are not negative", problem)
 
 
+def check_message(component: Component, message: Mapping[str, Tensor], broadcast: Mapping[str, Tensor]) -> None:
+    """Raise `HookError` if a client would receive two leaves under one name."""
+    if twice := sorted(set(message) & set(broadcast)):
+        raise _refusal(component, "message", "names that `broadcast` does not have", f"both have '{twice[0]}'")
+
+
 def _refusal(component: Component, hook: str, wanted: str, problem: str) -> HookError:
     code = getattr(type(component), hook).__code__
     place = f"{code.co_filename}, line {code.co_firstlineno}"
@@ -234,6 +240,7 @@ RULES: dict[str, tuple[str, Rule]] = {
     "grads": ("a tree with the gradient of every weight that moves", _grads),
     "shift": ("a tree over weights", lambda returned, step: _like(returned, step.params, "the tree", part=True)),
     "broadcast": ("a tree", lambda returned, server: _tree(returned)),
+    "message": ("a tree", lambda returned, download: _tree(returned)),
     "carry": ("the client tree", _carry),
     "weights": ("a tensor of one weight for each participant", _weights),
     "client_start": ("(weights, client tree)", _client_start),

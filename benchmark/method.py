@@ -10,7 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedspan.benchmark.component import Aggregate, Component, Local, Phases, Setting, Step, Upload, Wire, acts_in
-from fedspan.benchmark.contract import check_returned, check_weights
+from fedspan.benchmark.contract import check_message, check_returned, check_weights
+from fedspan.benchmark.download import Download
 from fedspan.benchmark.errors import Incompatible
 from fedspan.benchmark.net import Net
 from fedspan.benchmark.registry import Plugin
@@ -19,7 +20,11 @@ from fedspan.benchmark.tree import Tree
 # hooks that at most one component may replace
 EXCLUSIVE = ("loss", "phases", "weights", "aggregate", "calibrate", "personalise", "own", "privacy")
 # hooks by which more than an update leaves a client
-REVEALING = {"stats": "sends statistics of features", "aggregate": "looks at single clients' updates"}
+REVEALING = {
+    "stats": "sends statistics of features",
+    "aggregate": "looks at single clients' updates",
+    "message": "looks at single clients' updates",
+}
 
 States = dict[str, Tree]  # component name -> tree
 
@@ -79,7 +84,7 @@ class Method:
     @property
     def steps_alone(self) -> bool:
         """Whether a client's steps need more than a loss, so that those of several clients cannot be stacked."""
-        return self.edits_gradients or self.carries or bool(self._shifts or self.using("client_start"))
+        return self.edits_gradients or self.carries or bool(self._shifts or self.using("client_start") or self.writes)
 
     @cached_property
     def guard(self) -> Component | None:
@@ -87,9 +92,14 @@ class Method:
         return next(iter(self.using("privacy")), None)
 
     @property
+    def writes(self) -> bool:
+        """Whether the server writes to single clients, each from what all of them sent."""
+        return bool(self.using("message"))
+
+    @property
     def sees_updates(self) -> bool:
         """Whether the server sees single clients' updates, not sums alone."""
-        return bool(self.using("aggregate"))
+        return self.writes or bool(self.using("aggregate"))
 
     def check(self, setting: Setting) -> None:
         for component in self.components:
@@ -168,6 +178,18 @@ class Method:
         return {
             component.name: self.ask(component, "broadcast", server[component.name]) for component in self.components
         }
+
+    def message(self, download: Callable[[str], Download], broadcast: States) -> States:
+        """Return what a client receives: `broadcast` and, by component, what it alone is sent.
+
+        `download` makes each component's view by its name.
+        """
+        found = dict(broadcast)
+        for component in self.using("message"):
+            tree = self.ask(component, "message", download(component.name))
+            check_message(component, tree, broadcast[component.name])
+            found[component.name] = broadcast[component.name] | tree
+        return found
 
     @property
     def has_weights(self) -> bool:
@@ -292,5 +314,7 @@ def _leak(guard: Component, other: str, does: str) -> str:
 
 def disclosure(cls: type[Plugin]) -> str:
     """Return what the server learns beyond sums through a plugin, in words for lists and pages; usually nothing."""
-    sees = issubclass(cls, Component) and cls.aggregate is not Component.aggregate
+    sees = issubclass(cls, Component) and (
+        cls.aggregate is not Component.aggregate or cls.message is not Component.message
+    )
     return "the server sees single clients' updates, not sums alone" if sees else ""

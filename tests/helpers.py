@@ -500,6 +500,28 @@ class Median(Component):
         }
 
 
+@toy("algorithm", "toy_messages")
+class Messages(Component):
+    """Pulls each client to a noisy mean of what the others sent last, as in Huang et al. 2021."""
+
+    def init(self, params, shared, buffers):
+        return {"pull": torch.full((), 0.1, dtype=next(iter(params.values())).dtype)}, {}
+
+    def broadcast(self, server):
+        return dict(server)
+
+    def message(self, download):
+        others = [tree for client, tree in sorted(download.sent.items()) if client != download.client]
+        found = {}
+        for path, leaf in download.params.items():
+            near = torch.stack([tree[path] for tree in others]).mean(0) if others else leaf
+            found[path] = near + 0.01 * torch.randn(leaf.shape, generator=download.rng).to(leaf)
+        return found
+
+    def penalty(self, step):
+        return step.server["pull"] * sum((w - step.server[path]).square().sum() for path, w in step.params.items())
+
+
 @toy("addon", "toy_prototypes")
 class Prototypes(Component):
     """Class means under a client's last model, summed, as in Tan et al. 2022."""
@@ -544,6 +566,7 @@ def toy_stacks() -> dict[str, tuple[Component, ...]]:
         "noise, few bits": (FedAvg(), Rounded()),
         "between clients and server": (LocalNorm(), Guard()),
         "single updates": (Median(),),
+        "messages to single clients": (Messages(),),
         "features of the last model": (FedAvg(), Prototypes()),
         "stack of the later hooks": (TwoModels(), Rounded(), Prototypes(), Personal()),
         "stack": (Scaffold(), Sharpness(), Contrast()),

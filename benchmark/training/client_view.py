@@ -1,4 +1,4 @@
-"""A client as hooks see it around its training: its weights, its trees, and its images as they are."""
+"""A client as hooks see it around its training: what it receives, its weights and trees, its images as they are."""
 
 from __future__ import annotations
 
@@ -11,14 +11,40 @@ from torch import Tensor
 
 from fedspan.benchmark import rng
 from fedspan.benchmark.component import Local
+from fedspan.benchmark.download import Download
 from fedspan.benchmark.local_images import OfOutputs
 from fedspan.benchmark.task import Images
 from fedspan.benchmark.tree import Tree, clone
 
 if TYPE_CHECKING:
+    from fedspan.benchmark.method import States
     from fedspan.benchmark.training.local import LocalTrainer, Visit
+    from fedspan.benchmark.training.state import State
 
 Objective = Callable[[Tensor, Tensor, Tree, tuple[Tensor, Tensor]], Tensor]  # of images, labels, weights, outputs
+
+
+def received(trainer: LocalTrainer, state: State, client: int) -> States:
+    """Return the trees that a client receives from each component in round `state.round`."""
+    broadcast = trainer.method.broadcast(state.server)
+    if not trainer.method.writes:
+        return broadcast
+    if client in state.messages:
+        return state.messages[client]
+
+    def download(name: str) -> Download:
+        return Download(
+            client=client,
+            sent=state.sent,
+            params=state.params,
+            server=state.server[name],
+            protocol=trainer.protocol,
+            round=state.round,
+            rng=rng.generator(trainer.data.seed, "message", name, state.round, client),
+        )
+
+    with torch.no_grad():
+        return trainer.method.message(download, broadcast)
 
 
 def views(

@@ -26,6 +26,7 @@ from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Data, Extent, Images, Split
+from fedspan.benchmark.training.client_view import received
 from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.local import Finished, LocalTrainer
 from fedspan.benchmark.training.meter import Meter
@@ -112,7 +113,7 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
     model = {path: state.params[path] for path in paths.shared} | {
         path: state.buffers[path] for path in paths.shared_buffers
     }
-    broadcast = sum(nbytes(tree) for tree in method.broadcast(state.server).values())
+    trees = sum(nbytes(tree) for tree in received(trainer, state, 0).values())
     head = {path: leaf for path, leaf in state.params.items() if in_head(path)}
     numbers, flops = 0, 0 if not method.calibrator else None
     if method.calibrator and (
@@ -131,7 +132,7 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
         clients=1 if alone else clients,
         clients_a_round=here,
         up=0 if alone else sums.upload_bytes,
-        down=0 if alone else nbytes(model) + broadcast,
+        down=0 if alone else nbytes(model) + trees,
         head_bytes=0 if alone else nbytes({path: head[path] for path in head if path in paths.shared}),
         head_trained=sum(leaf.numel() for path, leaf in head.items() if leaf.ndim == 2 and path in paths.trainable),
         round_flops=round(held * sum(epochs * flops for epochs, flops, _ in steps) / cell.protocol.batch_size),

@@ -19,7 +19,7 @@ from fedspan.benchmark.errors import Diverged
 from fedspan.benchmark.method import Method, States
 from fedspan.benchmark.net import Net, Twin, buffers_of, parameters_of
 from fedspan.benchmark.sgd import SGD
-from fedspan.benchmark.training.client_view import views
+from fedspan.benchmark.training.client_view import received, views
 from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.state import Paths, Row, State
 from fedspan.benchmark.tree import Tree, clone, finite, nbytes, overwrite, to_device
@@ -146,7 +146,7 @@ class LocalTrainer:
             counts=self.data.counts(client),
             round=state.round,
             lr=self.protocol.lr_at(state.round),
-            broadcast=self.method.broadcast(state.server),
+            broadcast=received(self, state, client),
             states=self._carried(states),
             position=self.position(self.data.size(client), steps),
         )
@@ -299,7 +299,7 @@ class LocalTrainer:
             counts=counts,
             round=0,
             lr=self.protocol.lr_at(0),
-            broadcast=self.method.broadcast(state.server),
+            broadcast=received(self, state, 0),
             states=self._carried(state.first_row.states),
             position=self.position(self.protocol.batch_size),
         )

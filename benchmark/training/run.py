@@ -34,7 +34,7 @@ from fedspan.benchmark.training.process import device_of, numerics_of
 from fedspan.benchmark.training.state import Paths, State
 from fedspan.benchmark.training.traffic import count_round, count_sent_weights
 from fedspan.benchmark.training.turns import FleetAtWork, count_turns
-from fedspan.benchmark.tree import add, finite, zeros
+from fedspan.benchmark.tree import Tree, add, finite, zeros
 
 Curve = dict[str, list[Any]]
 
@@ -109,6 +109,11 @@ def check_size(cell: Cell, data: Data) -> None:
             f"the {parameters:,} parameters take {size / 2**30:,.0f} GiB, this machine has {memory / 2**30:,.0f} GiB; "
             f"choose a smaller {cell.model.label()}"
         )
+
+
+def arrived(weights: Tree, delta: Tree) -> Tree:
+    """Return the weights that an update tells of, from those of its round."""
+    return {path: weights[path] + leaf for path, leaf in delta.items()}
 
 
 class Run:
@@ -237,8 +242,11 @@ class Run:
 
         with torch.no_grad():
             now = state.params | state.buffers
-            single = sums.updates
-            mean = sums.mean_delta(now) if single is None else self.method.aggregate(single, partial(view, "aggregate"))
+            mean, single = sums.mean_delta(now), sums.updates or {}
+            if self.method.using("aggregate"):
+                mean = self.method.aggregate(single, partial(view, "aggregate"))
+            if self.method.writes:
+                state.sent = state.sent | {client: arrived(now, delta) for client, delta in single.items()}
             if not sums.participants:
                 shared = self.paths.at(state.round, self.trainer.net).shared
                 mean = zeros({path: leaf for path, leaf in state.params.items() if path in shared})

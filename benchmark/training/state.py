@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -14,7 +14,7 @@ from fedspan.benchmark.method import Method, States
 from fedspan.benchmark.net import Net, buffers_of, owners, parameters_of
 from fedspan.benchmark.tree import Tree, clone, digest, to_device
 
-DEPTH = {"params": 1, "buffers": 1, "server": 2, "own": 2, "client": 3}  # words before a path in a flat name
+DEPTH = {"params": 1, "buffers": 1, "server": 2, "sent": 2, "own": 2, "client": 3}  # words before a path in a flat name
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,9 @@ class State:
     """Everything that the next round depends on. `rows` holds only clients that have trained.
 
     The others have `first_row`, or where they begin with trees of their own what `draw_row` makes for their number.
-    `lasting` names the components whose trees are needed after training too.
+    `lasting` names the components whose trees are needed after training too. `sent` holds the weights that each client
+    sent last, where the server writes to single clients; a worker gets the messages themselves, for the clients that
+    it trains.
     """
 
     round: int
@@ -109,6 +111,8 @@ class State:
     rows: dict[int, Row] = field(default_factory=dict)
     draw_row: Callable[[int], Row] | None = None
     lasting: frozenset[str] = frozenset()
+    sent: dict[int, Tree] = field(default_factory=dict)
+    messages: Mapping[int, States] = field(default_factory=dict)
 
     @classmethod
     def initial(cls, net: Net, method: Method, paths: Paths, seed: int = 0) -> State:
@@ -147,9 +151,9 @@ class State:
         """Return the rows that some clients have, for a worker."""
         return {client: self.rows[client] for client in clients if client in self.rows}
 
-    def holding(self, rows: dict[int, Row]) -> State:
-        """Return the same state with these rows alone."""
-        return replace(self, rows=rows)
+    def holding(self, rows: dict[int, Row], messages: Mapping[int, States] | None = None) -> State:
+        """Return the same state with these rows alone, and what the server sends to single clients."""
+        return replace(self, rows=rows, messages=messages or {})
 
     def refresh_first_row(self) -> None:
         """Let clients without weights of their own have the global ones, which a warm-up moves."""
@@ -191,6 +195,8 @@ class State:
         flat |= {f"buffers/{path}": leaf for path, leaf in self.buffers.items()}
         for name, tree in self.server.items():
             flat |= {f"server/{name}/{path}": leaf for path, leaf in tree.items()}
+        for client, tree in self.sent.items():
+            flat |= {f"sent/{client}/{path}": leaf for path, leaf in tree.items()}
         for client, row in self.rows.items():
             flat |= {f"own/{client}/{path}": leaf for path, leaf in row.own.items()}
             for name, tree in row.states.items():
@@ -203,19 +209,15 @@ class State:
         Components make their trees in `init`; names and shapes stay the same from then on. `flat` is emptied on the
         way: it may fill half the memory.
         """
-        device = next(iter(self.params.values())).device
-        trees: dict[tuple[str, ...], Tree] = {}
-        for name in list(flat):
-            *where, path = name.split("/", DEPTH.get(name.split("/")[0], 0))
-            trees.setdefault(tuple(where), {})[path] = flat.pop(name)
-        if () in trees:
-            raise CorruptFile(f"it holds '{next(iter(trees[()]))}', which nothing knows")
+        trees, device = _by_section(flat), next(iter(self.params.values())).device
 
         def section(*where: str) -> Tree:
             return trees.pop(where, {})
 
         params, buffers = to_device(section("params"), device), to_device(section("buffers"), device)
         server = {name: to_device(section("server", name), device) for name in self.server}
+        senders = sorted(int(where[1]) for where in trees if where[0] == "sent")
+        sent = {client: to_device(section("sent", str(client)), device) for client in senders}
         clients = {int(where[1]) for where in trees if where[0] in ("own", "client")}
         rows = {
             client: Row(
@@ -224,11 +226,12 @@ class State:
             )
             for client in sorted(clients)
         }
-        first = self.first_row
+        first, model = self.first_row, self.params | self.buffers
         pairs = [
             (self.params, params),
             (self.buffers, buffers),
             *((self.server[name], server[name]) for name in server),
+            *(({path: model[path] for path in tree if path in model}, tree) for tree in sent.values()),
         ]
         for row in rows.values():
             pairs += [
@@ -236,13 +239,32 @@ class State:
                 *((first.states[name], row.states[name]) for name in row.states),
             ]
         for mine, other in pairs:
-            if {k: v.shape for k, v in mine.items()} != {k: v.shape for k, v in other.items()}:
-                raise CorruptFile("it belongs to another model or method")
-            # Sums over a tensor round by its layout in memory, which the file does not keep.
-            # The same memory takes the new layout: rows of many clients would leave holes between them.
-            for k, leaf in mine.items():
-                strides = torch.empty_like(leaf, device="meta").stride()
-                if strides != other[k].stride():
-                    other[k] = other[k].as_strided(leaf.shape, strides).copy_(other[k].clone())
-        self.round, self.params, self.buffers, self.server, self.rows = round, params, buffers, server, rows
+            _lay_out_as(mine, other)
+        self.round, self.params, self.buffers, self.server = round, params, buffers, server
+        self.rows, self.sent = rows, sent
         self.refresh_first_row()
+
+
+def _by_section(flat: Tree) -> dict[tuple[str, ...], Tree]:
+    """Return the trees of a checkpoint by the words before their paths; `flat` is emptied."""
+    trees: dict[tuple[str, ...], Tree] = {}
+    for name in list(flat):
+        *where, path = name.split("/", DEPTH.get(name.split("/")[0], 0))
+        trees.setdefault(tuple(where), {})[path] = flat.pop(name)
+    if () in trees:
+        raise CorruptFile(f"it holds '{next(iter(trees[()]))}', which nothing knows")
+    return trees
+
+
+def _lay_out_as(mine: Tree, other: Tree) -> None:
+    """Give the leaves of `other` the layout in memory of `mine`; raise `CorruptFile` if names or shapes differ.
+
+    Sums over a tensor round by its layout, which a file does not keep. The same memory takes the new layout: rows of
+    many clients would leave holes between them.
+    """
+    if {k: v.shape for k, v in mine.items()} != {k: v.shape for k, v in other.items()}:
+        raise CorruptFile("it belongs to another model or method")
+    for k, leaf in mine.items():
+        strides = torch.empty_like(leaf, device="meta").stride()
+        if strides != other[k].stride():
+            other[k] = other[k].as_strided(leaf.shape, strides).copy_(other[k].clone())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedspan.benchmark.head import in_head
+from fedspan.benchmark.training.client_view import received
 from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.state import State
@@ -26,9 +27,8 @@ def count_round(trainer: LocalTrainer, state: State, clients: Sequence[int], sum
 
 
 def download_bytes(trainer: LocalTrainer, state: State) -> int:
-    """Return the download of a client in the current round of `state`."""
-    broadcast = sum(nbytes(tree) for tree in trainer.method.broadcast(state.server).values())
-    return model_bytes(trainer, state) + broadcast
+    """Return the download of a client in the current round of `state`: it has the same size for all."""
+    return model_bytes(trainer, state) + sum(nbytes(tree) for tree in received(trainer, state, 0).values())
 
 
 def count_calibration(trainer: LocalTrainer, state: State, numbers: int) -> None:

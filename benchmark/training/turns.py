@@ -29,7 +29,8 @@ class FleetAtWork:
         """Return the clients' turns in the current round of `state`; raise `HookError` for impossible ones."""
         if not self.fleet.acts:
             return NO_TURNS
-        work = [self._work(state, client) for client in clients]
+        down = download_bytes(self.trainer, state)
+        work = [self._work(state, client, down) for client in clients]
         found = self.fleet.turns(work, Draws(self.seed, state.round))
         self._check(work, found)
         return dict(zip(clients, found, strict=True))
@@ -47,13 +48,13 @@ class FleetAtWork:
             "trained; change its settings"
         )
 
-    def _work(self, state: State, client: int) -> Work:
+    def _work(self, state: State, client: int, down: int) -> Work:
         whole = self.trainer.position(self.trainer.data.size(client))
         return Work(
             client=client,
             steps=int(whole.steps),
             steps_per_epoch=int(whole.epoch_steps),
-            down=download_bytes(self.trainer, state),
+            down=down,
             up=self._upload_bytes(state, client),
         )
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedspan.benchmark.component import Aggregate, Component, Local, Step
+from fedspan.benchmark.download import Download
 from fedspan.benchmark.errors import Incompatible
 from fedspan.benchmark.method import compose
 from fedspan.benchmark.registry import plugins
@@ -235,7 +236,7 @@ def photograph(value):
         return str(value.dtype), tuple(value.shape), value.detach().contiguous().numpy().tobytes()
     if isinstance(value, Mapping):
         return {key: photograph(item) for key, item in value.items()}
-    if isinstance(value, (Step, Local, Aggregate)):
+    if isinstance(value, (Step, Local, Aggregate, Download)):
         return {field.name: photograph(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, nn.Module):
         return photograph(value.state_dict())

@@ -24,8 +24,8 @@ from tests.methods.by_hand import finished
 
 MIB, GIB = 2**20, 2**30
 WITH_ROWS = {  # and fedbn, where there is BatchNorm
-    "apfl", "ditto", "elastic", "fedala", "feddc", "feddyn", "fedper", "fedproto", "fedrep", "fedrod", "fedsmoo",
-    "fedspeed", "lg_fedavg", "local_only", "moon", "pfedme", "scaffold",
+    "apfl", "ditto", "elastic", "fedala", "fedamp", "feddc", "feddyn", "fedper", "fedproto", "fedrep", "fedrod",
+    "fedsmoo", "fedspeed", "lg_fedavg", "local_only", "moon", "pfedme", "scaffold",
 }  # fmt: skip
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -13,7 +13,7 @@ from fedspan.benchmark.training.process import settle
 from fedspan.benchmark.training.workers.actors import RemoteWorker, Setup, difference, identity_of
 from fedspan.benchmark.training.workers.messages import pack, unpack
 from fedspan.benchmark.training.workers.replica import news_of, residents_of
-from fedspan.benchmark.training.workers.spread import train
+from fedspan.benchmark.training.workers.spread import call_of, train
 from fedspan.benchmark.tree import digest
 from tests.contract.tape import Tapes
 from tests.helpers import NormNet, how, start, toy_cell
@@ -44,7 +44,7 @@ def prepared(driver, room=2**24):
 
 def call(driver, clients):
     """Return the arguments that have a worker train some clients."""
-    arguments = (driver.alone, driver.state, Visits(clients).part(clients), driver.state.rows_of(*clients))
+    arguments = call_of(driver.alone, driver.state, Visits(clients), clients)
     message = pack((train, arguments), residents_of(driver, driver.state))
     return message.head, message.memory().numpy()
 

@@ -13,6 +13,7 @@ from tests.helpers import (
     Guard,
     LocalNorm,
     Median,
+    Messages,
     NormNet,
     Rounded,
     Scaffold,
@@ -57,6 +58,7 @@ def test_it_is_the_last_at_clients_and_the_first_at_the_server_wherever_it_stand
     [
         ((FedAvg(), Sphere(), Guard()), {}, "'toy_sphere' sends statistics of features"),
         ((Median(), Guard()), {}, "'toy_median' looks at single clients' updates"),
+        ((Messages(), Guard()), {}, "'toy_messages' looks at single clients' updates"),
         ((Scaffold(), Guard()), {}, "'toy_scaffold' uploads more"),
         ((FedAvg(), Guard()), {"model": NormNet()}, "BatchNorm's statistics would; use a model without"),
     ],

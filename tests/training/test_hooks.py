@@ -20,6 +20,7 @@ from tests.helpers import (
     Balance,
     LocalHead,
     Median,
+    Messages,
     NormNet,
     OwnHead,
     Rounded,
@@ -336,9 +337,10 @@ def test_single_updates_are_the_participants_and_nothing_else_of_the_round_chang
 
 
 def test_who_sees_single_updates_says_so():
-    assert disclosure(Median) == "the server sees single clients' updates, not sums alone"
+    for sees in (Median, Messages):
+        assert disclosure(sees) == "the server sees single clients' updates, not sums alone"
+        assert compose(sees()).sees_updates
     assert disclosure(FedAvg) == ""
-    assert compose(Median()).sees_updates
     assert not compose(FedAvg()).sees_updates
 
 

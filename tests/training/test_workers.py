@@ -384,7 +384,9 @@ def test_many_quick_clients_go_in_few_messages_and_slow_ones_alone():
 CROWD = {"clients": 40, "dataset": Blobs(train=200), "partition": Even()}  # more messages than workers have places
 
 
-@pytest.mark.parametrize("name", ["single updates", "server and client state", "own BatchNorm"])
+@pytest.mark.parametrize(
+    "name", ["single updates", "messages to single clients", "server and client state", "own BatchNorm"]
+)
 def test_what_lasts_of_a_message_outlives_the_next_one(name):
     cell = toy_cell(*STACKS[name], model=NormNet(), **CROWD)
     with spread(cell, 2) as run:
@@ -398,7 +400,7 @@ def test_as_many_bytes_may_wait_as_the_largest_messages_have():
         run.trainer.pool.each = lambda *call, **more: asked.append(call) or each(*call, **more)
         run.executor.run(run.state, run.participants())
         (_, _, calls, _, held) = asked[0]
-        assert max(len(visits.clients) for _, _, visits, _ in calls) == 5
+        assert max(len(visits.clients) for _, _, visits, *_ in calls) == 5
         assert held == 5 * (nbytes(run.state.params) + nbytes(run.state.buffers))
 
 

@@ -17,7 +17,7 @@ from fedspan.benchmark.tree import Tree, nbytes
 class RoundSums:
     """Running sums over the clients of a round, in float64, so that their order leaves no trace in float32.
 
-    Means are weighted by `weights`, by client, or by numbers of images. Single updates are kept, in `updates`, only
+    Means are weighted by `weights`, by client, or by numbers of images. Single updates are kept too, in `updates`,
     where there is a dictionary for them.
     """
 
@@ -45,9 +45,8 @@ class RoundSums:
         self.steps += done.steps
         self.images += done.images
         self.loss += done.loss * done.n
-        if self.updates is None:
-            _accumulate(self._delta, done.delta, weight)
-        else:
+        _accumulate(self._delta, done.delta, weight)
+        if self.updates is not None:
             self.updates[done.client] = done.delta
         _accumulate(self._buffers, done.buffers, weight)
         self.upload_bytes += done.sent_bytes

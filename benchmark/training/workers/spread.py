@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fedspan.benchmark.method import States
+from fedspan.benchmark.training.client_view import received
 from fedspan.benchmark.training.executors.loop import Loop, Trained, Visits
 from fedspan.benchmark.training.local import Finished
 from fedspan.benchmark.training.state import Row, State
@@ -36,7 +38,7 @@ class Spread(Loop):
 
     def each(self, state: State, visits: Visits) -> Iterator[Trained]:
         groups = self.groups(visits.clients)
-        calls = [(self.executor, state, visits.part(group), state.rows_of(*group)) for group in groups]
+        calls = [call_of(self.executor, state, visits, group) for group in groups]
         costs = [float(sum(self._steps(client, visits) for client in group)) for group in groups]
         held = max(map(len, groups), default=0) * (nbytes(state.params) + nbytes(state.buffers))
         before = self.trainer.meter.worker_seconds
@@ -76,9 +78,24 @@ class Spread(Loop):
         return int(trainer.position(trainer.data.size(client), visits.turn(client).steps).steps)
 
 
-def train(executor: Loop, state: State, visits: Visits, rows: dict[int, Row]) -> list[Trained]:
-    """Train the clients of some visits, of which those in `rows` have these rows; return what each hands back."""
-    return list(executor.each(state.holding(rows), visits))
+Call = tuple[Loop, State, Visits, dict[int, Row], dict[int, States]]
+
+
+def call_of(executor: Loop, state: State, visits: Visits, group: Sequence[int]) -> Call:
+    """Return what has a worker `train` a group of the visits' clients."""
+    trainer = executor.trainer
+    messages = {client: received(trainer, state, client) for client in group if trainer.method.writes}
+    return executor, state, visits.part(group), state.rows_of(*group), messages
+
+
+def train(
+    executor: Loop, state: State, visits: Visits, rows: dict[int, Row], messages: dict[int, States]
+) -> list[Trained]:
+    """Train the clients of some visits, of which those in `rows` have these rows; return what each hands back.
+
+    `messages` has what clients receive, where the server writes to single ones.
+    """
+    return list(executor.each(state.holding(rows, messages), visits))
 
 
 def employ(run: Run, workers: int) -> None:

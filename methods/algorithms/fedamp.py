@@ -1,0 +1,97 @@
+"""FedAMP."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from fedspan.benchmark.component import Component, Local, Setting, Step, algorithm
+from fedspan.benchmark.download import Download
+from fedspan.benchmark.errors import Incompatible, require
+from fedspan.benchmark.search import choice, log
+from fedspan.benchmark.tree import Tree, prefixed, sqdist, under
+
+
+@algorithm("fedamp")
+class FedAMP(Component):
+    """Huang et al. 2021 (AAAI), Algorithm 1: the server mixes for each client a model of its own from those like its.
+
+    Client i keeps its model w_i, from one round to the next, and trains it on its loss plus
+    ``lam/(2 alpha) ||w - u_i||^2``. Its cloud model is ``u_i = sum_j xi_ij w_j``, of what all clients sent last, and
+    ``xi_ii`` is what the others leave of 1. `attention` says how much they take:
+
+    - ``cosine``, the authors' form for deep networks (HeurFedAMP): ``xi_ii`` is `self_weight`, and the others share the
+      rest by a softmax of ``sigma cos(w_i, w_j)``.
+    - ``distance``: ``xi_ij = alpha A'(||w_i - w_j||^2)``, with ``A(x) = 1 - exp(-x / sigma)``.
+
+    The stage ``personalised`` scores w_i; ``trained`` scores the mean of all w_i, which nobody uses. BatchNorm's
+    statistics are averaged in every round, and w_i keeps those that its last training left. PFLlib has `distance`
+    alone, takes the distance to u_i without the square, and mixes the participants of the last round. Nothing there
+    keeps the others' weights from passing 1; here settings that could are refused.
+    """
+
+    title = "FedAMP"
+    summary = "The server mixes a model for each client from those of clients like it, and clients stay near theirs."
+    papers = ("huang2021",)
+
+    attention: Literal["cosine", "distance"] = "cosine"
+    lam: Annotated[float, log(0.1, 10.0, source="ours, around the 1 of PFLlib")] = 1.0
+    alpha: Annotated[float, choice(0.3, 1.0, source="ours, up to the 1 of PFLlib")] = 1.0
+    sigma: Annotated[float, log(10.0, 100.0, source="ours; the paper's values were not at hand")] = 10.0
+    self_weight: Annotated[float, choice(0.1, 0.5, 0.9, source="ours, from one over ten clients")] = 0.1
+
+    def __post_init__(self) -> None:
+        require(self.lam >= 0, "algorithm.lam", "must not be negative", self.lam)
+        require(self.alpha > 0, "algorithm.alpha", "must be positive", self.alpha)
+        require(self.sigma > 0, "algorithm.sigma", "must be positive", self.sigma)
+        require(0 <= self.self_weight <= 1, "algorithm.self_weight", "must lie in [0, 1]", self.self_weight)
+
+    def check(self, setting: Setting) -> None:
+        others = (setting.clients - 1) * self.alpha / self.sigma
+        if self.attention == "distance" and others > 1:
+            raise Incompatible(
+                f"'fedamp' could give the other clients a weight of {others:g} in sum, more than 1; "
+                f"raise algorithm.sigma to {(setting.clients - 1) * self.alpha:g}"
+            )
+
+    def init(
+        self, params: Mapping[str, Tensor], shared: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
+    ) -> tuple[Tree, Tree]:
+        return dict(shared), prefixed("w", shared) | prefixed("statistics", buffers)
+
+    def message(self, download: Download) -> Tree:
+        w = {client: {path: tree[path] for path in download.server} for client, tree in sorted(download.sent.items())}
+        mine = w.pop(download.client, dict(download.server))
+        if not w:
+            return mine
+        xi = self._attention(mine, list(w.values()))
+        return {
+            path: (1 - xi.sum()) * leaf + torch.tensordot(xi, torch.stack([tree[path] for tree in w.values()]), dims=1)
+            for path, leaf in mine.items()
+        }
+
+    def client_start(self, params: Tree, local: Local) -> tuple[Tree, Tree]:
+        return params | under("w", local.client), dict(local.client)
+
+    def penalty(self, step: Step) -> Tensor:
+        return self.lam / (2 * self.alpha) * sqdist(step.server, step.params)
+
+    def client_end(self, delta: Tree, local: Local) -> tuple[Tree, Tree, Tree]:
+        mine = {path: local.params[path] for path in under("w", local.client)}
+        return delta, {}, prefixed("w", mine) | prefixed("statistics", local.buffers)
+
+    def own(self, params: Tree, local: Local) -> Tree:
+        return under("w", local.client) | under("statistics", local.client)
+
+    def _attention(self, mine: Tree, others: list[Tree]) -> Tensor:
+        """Return the weights xi of the other clients [m - 1]."""
+        if self.attention == "distance":
+            squared = torch.stack([sqdist(mine, other) for other in others])
+            return self.alpha / self.sigma * (-squared / self.sigma).exp()
+        cosines = torch.stack([torch.cosine_similarity(_vector(mine), _vector(other), dim=0) for other in others])
+        return (1 - self.self_weight) * (self.sigma * cosines).softmax(0)
+
+
+def _vector(tree: Tree) -> Tensor:
+    return torch.cat([tree[path].flatten() for path in sorted(tree)])
