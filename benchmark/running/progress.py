@@ -97,7 +97,7 @@ class GridDisplay:
 
     def __init__(self, console: Console, results: Results, todo: Sequence[Planned], done: int, workers: int) -> None:
         self.console, self.results, self.workers = console, results, workers
-        self.todo = {planned.cell.key: planned for planned in todo}
+        self.todo = labels_of(todo)
         self.known, self.total = done, done + len(todo)
         self.finished: dict[str, str] = {}  # status by key
         self._latest: deque[str] = deque(maxlen=LATEST)  # lines of the cells that finished last
@@ -129,25 +129,25 @@ class GridDisplay:
 
     def look(self, live: Live | None) -> None:
         """Show the cells finished since the last call: on `live`, or else in a line for each cell."""
-        for key, planned in self.todo.items():
+        for key, label in self.todo.items():
             if key in self.finished:
                 continue
             for folder in (self.results.records, self.results.failures):
                 path = folder / f"{key}.json"
                 if path.exists() and (record := read_as(path, Ended)) is not None:
                     self.finished[key] = record.status
-                    self._latest.append(line := self._line(planned, record))
+                    self._latest.append(line := self._line(label, record))
                     if live is None:
                         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
         if live is not None:
             live.update(self.render())
 
-    def _line(self, planned: Planned, record: Ended) -> str:
+    def _line(self, label: str, record: Ended) -> str:
         number, seconds = self.known + len(self.finished), record.compute.get("seconds")
         total = seconds.get("total", 0.0) if isinstance(seconds, dict) else 0.0  # in a file of their own where many
         spent = f"{total:.1f} s" if is_number(total) else "?"
         said = describe(msgspec.structs.asdict(record))
-        return f"[{number}/{self.total}] {said}  {planned.cell.label}  ({spent})"
+        return f"[{number}/{self.total}] {said}  {label}  ({spent})"
 
     def seconds_left(self, running: Sequence[Status]) -> float | None:
         """Return the expected seconds until the end, or None before there is anything to go by."""
@@ -160,8 +160,8 @@ class GridDisplay:
     def render(self) -> Group:
         """Return the display as it is now."""
         running = [
-            status
-            for key in self.todo
+            msgspec.structs.replace(status, label=label)
+            for key, label in self.todo.items()
             if key not in self.finished and (status := read_as(self.results.status / f"{key}.json", Status))
         ]
         failed = sum(status == "failed" for status in self.finished.values())
@@ -175,6 +175,21 @@ class GridDisplay:
             table.add_row(Text(plain(status.label)), *where(status))
         latest = Text("\n".join(self._latest), style="dim", no_wrap=True, overflow="ellipsis")
         return Group(*([latest] if self._latest else []), self._bar, table)
+
+
+def labels_of(cells: Sequence[Planned]) -> dict[str, str]:
+    """Return the labels by key; with what tells cells apart that share one, as in a sweep over the rate."""
+    alike: dict[str, list[Planned]] = {}
+    for planned in cells:
+        alike.setdefault(planned.cell.label, []).append(planned)
+    found = {planned.cell.key: label for label, group in alike.items() for planned in group}
+    for label, group in alike.items():
+        names = dict.fromkeys(name for planned in group for name in planned.overrides)
+        apart = [name for name in names if len({str(planned.overrides.get(name)) for planned in group}) > 1]
+        for planned in group:
+            settings = [f"{name}={planned.overrides[name]}" for name in apart if name in planned.overrides]
+            found[planned.cell.key] = ", ".join([label, *settings])
+    return {planned.cell.key: found[planned.cell.key] for planned in cells}
 
 
 def describe(record: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.cell_run import CellProgress
-from fedspan.benchmark.running.progress import GridDisplay, Status, StatusFile, describe, duration, read_as
+from fedspan.benchmark.running.progress import GridDisplay, Status, StatusFile, describe, duration, labels_of, read_as
 from fedspan.benchmark.spec.plan import plan
 
 
@@ -38,8 +38,23 @@ def test_the_screen_shows_what_is_done_running_and_failed(grid):
     shown = " ".join(screen().split())
     assert "2/4" in shown
     assert "2 running, 1 failed" in shown
-    assert "a cell round 3/8 client 3/5 12.35%" in shown
-    assert "another preparing" in shown
+    assert "10 clients, seed 0 round 3/8 client 3/5 12.35%" in shown
+    assert "10 clients, seed 1 preparing" in shown
+
+
+def test_cells_of_one_label_say_what_tells_them_apart():
+    sweep = [{"protocol.lr": lr, "seed": seed, "protocol.rounds": 3} for lr in (0.1, 0.01) for seed in (0, 1)]
+    with_momentum = plan([*sweep, {"protocol.lr": 0.1, "protocol.rounds": 3, "protocol.momentum": 0.0, "seed": 0}])
+    plain = plan([{"seed": 7}])[0]
+    start = plain.cell.label.removesuffix("seed 7")
+    assert list(labels_of([*with_momentum, plain]).values()) == [
+        f"{start}seed 0, protocol.lr=0.1",
+        f"{start}seed 1, protocol.lr=0.1",
+        f"{start}seed 0, protocol.lr=0.01",
+        f"{start}seed 1, protocol.lr=0.01",
+        f"{start}seed 0, protocol.lr=0.1, protocol.momentum=0.0",
+        plain.cell.label,
+    ]
 
 
 def test_a_cell_that_ends_is_no_longer_running(grid):
