@@ -286,6 +286,79 @@ def test_hooks_change_no_input_and_draw_no_global_random_number(stack, model):
     assert seen == overridden, "a hook was never called"
 
 
+class Listened(dict):
+    """What a client received, and whether anybody asked for any of it."""
+
+    asked = False
+
+    def __getattribute__(self, name):
+        if not name.startswith("__") and name != "asked":
+            self.asked = True
+        return super().__getattribute__(name)
+
+    def __getitem__(self, path):
+        self.asked = True
+        return super().__getitem__(path)
+
+    def __contains__(self, path):
+        self.asked = True
+        return super().__contains__(path)
+
+    def __iter__(self):
+        self.asked = True
+        return super().__iter__()
+
+
+def listening(component, asked):
+    """Return the same component; `asked` gets the hooks on clients that look at what the server sent."""
+    cls = type(component)
+
+    def listen(hook):
+        def call(self, *inputs):
+            there = inputs[-1].server
+            received = there if isinstance(there, Listened) else Listened(there)  # where one hook calls another
+            result = getattr(cls, hook)(self, *inputs[:-1], dataclasses.replace(inputs[-1], server=received))
+            if received.asked:
+                asked.add(hook)
+            return result
+
+        return call
+
+    on_clients = ("loss", "penalty", "grads", "carry", "shift", "client_start", "client_end", "wire", "own")
+    hooks = {hook: listen(hook) for hook in on_clients if getattr(cls, hook) is not getattr(Component, hook)}
+    values = {field.name: getattr(component, field.name) for field in dataclasses.fields(component)}
+    return type(cls.__name__, (cls,), hooks)(**values)
+
+
+def unsent(stack, cell):
+    """Return the hooks, by component, that ask for something of a server which sends nothing."""
+    found = {component.name: set() for component in stack}
+    listeners = [listening(component, found[component.name]) for component in stack]
+    score_stages(trained(dataclasses.replace(cell, algorithm=listeners[0], addons=tuple(listeners[1:]))))
+    senders = [
+        component.name for hook in ("broadcast", "message") for component in compose(stack[0], stack[1:]).using(hook)
+    ]
+    return {name: hooks for name, hooks in found.items() if hooks and name not in senders}
+
+
+@every_stack
+def test_what_hooks_on_clients_ask_of_the_server_is_sent(stack):
+    forgotten = unsent(stack, cell_of(stack))
+    assert forgotten == {}, "these ask for `server` on a client, but the component has no `broadcast` that sends it"
+
+
+def test_a_forgotten_broadcast_is_noticed_behind_a_guard():
+    class Forgetful(FedAvg):
+        def init(self, params, shared, buffers):
+            return dict(shared), {}
+
+        def penalty(self, step):
+            near = [(w - step.server[path]).square().sum() for path, w in step.params.items() if path in step.server]
+            return sum(near, start=torch.zeros(()))
+
+    assert unsent((Forgetful(),), toy_cell(Forgetful(), protocol=SHORT)) == {"fedavg": {"penalty"}}
+
+
 def test_the_watch_notices_a_hook_that_changes_its_input():
     class Careless(FedAvg):
         def grads(self, grads, step):
