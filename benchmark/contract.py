@@ -84,7 +84,7 @@ def _hint(error: BaseException, plugin: Plugin) -> str:
     """Return a likely reason why a tree lacks a name, if one is known."""
     if not isinstance(error, KeyError) or not isinstance(plugin, Component):
         return ""
-    if type(plugin).broadcast is Component.broadcast:
+    if type(plugin).broadcast is Component.broadcast and type(plugin).message is Component.message:
         return " (clients see of the server tree only what `broadcast` returns, and there is no `broadcast`)"
     return ""
 

@@ -54,6 +54,7 @@ WRONG = {
     "grads, too few": (lambda self, grads, step: {}, "the tree lacks 'body.1.bias'"),
     "shift": (one(TREE), "must return a tree over weights: the tree has 'a', which is not among body.1.bias,"),
     "broadcast": (one([]), "must return a tree: it returned a list of 0"),
+    "message": (one([]), "must return a tree: it returned a list of 0"),
     "client_end": (one(({}, {})), "must return (delta, upload, client tree): it returned a tuple of 2"),
     "client_end, delta": (one(({}, {}, {})), "delta lacks 'body.1.bias'"),
     "client_end, upload": (lambda self, d, local: (d, {"n": "1"}, {}), "the upload holds '1' under 'n'"),
