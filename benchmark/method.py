@@ -20,11 +20,8 @@ from fedspan.benchmark.tree import Tree
 # hooks that at most one component may replace
 EXCLUSIVE = ("loss", "phases", "weights", "aggregate", "calibrate", "personalise", "own", "privacy")
 # hooks by which more than an update leaves a client
-REVEALING = {
-    "stats": "sends statistics of features",
-    "aggregate": "looks at single clients' updates",
-    "message": "looks at single clients' updates",
-}
+SINGLE = ("aggregate", "message")  # those that are given single clients' updates
+REVEALING = {"stats": "sends statistics of features"} | dict.fromkeys(SINGLE, "looks at single clients' updates")
 
 States = dict[str, Tree]  # component name -> tree
 
@@ -99,7 +96,7 @@ class Method:
     @property
     def sees_updates(self) -> bool:
         """Whether the server sees single clients' updates, not sums alone."""
-        return self.writes or bool(self.using("aggregate"))
+        return any(self.using(hook) for hook in SINGLE)
 
     def check(self, setting: Setting) -> None:
         for component in self.components:
@@ -314,7 +311,5 @@ def _leak(guard: Component, other: str, does: str) -> str:
 
 def disclosure(cls: type[Plugin]) -> str:
     """Return what the server learns beyond sums through a plugin, in words for lists and pages; usually nothing."""
-    sees = issubclass(cls, Component) and (
-        cls.aggregate is not Component.aggregate or cls.message is not Component.message
-    )
+    sees = issubclass(cls, Component) and any(getattr(cls, hook) is not getattr(Component, hook) for hook in SINGLE)
     return "the server sees single clients' updates, not sums alone" if sees else ""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedspan.benchmark.errors import HookError
+from fedspan.benchmark.errors import CorruptFile, HookError
 from fedspan.benchmark.tree import nbytes
 from fedspan.tasks.fleets.dropout import Dropout
 from tests.helpers import Messages, start, toy_cell
@@ -61,3 +61,13 @@ def test_a_message_cannot_use_the_names_of_the_broadcast():
     run = start(toy_cell(Twice()))
     with pytest.raises(HookError, match=r"message .* must return names that `broadcast` does not have: .*'pull'"):
         run.advance()
+
+
+@pytest.mark.parametrize("spoilt", [{"head.bias": torch.zeros(7)}, {"tail": torch.zeros(3)}])
+def test_a_checkpoint_of_another_model_is_refused_by_what_clients_sent(spoilt):
+    run, fresh = finished(start(toy_cell(Messages()))), start(toy_cell(Messages()))
+    run.state.sent[2] = run.state.sent[2] | spoilt
+    with pytest.raises(CorruptFile, match="another model or method"):
+        fresh.state.unpack(run.state.pack(), 1)
+    assert fresh.state.round == 0
+    assert fresh.state.sent == {}
