@@ -18,7 +18,8 @@ class DriftCorrection(Component):
 
     After local training from w to w_i a client adds its update to its drift, ``h_i = h_i + w_i - w``. The server keeps
     the mean h of all clients' drifts and sets ``w = mean w_i + h``; that mean is over participants, each with the same
-    weight. Clients send their weights alone: their mean update tells how h moves.
+    weight. Clients send their weights alone: their mean update tells how h moves. Beside an add-on that compresses, h
+    follows what arrived and h_i what the client computed.
     """
 
     def weights(self, counts: Tensor, samples: int) -> Tensor:

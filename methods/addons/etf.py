@@ -1,6 +1,6 @@
 """FedETF."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +10,7 @@ from fedspan.benchmark.component import Component, Setting, Step, addon
 from fedspan.benchmark.errors import Incompatible, require
 from fedspan.benchmark.head import in_head
 from fedspan.benchmark.net import Net, Unit
+from fedspan.benchmark.registry import later
 from fedspan.benchmark.search import choice, fixed
 from fedspan.benchmark.tree import root
 
@@ -32,8 +33,11 @@ class ETF(Component):
     The classifier's rows are ``V = sqrt(C / (C - 1)) U (I - 11' / C)`` with U a random orthonormal matrix: the
     classes lie as far apart as they can, on every client alike. A linear projection to `width` dimensions and a scaling
     to unit length stand between body and classifier. Client k minimises the balanced feature loss, the
-    cross-entropy of ``t V mu + gamma log n_k`` with n_k its images of each class: a class without images leaves the
-    softmax. The temperature t is learnt; it is part of the features that other components see.
+    cross-entropy of ``t V mu + gamma log n_k`` with n_k its images of each class. The temperature t is learnt; it is
+    part of the features that other components see.
+
+    A class without images has ``log 0``: it is `removed` from the softmax, so that a client of one class learns
+    nothing. The authors' code counts one image there: the class is `kept`, and pushes features away from its vertex.
 
     `width` 0 is that of the body's features, as in the authors' CNN for CIFAR10; their ResNets project to as many
     dimensions as there are classes. t starts at 10 in that CNN and at 1 in the ResNets. Their U comes from the QR
@@ -44,11 +48,12 @@ class ETF(Component):
     title = "FedETF"
     summary = "A fixed simplex classifier on projected unit features, trained with a balanced loss."
     papers = ("li2023",)
-    wording = {"width": "projection to {}"}
+    wording = {"width": "projection to {}", "absent": {"kept": "absent classes kept"}}
 
     width: Annotated[int, fixed("it belongs to the model")] = 0
     gamma: Annotated[float, choice(0.0, 0.5, 1.0, source="ours, below the paper's 1")] = 1.0
     temperature: Annotated[float, choice(1.0, 10.0, source="Li et al. 2023, the authors' models")] = 10.0
+    absent: Literal["removed", "kept"] = later("removed")
     excludes = ("babu", "spherefed")
 
     def __post_init__(self) -> None:
@@ -72,7 +77,8 @@ class ETF(Component):
         return not in_head(path)
 
     def loss(self, step: Step) -> Tensor:
-        prior = self.gamma * step.counts.log() if self.gamma else torch.zeros_like(step.counts)
+        n = step.counts if self.absent == "removed" else step.counts.clamp(min=1)
+        prior = self.gamma * n.log() if self.gamma else torch.zeros_like(n)
         return F.cross_entropy(step.logits + prior, step.y)
 
 

@@ -1,13 +1,14 @@
 """APFL."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from fedspan.benchmark.component import Component, Local, Step, algorithm
 from fedspan.benchmark.errors import require
+from fedspan.benchmark.registry import later
 from fedspan.benchmark.search import choice
 from fedspan.benchmark.sgd import stepped
 from fedspan.benchmark.tree import Tree, prefixed, scale, under, zeros
@@ -20,19 +21,22 @@ class APFL(Component):
     """Deng et al. 2020 (arXiv 2003.13461), Algorithm 1: each client mixes a model v of its own with the global one.
 
     Beside FedAvg's local step on w, v moves along the gradient in v of the loss of ``alpha v + (1 - alpha) w``, on the
-    same batch, both as they were before it. With `adaptive` alpha moves along its own gradient in every step (Eq. 10),
-    within [0, 1], at the protocol's rate. v and alpha never travel; v starts from the initial weights, and steps by the
-    protocol's SGD, with momentum of its own (plain in the paper). The stage ``personalised`` scores ``alpha v + (1 -
-    alpha) w`` with the last global w, and with the statistics that BatchNorm had for the mixture; ``trained`` scores w.
+    same batch, both as they were before it. With `adaptive` alpha moves along its own gradient (Eq. 10), within [0, 1],
+    at the protocol's rate: in every `step`, or, as in the authors' code, in the first step of a `round` alone. That
+    code mixes outputs, not weights, and adds 0.02 alpha to the gradient. v and alpha never travel; v starts from the
+    initial weights, and steps by the protocol's SGD, with momentum of its own (plain in the paper). The stage
+    ``personalised`` scores ``alpha v + (1 - alpha) w`` with the last global w, and with the statistics that BatchNorm
+    had for the mixture; ``trained`` scores w.
     """
 
     title = "APFL"
     summary = "Each client mixes a model of its own with the global one, and learns how much."
     papers = ("deng2020",)
-    wording = {"adaptive": {False: "fixed mixing"}}
+    wording = {"adaptive": {False: "fixed mixing"}, "moves": {"round": "mixing moves once a round"}}
 
     alpha: Annotated[float, choice(0.25, 0.5, 0.75, source="Deng et al. 2020, Sec. 5")] = 0.5
     adaptive: bool = True
+    moves: Literal["step", "round"] = later("step")
 
     def __post_init__(self) -> None:
         require(0 <= self.alpha <= 1, "algorithm.alpha", "must lie in [0, 1]", self.alpha)
@@ -49,7 +53,8 @@ class APFL(Component):
         found, statistics = step.learn_at(mixed(v, step.params, alpha), under("statistics", step.client))
         if self.adaptive:
             slope = torch.stack([((v[path] - step.params[path]) * g).sum() for path, g in found.items()]).sum()
-            moved = (alpha - step.lr * slope).clamp(0, 1)
+            rate = step.lr if self.moves == "step" else step.lr * (step.number == 0)
+            moved = (alpha - rate * slope).clamp(0, 1)
         else:
             moved = alpha
         v, momentum = stepped(v, scale(found, alpha), under("momentum", step.client), step)

@@ -9,7 +9,8 @@ from torch import Tensor
 from fedspan.benchmark.component import Component, Local, Setting, Step, algorithm
 from fedspan.benchmark.download import Download
 from fedspan.benchmark.errors import Incompatible, require
-from fedspan.benchmark.search import choice, log
+from fedspan.benchmark.registry import later
+from fedspan.benchmark.search import choice, fixed, log
 from fedspan.benchmark.tree import Tree, prefixed, sqdist, under
 
 
@@ -25,6 +26,11 @@ class FedAMP(Component):
       rest by a softmax of ``sigma cos(w_i, w_j)``.
     - ``distance``: ``xi_ij = alpha A'(||w_i - w_j||^2)``, with ``A(x) = 1 - exp(-x / sigma)``.
 
+    SGD begins at w_i, the client's `own` model, or at u_i, the `cloud` model: public copies of the method do either.
+    Two of them state the paper's strength as lam 1 and alpha 10^4, a tenth of it every 30 rounds: then u_i hardly
+    pulls, and where SGD begins decides what a client learns from others. Under `cosine` lam and alpha count by their
+    ratio alone.
+
     The stage ``personalised`` scores w_i; ``trained`` scores the mean of all w_i, which nobody uses. BatchNorm's
     statistics are averaged in every round, and w_i keeps those that its last training left. PFLlib has `distance`
     alone, takes the distance to u_i without the square, and mixes the participants of the last round. Nothing there
@@ -34,12 +40,14 @@ class FedAMP(Component):
     title = "FedAMP"
     summary = "The server mixes a model for each client from those of clients like it, and clients stay near theirs."
     papers = ("huang2021",)
+    wording = {"start": {"cloud": "from the cloud model"}}
 
     attention: Literal["cosine", "distance"] = "cosine"
-    lam: Annotated[float, log(0.1, 10.0, source="ours, around the 1 of PFLlib")] = 1.0
-    alpha: Annotated[float, choice(0.3, 1.0, source="ours, up to the 1 of PFLlib")] = 1.0
+    lam: Annotated[float, log(1e-4, 10.0, source="ours, from public copies' 1e-4 to ten times PFLlib's 1")] = 1.0
+    alpha: Annotated[float, fixed("lam/alpha is tuned by lam")] = 1.0
     sigma: Annotated[float, log(10.0, 100.0, source="ours; the paper's values were not at hand")] = 10.0
     self_weight: Annotated[float, choice(0.1, 0.5, 0.9, source="ours, from one over ten clients")] = 0.1
+    start: Literal["own", "cloud"] = later("own")
 
     def __post_init__(self) -> None:
         require(self.lam >= 0, "algorithm.lam", "must not be negative", self.lam)
@@ -72,7 +80,8 @@ class FedAMP(Component):
         }
 
     def client_start(self, params: Tree, local: Local) -> tuple[Tree, Tree]:
-        return params | under("w", local.client), dict(local.client)
+        begin = dict(local.server) if self.start == "cloud" else under("w", local.client)
+        return params | begin, dict(local.client)
 
     def penalty(self, step: Step) -> Tensor:
         return self.lam / (2 * self.alpha) * sqdist(step.server, step.params)

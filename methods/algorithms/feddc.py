@@ -23,10 +23,10 @@ class FedDC(DriftCorrection):
     over all clients to c and sets ``w = mean w_i + mean h_i`` (`fedspan.methods.drift`). alpha is 0.01 in the authors'
     script for CIFAR10 and CIFAR100, 0.1 for MNIST and 0.005 for synthetic data.
 
-    The variates are those of the authors' code, which keeps c_i from round to round like SCAFFOLD; the paper's text has
-    the last update alone. That code also divides alpha and c by the client's share of the images and clips gradients
-    at norm 10. As in SCAFFOLD here, the correction is a step of its own beside the protocol's momentum; the paper's SGD
-    has none. Two trees travel in both directions.
+    The variates are kept from round to round like SCAFFOLD's, as in the authors' code; the paper's text has the last
+    update alone. That code scales them by the mean client's steps and the first round's rate, and divides alpha and c
+    by the client's share of the images and clips gradients at norm 10. As in SCAFFOLD here, the correction is a step of
+    its own beside the protocol's momentum; the paper's SGD has none. Two trees travel in both directions.
     """
 
     title = "FedDC"

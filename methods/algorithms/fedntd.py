@@ -17,9 +17,9 @@ class FedNTD(Component):
 
     ``beta`` times the mean over a batch of ``KL(q_global || q_local)``, where q is the softmax of the logits over
     ``tau`` without the logit of the image's own class. The global model is the one that the client received, without
-    gradient. beta and tau are 1 in the authors' configuration (their class has a tau of 3 by default), and the term is
-    not multiplied by tau^2 as in other distillation. Here the global model runs in evaluation mode; the authors' models
-    have no BatchNorm, where that would matter.
+    gradient. beta and tau are 1 in the authors' configuration (their class has a tau of 3 by default). One version of
+    their code multiplies the term by tau^2, another does not, nor does this. Here the global model runs in evaluation
+    mode; the authors' models have no BatchNorm, where that would matter.
     """
 
     title = "FedNTD"

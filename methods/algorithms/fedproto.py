@@ -27,7 +27,7 @@ class FedProto(Component):
 
     - prototypes: ``last_epoch`` averages the features that the last local epoch computed, under weights that moved
       meanwhile; ``final`` is Eq. 3, under the last weights, without augmentation.
-    - mean: over ``clients`` alike, or by numbers of ``samples`` (Eq. 6).
+    - mean: over ``clients`` alike, or by numbers of ``samples`` (Eq. 6, without its division by the number of clients).
     - Eq. 7 compares a client's prototypes; the code, and this, each image's features, by the mean over dimensions too.
     - The code looks for the nearest prototype among the client's own classes; the paper, and this, among all.
     - All clients take part there; here a class that no participant holds keeps its prototype.

@@ -26,8 +26,8 @@ class FedRoD(Component):
     sum. This is the linear head; the variant whose personal heads come from a hypernetwork is not here.
 
     Personal heads never travel and start from 0, so a client that never trained has the generic model. Public code
-    starts them from the generic head (FedETF's authors, FL-bench), lets FL-bench's personal loss reach the body, and
-    leaves out the momentum of the personal head (FedETF's authors).
+    starts them from the generic head (FedETF's authors, FL-bench), trains the body on the personal loss too (FL-bench),
+    leaves out the momentum of the personal head, and counts one image of an absent class (both FedETF's authors).
     """
 
     title = "Fed-RoD"

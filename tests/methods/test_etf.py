@@ -39,16 +39,18 @@ def forward(w, x):
     return hidden, length, projected / length, w[SCALE] * (projected / length) @ w[HEAD].T
 
 
+@pytest.mark.parametrize("absent", ["removed", "kept"])
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("width", [0, 4])
 @pytest.mark.parametrize("parts", [{}, {"partition": ByClass()}], ids=["mixed", "one class each"])
-def test_all_rounds_minimise_the_balanced_feature_loss(gamma, width, parts):
-    addon = ETF(gamma=gamma, width=width, temperature=2.0)
+def test_all_rounds_minimise_the_balanced_feature_loss(absent, gamma, width, parts):
+    addon = ETF(absent=absent, gamma=gamma, width=width, temperature=2.0)
     run = start(toy_cell(FedAvg(), addon, participation=0.5, protocol=DOUBLE, **parts))
 
     def local(w, client, round):
+        n = counts(run, client) if absent == "removed" else np.maximum(counts(run, client), 1)
         with np.errstate(divide="ignore"):
-            prior = gamma * np.log(counts(run, client)) if gamma else 0.0
+            prior = gamma * np.log(n) if gamma else 0.0
 
         def gradient(v, x, y):
             hidden, length, unit, logits = forward(v, x)
@@ -66,11 +68,12 @@ def test_all_rounds_minimise_the_balanced_feature_loss(gamma, width, parts):
     agree(finished(run).state.params, expected)
 
 
-def test_a_client_of_one_class_learns_nothing_from_the_balanced_loss():
-    """The other classes have no images, so they are not in its softmax."""
-    cell = toy_cell(FedAvg(), ETF(), partition=ByClass(), protocol={"weight_decay": 0.0})
+@pytest.mark.parametrize("absent", ["removed", "kept"])
+def test_a_client_of_one_class_learns_something_only_if_the_others_are_kept(absent):
+    cell = toy_cell(FedAvg(), ETF(absent=absent), partition=ByClass(), protocol={"weight_decay": 0.0})
     run = start(cell)
-    assert all((leaf == 0).all() for leaf in run.trainer.train(run.state, 4).delta.values())
+    still = [(leaf == 0).all() for leaf in run.trainer.train(run.state, 4).delta.values()]
+    assert all(still) if absent == "removed" else not any(still)
 
 
 def test_the_classifier_is_the_same_everywhere_and_never_sent():

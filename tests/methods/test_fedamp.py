@@ -44,8 +44,12 @@ def mixed(algorithm, client, models, first):
 @pytest.mark.parametrize("participation", [0.5, 1.0])
 @pytest.mark.parametrize(
     "algorithm",
-    [FedAMP(lam=0.7, sigma=4.0, self_weight=0.3), FedAMP(attention="distance", lam=0.7, alpha=0.6, sigma=3.5)],
-    ids=["cosine", "distance"],
+    [
+        FedAMP(lam=0.7, sigma=4.0, self_weight=0.3),
+        FedAMP(lam=0.7, sigma=4.0, self_weight=0.3, start="cloud"),
+        FedAMP(attention="distance", lam=0.7, alpha=0.6, sigma=3.5),
+    ],
+    ids=["cosine", "from the cloud model", "distance"],
 )
 def test_all_rounds_follow_algorithm_1(algorithm, participation):
     run = fresh(algorithm, participation=participation, protocol={"rounds": 4})
@@ -61,7 +65,8 @@ def test_all_rounds_follow_algorithm_1(algorithm, participation):
             def gradient(w, x, y, u=u):
                 return plus(plain_gradient(w, x, y), plus(w, u, -1), algorithm.lam / algorithm.alpha)
 
-            own[client], _ = trained_by_hand(run, own[client], client, round, gradient)
+            begin = u if algorithm.start == "cloud" else own[client]
+            own[client], _ = trained_by_hand(run, begin, client, round, gradient)
             sent[client] = own[client]
         run.advance()
         agree(run.state.params, mean([own[client] for client in chosen], sizes(run, chosen)))

@@ -86,21 +86,24 @@ def test_per_fedavg_adapts_by_a_step_on_all_the_clients_images():
     agree(run.trainer.params, w)
 
 
-@pytest.mark.parametrize("adaptive", [True, False])
-def test_apfl_moves_three_things_along_their_gradients(adaptive):
-    run = fresh(APFL(alpha=0.3, adaptive=adaptive), protocol=PLAIN_SGD | {"lr": 0.1})
+@pytest.mark.parametrize("moves", ["step", "round", "never"])
+def test_apfl_moves_three_things_along_their_gradients(moves):
+    adaptive = moves != "never"
+    algorithm = APFL(alpha=0.3, adaptive=adaptive, moves=moves if adaptive else "step")
+    run = fresh(algorithm, protocol=PLAIN_SGD | {"lr": 0.1})
     w, lr = numbers(run.state.params), 0.1
     own, mixing = dict.fromkeys(CLIENTS, w), dict.fromkeys(CLIENTS, 0.3)
     while not run.finished:
         ends, chosen = [], run.participants()
         for client in chosen:
             here, v, alpha = w, own[client], mixing[client]
-            for x, y in batches(run, client, run.state.round):
+            for number, (x, y) in enumerate(batches(run, client, run.state.round)):
                 g = plain_gradient({path: alpha * v[path] + (1 - alpha) * here[path] for path in v}, x, y)
                 slope = sum(float(((v[path] - here[path]) * g[path]).sum()) for path in v)
                 v = plus(v, g, -lr * alpha)
                 here = plus(here, plain_gradient(here, x, y), -lr)
-                alpha = min(max(alpha - lr * slope, 0), 1) if adaptive else alpha
+                if moves == "step" or (moves == "round" and number == 0):
+                    alpha = min(max(alpha - lr * slope, 0), 1)
             own[client], mixing[client] = v, alpha
             ends.append(minus(here, w))
         w = plus(w, mean(ends, sizes(run, chosen)))
