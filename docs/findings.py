@@ -177,6 +177,11 @@ def disagreements(runs: Runs) -> list[list[str]]:
             "MOON (temperature 1, untrained first previous)",
             warm,
         ),
+        (
+            "FedETF: absent classes kept (released) minus removed (paper)",
+            "FedAvg + FedETF (absent classes kept)",
+            "FedAvg + FedETF",
+        ),
     ]
     for text, first, second in pairs:
         rows.append([text, *(listed(differences(runs.cifar(first, a), runs.cifar(second, a))) for a in ALPHAS)])

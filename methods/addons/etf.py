@@ -48,7 +48,7 @@ class ETF(Component):
     title = "FedETF"
     summary = "A fixed simplex classifier on projected unit features, trained with a balanced loss."
     papers = ("li2023",)
-    wording = {"width": "projection to {}", "absent": {"kept": "absent classes kept"}}
+    wording = {"width": "projection to {}", "absent": "absent classes {}"}
 
     width: Annotated[int, fixed("it belongs to the model")] = 0
     gamma: Annotated[float, choice(0.0, 0.5, 1.0, source="ours, below the paper's 1")] = 1.0

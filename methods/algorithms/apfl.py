@@ -32,7 +32,7 @@ class APFL(Component):
     title = "APFL"
     summary = "Each client mixes a model of its own with the global one, and learns how much."
     papers = ("deng2020",)
-    wording = {"adaptive": {False: "fixed mixing"}, "moves": {"round": "mixing moves once a round"}}
+    wording = {"adaptive": {False: "fixed mixing"}, "moves": "mixing moves every {}"}
 
     alpha: Annotated[float, choice(0.25, 0.5, 0.75, source="Deng et al. 2020, Sec. 5")] = 0.5
     adaptive: bool = True

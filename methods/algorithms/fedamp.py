@@ -40,7 +40,7 @@ class FedAMP(Component):
     title = "FedAMP"
     summary = "The server mixes a model for each client from those of clients like it, and clients stay near theirs."
     papers = ("huang2021",)
-    wording = {"start": {"cloud": "from the cloud model"}}
+    wording = {"start": {"own": "from the client's model", "cloud": "from the cloud model"}}
 
     attention: Literal["cosine", "distance"] = "cosine"
     lam: Annotated[float, log(1e-4, 10.0, source="ours, from public copies' 1e-4 to ten times PFLlib's 1")] = 1.0
