@@ -351,7 +351,7 @@ class Component(Plugin):
         """
         raise NotImplementedError
 
-    # what the settings make of it -----------------------------------------------------------------
+    # properties that depend on settings -----------------------------------------------------------------
 
     @property
     def idle(self) -> frozenset[str]:
@@ -380,7 +380,7 @@ class Component(Plugin):
 
     @property
     def trains(self) -> bool:
-        """Whether it takes part in training; cells that differ only in components that do not share a trained model."""
+        """Whether it acts during training; cells that differ only in what acts later share one trained model."""
         return self.calibrates_every > 0 or any(acts_in(self, hook) for hook in HOOKS if hook not in AFTER_TRAINING)
 
 

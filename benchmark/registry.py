@@ -76,7 +76,7 @@ class Plugin:
 
 
 def what_of(settings: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that enter a key: none of `how`, of `later` those that differ from defaults."""
+    """Return the fields of a dataclass that enter a key: all but `how` fields and `later` fields at their defaults."""
     return {
         field.name: value
         for field in dataclasses.fields(settings)
@@ -96,7 +96,7 @@ def how(default: Any) -> Any:
 def later(default: Any) -> Any:
     """Declare a field that a published plugin, or the protocol, got afterwards: earlier records keep their keys.
 
-    The default must mean what happened without the field; while a cell has it, its key does not know the field.
+    The default must reproduce the behaviour before the field existed; at the default the key omits it.
     """
     return dataclasses.field(default=default, metadata={"later": True})
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, get_args, get_origin
+
+import numpy as np
 
 from fedspan.benchmark.errors import UserError
 
@@ -42,17 +45,30 @@ class Space:
             return min(math.floor(value), self.values[1])
         return min(max(float(f"{value:.{DIGITS}g}"), float(low)), float(high))
 
+    @property
+    def ordered(self) -> tuple[Any, ...]:
+        """The values from one end to the other: numbers ascend, however a list names them."""
+        return tuple(sorted(self.values)) if are_numbers(self.values) else self.values
+
     def place(self, value: Any) -> float:
-        """Return where a value lies, from 0 to 1; for one outside, which a default may be, the nearest end."""
+        """Return where a value lies, from 0 to 1; for one outside, which a default may be, the nearest end.
+
+        The numbers of a list are equally far apart. A text that a list does not name lies at its start.
+        """
         if self.scale == "choice":
-            names = list(map(str, self.values))
-            return names.index(str(value)) / max(len(names) - 1, 1) if str(value) in names else 0.0
+            return self._place_in_list(value)
         low, high = self.values
         if self.scale == "log":
             place = math.log(value / low) / math.log(high / low) if value > 0 else 0.0
         else:
             place = (value - low) / (high - low)
         return min(max(place, 0.0), 1.0)
+
+    def _place_in_list(self, value: Any) -> float:
+        if are_numbers((*self.values, value)):
+            return float(np.interp(value, self.ordered, np.linspace(0.0, 1.0, len(self.values))))
+        names = list(map(str, self.values))
+        return names.index(str(value)) / max(len(names) - 1, 1) if str(value) in names else 0.0
 
     def end(self, value: Any) -> str:
         """Return "low" or "high" for a value in the outer tenth of a range, or outside it: better ones may lie beyond.
@@ -80,6 +96,11 @@ class Space:
         return f"{self.scale} {self.values[0]} to {self.values[1]}"
 
 
+def are_numbers(values: Iterable[Any]) -> bool:
+    """Tell whether values are numbers alone, so that more and less mean something."""
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+
 @dataclass(frozen=True)
 class Fixed:
     """A setting that is not tuned, and why."""
@@ -103,7 +124,7 @@ def linear(low: float, high: float, *, source: str = "") -> Space:
 def _range(scale: Literal["log", "linear"], low: float, high: float, source: str) -> Space:
     """Return a range; raise `ValueError`, as all spaces do, if it is empty."""
     for end in (low, high):
-        if isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end):
+        if not are_numbers((end,)) or not math.isfinite(end):
             raise ValueError(f"{scale}({low!r}, {high!r}): the ends must be finite numbers")
     if not low < high:
         raise ValueError(f"{scale}({low}, {high}) is empty: the first end must be below the second")
@@ -156,7 +177,7 @@ def typed(space: Space | Fixed, kind: Any) -> Space | Fixed:
 
 
 def untold(cls: type[Any]) -> list[str]:
-    """Return the numeric fields of a class with neither a space nor a word why not."""
+    """Return the numeric fields of a class with neither a search space nor a `fixed` reason."""
     told, hints = spaces_of(cls), typing.get_type_hints(cls)
     return [field.name for field in dataclasses.fields(cls) if field.name not in told and _numeric(hints[field.name])]
 

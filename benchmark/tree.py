@@ -81,7 +81,7 @@ def root(x: Tensor) -> Tensor:
     """Return the square roots of `x`, the same on every processor.
 
     `torch.sqrt` asks MKL's vector functions, which no setting keeps from rounding as the processor's maker has it. As
-    there, the slope is finite wherever `x` is positive, and 0 has none.
+    with `torch.sqrt`, the gradient is finite for every positive `x` and undefined at 0.
     """
     # The slope of rsqrt is its third power, which overflows for small x and vanishes for large ones. They are scaled by
     # a power of 4, which no digit of the root shows.

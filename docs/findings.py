@@ -314,9 +314,10 @@ def studied(runs: Runs, board: str) -> list[TunedMethod]:
     specs = [selection.study.default[0].cell.settings for selection in done]
     tasks = list(dict.fromkeys(map(names.task_name, specs)))
     short = dict(zip(tasks, telling(tasks), strict=True))
+    frame = collect([cell for one in done for cell in (*one.study.default, *one.tuned)], runs.place)
     told = [
         replace(one, method=names.method_name(spec), task=short[names.task_name(spec)])
-        for one, spec in zip(tuned_methods(done, runs.place), specs, strict=True)
+        for one, spec in zip(tuned_methods(done, runs.place, frame), specs, strict=True)
     ]
     return sorted(told, key=lambda one: list(short.values()).index(one.task))
 

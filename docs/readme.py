@@ -44,6 +44,7 @@ TABLES = (
     ("Add-ons", "addon"),
     ("Datasets", "dataset"),
     ("Partitions", "partition"),
+    ("Fleets", "fleet"),
     ("Models", "model"),
 )
 COUNTED = TABLES[:3]  # in the first screen

@@ -1,4 +1,4 @@
-"""MkDocs' hook: a page for every method, dataset, partition and model, and pages of sections of README."""
+"""MkDocs' hooks: a page for every method, dataset, partition and model, and pages of sections of README."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ ABOUT = {
 }
 
 
+ON_GITHUB = re.compile(r"<!-- on GitHub -->.*?<!-- until here -->\n", re.DOTALL)
 README = Path(__file__).resolve().parents[1] / "README.md"
 # Pages that are a section of README: title, and the heading there.
 SECTIONS = {
@@ -52,6 +53,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, (title, heading) in SECTIONS.items():
         files.append(File.generated(config, name, content=section_page(text, title, heading)))
     return files
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Return a page without what is for readers on GitHub, who have no generated pages."""
+    return ON_GITHUB.sub("", markdown)
 
 
 def section_page(readme: str, title: str, heading: str) -> str:

@@ -22,6 +22,7 @@ from fedspan.benchmark.names import summary_of
 from fedspan.benchmark.patience import doing
 from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.registry import KINDS, Plugin, plugins
+from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.running.compat import Compatibility
 from fedspan.benchmark.search import Space, spaces_of, untold
 from fedspan.benchmark.spec.board import load_board
@@ -32,6 +33,10 @@ from fedspan.benchmark.spec.presets import preset, yaml_files
 PLURALS = {**KINDS, "protocol": "protocols", "board": "boards"}
 METHODS = "methods"  # algorithms and add-ons
 METHOD_KINDS = ("algorithm", "addon")
+INSTEAD = {  # what shows one of a kind that is no plugin
+    "protocol": "fedspan run --cfg job protocol={}' shows its settings",
+    "board": "fedspan plan board={}' counts its cells",
+}
 NEXT = """\
 fedspan list methods           what each is (or datasets, partitions, models, boards, ...)
 fedspan list methods NAME      its settings, and its papers with links
@@ -50,7 +55,10 @@ def show(arguments: argparse.Namespace) -> int:
     wanted = [word for word in plain if word in (*PLURALS.values(), METHODS)]
     named = [word for word in plain if word not in wanted]
     if named and not wanted:
-        raise UserError(f"cannot list '{named[0]}'{did_you_mean(named[0], [*PLURALS.values(), METHODS])}")
+        kinds_of = [METHODS if kind in METHOD_KINDS else KINDS[kind] for kind in KINDS if named[0] in plugins(kind)]
+        near = did_you_mean(named[0], [*PLURALS.values(), METHODS])
+        hint = f"; write: fedspan list {kinds_of[0]} {named[0]}" if kinds_of else near
+        raise UserError(f"cannot list '{named[0]}'{hint}")
     kinds = [
         kind for kind, plural in PLURALS.items() if plural in wanted or (METHODS in wanted and kind in METHOD_KINDS)
     ]
@@ -101,8 +109,9 @@ def _found(named: Sequence[str], kinds: Sequence[str], wanted: Sequence[str]) ->
     known = {name: cls for kind in kinds if kind in KINDS for name, cls in plugins(kind).items()}
     for name in named:
         if name not in known:
-            what = wanted[0].removesuffix("s") if kinds else ""
-            raise UserError(f"cannot list the {what} '{name}'{did_you_mean(name, known)}")
+            if instead := next((INSTEAD[kind] for kind in kinds if kind in INSTEAD and name in _names(kind)), ""):
+                raise UserError(f"'{name}' is listed by its line alone; '{instead.format(name)}'")
+            raise UserError(f"cannot list the {wanted[0].removesuffix('s')} '{name}'{did_you_mean(name, known)}")
         yield known[name]
 
 
@@ -191,13 +200,14 @@ def _lines(kind: str) -> Iterator[tuple[str, str, str]]:
         for name, values in presets.items():
             changed = {k: v for k, v in values.items() if name == "default" or v != presets["default"][k]}
             rules = len(preset(name).tuned)
-            more = f"; {rules} settings tuned for methods (run --cfg job shows them)" if rules else ""
+            more = f"; {counted_as(rules, 'setting')} tuned for methods (run --cfg job shows them)" if rules else ""
             yield name, " ".join(preset(name).description.split()), _settings(changed) + more
     elif kind == "board":
         for name in sorted(yaml_files("boards")):
             try:
                 board = load_board(name)
-                yield name, board.title, str(len(board.expand()))
+                tuned = " + tuned" if board.tune else ""
+                yield name, board.title, f"{len(board.expand())}{tuned}"
             except UserError as error:
                 yield name, str(error), "cannot be read"
     else:

@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise."""
-        raise UserError(f"{self.prog}: {message}; '{self.prog} --help' has the details")
+        raise UserError(f"{self.prog.removeprefix('fedspan ')}: {message}; '{self.prog} --help' has the details")
 
 
 @dataclass(frozen=True)
@@ -189,9 +189,9 @@ COMMANDS = {
         "exchange:sync",
         _sync,
         "The MLflow store is MLFLOW_TRACKING_URI, by default an SQLite file in the results folder. Boards are mirrored "
-        "from the pages that 'fedspan report' makes: one experiment per board, one run per number of its tables. "
-        "--from collects records from a folder, with their verifications, or from an MLflow store. Each record is "
-        "checked; one that contradicts a local record is refused by name.",
+        "from the pages that 'fedspan report' makes: one experiment per board and scale, one run per row of its "
+        "tables. --from collects records from a folder, with their verifications, or from an MLflow store. Each record "
+        "is checked; one that contradicts a local record is refused by name.",
     ),
     "validate": Command(
         "check records, by default those of paths.results",
@@ -206,10 +206,10 @@ COMMANDS = {
         "verify:show",
         _words("KEY | board=NAME | sample=N"),
         "KEY may be a prefix of a key; settings such as scale=small choose among the records of a board. sample=N "
-        "draws N of the records by sample_seed=S, or by a seed that it draws and prints. Each cell is recomputed from "
-        "the start in a scratch folder (in TMPDIR), by default with the device, executor, threads and numerics of its "
-        "record. workers= sets how many cells run at a time; paths.data= and dataset.source= locate the data."
-        "\n\n"
+        "draws N of these, or of all records, by sample_seed=S, or by a seed that it draws and prints. Each cell is "
+        "recomputed from the start in a scratch folder (in TMPDIR), by default with the device, executor, threads and "
+        "numerics of its record. workers= sets how many cells run at a time; paths.data= and dataset.source= locate "
+        "the data.\n\n"
         "Outcomes are kept in paths.results under verifications/. Exit status: 0 if all are identical, 1 if some "
         "differ, 2 if some could not be computed.",
     ),
@@ -344,7 +344,8 @@ def _known_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> Seq
     known = parser._option_string_actions
     for word in words:
         if word.startswith("-") and word.split("=")[0] not in known:
-            raise UserError(f"unknown option '{word}'; settings are written name=value")
+            near = did_you_mean(word.split("=")[0], known)
+            raise UserError(f"unknown option '{word}'{near if '?' in near else '; settings are written name=value'}")
     return words
 
 
@@ -370,8 +371,7 @@ def parser_of(name: str) -> Parser:
 
 def whole_parser() -> argparse.ArgumentParser:
     """Return one parser of all commands, for shells to complete words by."""
-    parser = argparse.ArgumentParser(prog="fedspan")
-    commands = parser.add_subparsers()
+    commands = (parser := argparse.ArgumentParser(prog="fedspan")).add_subparsers()
     for name, command in COMMANDS.items():
         command.arguments(commands.add_parser(name, help=command.about))
     return parser

@@ -64,6 +64,8 @@ def show(arguments: argparse.Namespace) -> int:
                 raise
             print(f"fedspan: board '{name}' is left out: {error}", file=sys.stderr)
             status = 2
+    if "scale" in axes and not (built or named or status):
+        raise UserError(f"no board has results at scale {', '.join(axes['scale'])}; results: {results.root}")
     summaries = site.found(pages) if named else [made.summary for made in built]
     with doing("writing the pages over all boards"):
         _write_site(pages, summaries, clean=not named)

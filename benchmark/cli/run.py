@@ -6,7 +6,8 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -44,14 +45,14 @@ def run(arguments: argparse.Namespace) -> int:
     axes = axes_of(settings)
     grid = arguments.multirun or "board" in axes
     if any(len(values) > 1 for values in axes.values()) and not grid:
-        raise UserError("several values need -m: fedspan run -m " + shlex.join(settings))
+        raise UserError("several values need -m: fedspan run -m " + shlex.join(settings) + _together(axes))
     planned = plan_grid(axes)
     if arguments.cfg:
         return _show(planned, arguments.cfg, for_hydra)
     studies = studies_of(axes)
     trials = distinct(cell for study in studies for cell in study.cells)
     if arguments.command == "tune" and not studies:
-        raise UserError("fedspan tune needs a board that tunes, as board=digits_tuned; docs/tuning.md explains how")
+        raise UserError("tune needs a board that tunes, as board=digits_tuned; docs/tuning.md explains how")
     how = How.of(planned[0].config)
     if how.executor not in EXECUTORS:
         raise UserError(f"unknown executor '{how.executor}'{did_you_mean(how.executor, EXECUTORS)}")
@@ -69,6 +70,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.command != "tune":
         without_result += run_grid(planned, launcher)
     return int(without_result > 0)
+
+
+def _together(axes: Mapping[str, list[Any]]) -> str:
+    """Return how to write several add-ons that are meant for one method."""
+    names = axes.get("addons", [])
+    if len(names) < 2 or not all(isinstance(name, str) for name in names):
+        return ""
+    return f"; for all of them in one method write 'addons=[{','.join(names)}]'"
 
 
 def tune(arguments: argparse.Namespace) -> int:
@@ -125,9 +134,9 @@ def _run_one(planned: Planned, how: How) -> int:
         raise UserError(f"{owner} is already computing {planned.cell.label}; wait for it") from None
     results.sweep()
     status = _tell(outcome, planned, how, known)
-    if how.tracking:
+    if how.tracking and outcome["status"] != "skipped" and not outcome.get("refused"):
         try:
-            sync(how.results)
+            sync(how.results, planned.cell.key)
         except Unreachable as error:
             fail(f"MLflow could not be reached ({error}); the record is kept, run 'fedspan sync' later")
     return status

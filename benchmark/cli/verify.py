@@ -56,6 +56,7 @@ HERE = (
     "plugins",
 )  # how a cell may run
 LOOK_SECONDS = 0.5
+NEAR = 0.9  # how like a key a mistyped one is: keys are digests, so a few equal digits are chance
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,9 @@ class Request:
         if self.keys:
             return list(dict.fromkeys(_whole(key, there, results.records) for key in self.keys))
         if not self.cells:
+            if self.sample is None:
+                said = "fedspan verify KEY ..., board=NAME, or sample=N"
+                raise UserError(f"name the records to repeat: {said} of all {len(there):,} in {results.records}")
             return there
         planned = [cell.cell.key for cell in plan_grid(self.cells)]
         if not (found := [key for key in planned if key in set(there)]):
@@ -123,7 +127,7 @@ def _whole(beginning: str, keys: Sequence[str], folder: Path) -> str:
     if found:
         some = ", ".join(found[:3]) + (", ..." if found[3:] else "")
         raise UserError(f"{len(found)} records begin with '{beginning}' ({some}); give more digits of the key")
-    near = difflib.get_close_matches(beginning, [key[: len(beginning)] for key in keys], n=1)
+    near = difflib.get_close_matches(beginning, [key[: len(beginning)] for key in keys], n=1, cutoff=NEAR)
     whole = next((key for key in keys if near and key.startswith(near[0])), None)
     raise UserError(f"no record '{beginning}' in {folder}" + (f"; did you mean '{whole}'?" if whole else ""))
 

@@ -129,10 +129,13 @@ class Mirror:
                 runs.setdefault(tags["fedspan.key"], {})[run.info.run_id] = tags.get("fedspan.digest", "")
         return runs
 
-    def sync(self) -> int:
-        """Mirror every record and failure that is not there yet; return how many were sent. Idempotent."""
+    def sync(self, key: str | None = None) -> int:
+        """Mirror every record and failure that is not there yet, or that of `key` alone; return how many were sent.
+
+        Idempotent.
+        """
         sent = 0
-        for record in self._changed():
+        for record in self._changed(key):
             digest = record_digest(record)
             runs = self.runs.setdefault(record["key"], {})
             same = next((run for run, seen in runs.items() if seen == digest), None)
@@ -159,12 +162,12 @@ class Mirror:
             Index(self.results.root).note_mirrored(store, held)
             self._noted = held
 
-    def _changed(self) -> Iterator[Record]:
+    def _changed(self, key: str | None) -> Iterator[Record]:
         """Yield the records, and the failures of cells without one, whose files changed since the last look."""
         records, failures = self.results.records, self.results.failures
-        known = {} if self._stamps else self.results.entries()
-        held = self._held()
-        for path in (*sorted(records.glob("*.json")), *sorted(failures.glob("*.json"))):
+        known = {} if self._stamps else self.results.entries(None if key is None else [key])
+        held, name = self._held(), f"{key or '*'}.json"
+        for path in (*sorted(records.glob(name)), *sorted(failures.glob(name))):
             if not is_record_file(path) or (path.parent == failures and (records / path.name).exists()):
                 continue
             try:
@@ -298,10 +301,10 @@ def metric_name(name: str) -> str:
     return re.sub(r"[^\w. -]|^\.+", "_", name, flags=re.ASCII)[:250]
 
 
-def sync(results: Path) -> tuple[str, int]:
-    """Mirror everything once; return (address, runs sent). Raises `Unreachable`."""
+def sync(results: Path, key: str | None = None) -> tuple[str, int]:
+    """Mirror everything, or the record of `key` alone, once; return (address, runs sent). Raises `Unreachable`."""
     mirror = Mirror(Results(results, mends=False))
-    return mirror.uri, mirror.sync()
+    return mirror.uri, mirror.sync(key)
 
 
 def follow(results: Path, ended: threading.Event) -> str:

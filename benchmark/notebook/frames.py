@@ -31,11 +31,11 @@ COLUMNS = {
     "seed": ("Int64", "the seed of every random draw"),
     "accuracy": (
         "Float64",
-        "percent, at the last stage after the last round, of clients with test images of their own their mean; "
-        "missing where there is none",
+        "percent, after the last round, at the last stage; the mean over clients where they have test images of their "
+        "own; missing where there is none",
     ),
     "stage": ("string", "trained, calibrated or personalised: the last stage that the method has"),
-    "epsilon": ("Float64", "what the training tells about a client, in differential privacy; missing without that"),
+    "epsilon": ("Float64", "epsilon of the whole training (differential privacy); missing for methods without it"),
     "delta": ("Float64", "the delta of that epsilon"),
     "status": ("string", "done, skipped, diverged or failed"),
     "reason": ("string", "why the status is not done"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -22,11 +24,13 @@ class Selection:
 
     `accuracies` are those of its trials on validation images, in percent, means over the tuning seeds: `WORST` for a
     trial without one, None for one that has not run on every seed. `chosen` is None until all trials have run.
+    `strangers` are the numbers of trials with a run on other data than most runs of the study.
     """
 
     study: Study
     accuracies: tuple[float | None, ...]
     chosen: Trial | None
+    strangers: tuple[int, ...] = ()
 
     @property
     def missing(self) -> int:
@@ -45,7 +49,7 @@ class Selection:
 
     @property
     def note(self) -> str:
-        """What else must be said: trials without a number, and a space with fewer points than trials."""
+        """What else must be said: trials without a number or on other data, a space with fewer points than trials."""
         trials, said = len(self.accuracies), []
         if self.missing == trials:
             said.append("no trial has a record yet")
@@ -56,6 +60,9 @@ class Selection:
             said.append(f"{every} diverged: the default is kept")
         elif self.diverged:
             said.append(f"{self.diverged} of {trials} trials diverged")
+        if self.strangers:
+            which = ("trial " if len(self.strangers) == 1 else "trials ") + ", ".join(map(str, self.strangers))
+            said.append(f"{which} ran on other data than the rest (by digest), so accuracies do not compare")
         if self.study.exhausted:
             points = "1 point" if trials == 1 else f"{trials} points"
             said.append(f"the space has {points}, fewer than {self.study.tune.trials} trials")
@@ -67,14 +74,23 @@ def select(study: Study, read: Read) -> Selection:
 
     `read` returns the record of a key or None, as `Results.read` does. A failed cell has none.
     """
-    accuracies = tuple(_accuracy(trial, read) for trial in study.trials)
+    runs = [[read(planned.cell.key) for planned in trial.cells] for trial in study.trials]
+    accuracies = tuple(map(_accuracy, runs))
     known = [accuracy for accuracy in accuracies if accuracy is not None]
     complete = len(known) == len(accuracies)
-    return Selection(study, accuracies, study.trials[known.index(max(known))] if complete else None)
+    chosen = study.trials[known.index(max(known))] if complete else None
+    return Selection(study, accuracies, chosen, _strangers(runs))
 
 
-def _accuracy(trial: Trial, read: Read) -> float | None:
-    records = [read(planned.cell.key) for planned in trial.cells]
+def _strangers(runs: Sequence[Sequence[Record | None]]) -> tuple[int, ...]:
+    """Return the numbers of trials with a run on other data than most; at a tie most are those of the first trial."""
+    told = [[record["provenance"].get("dataset_digest") for record in records if record] for records in runs]
+    digests = [{digest for digest in of_trial if digest} for of_trial in told]
+    usual = {digest for digest, _ in Counter(filter(None, itertools.chain(*told))).most_common(1)}
+    return tuple(number for number, seen in enumerate(digests) if seen - usual)
+
+
+def _accuracy(records: Sequence[Record | None]) -> float | None:
     found = [_validated(record) for record in records if record is not None]
     return fmean(found) if len(found) == len(records) else None
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean, stdev
 from typing import Any
 
@@ -12,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from fedspan.benchmark.report import forest, statistics
-from fedspan.benchmark.report.axes import TUNING
 from fedspan.benchmark.report.ranking import ASSUMES, Place, rank
 from fedspan.benchmark.report.statistics import Difference, Gap, Scores, Withheld
 from fedspan.benchmark.report.table import TableCell, TableRow, Tabulated
@@ -23,16 +23,20 @@ from fedspan.benchmark.report.tuning import DEFAULT
 class Standing:
     """How one row of a table stands; numbers are NaN where nothing can be compared.
 
-    `rank` is its average over the (column, seed) pairs that every row has; `wins` is in percent of its comparisons
-    on a (column, seed) pair; `difference` is to the first row with a score, and `sure` is +1 or -1 where the row is
-    better or worse than that one when all pairs of rows are asked. A diverged run is worse than any score.
+    `rank` is its average over the `blocks`, the (column, seed) pairs that every row has; `wins` is in percent of its
+    comparisons on a (column, seed) pair; `difference` is to the first row with a score, and `sure` is +1 or -1 where
+    the row is better or worse than that one when all pairs of rows are asked. Its place and all of these are among the
+    rows of its `kind`. A diverged run is worse than any score.
     """
 
     number: int  # of the row, from 1
     row: TableRow
+    kind: str  # default or tuned; empty on a board that is not tuned
     place: Place
-    mean: float  # over the columns that every row has; NaN if a run of the row diverged there
+    leads: bool
+    mean: float  # over the columns that every row of the table has; NaN if a run of the row diverged there
     rank: float
+    blocks: int
     wins: float
     difference: Gap | None
     sure: int
@@ -58,8 +62,7 @@ class Analysis:
     table: Tabulated
     standings: tuple[Standing, ...]
     references: tuple[TableRow, ...]
-    shared: int  # columns that every competing row has
-    blocks: int  # pairs of column and seed that every competing row has
+    common: tuple[int, ...]  # positions of the columns that every competing row has
     apart: frozenset[frozenset[int]]
     bounds: tuple[Bound, ...] = ()
 
@@ -69,13 +72,18 @@ class Analysis:
         return (*self.standings, *self.bounds)
 
     @property
+    def shared(self) -> int:
+        """How many columns every competing row has."""
+        return len(self.common)
+
+    @property
     def several(self) -> bool:
         """Whether common columns do not connect all rows, so that places count within groups."""
         return any(standing.place.group for standing in self.standings)
 
     def reference_of(self, row: TableRow) -> TableRow:
         """Return the row that a row is measured against: the reference of its kind."""
-        return next(one for one in self.references if _kind(self.table, one) == _kind(self.table, row))
+        return next(one for one in self.references if self.table.kind(one) == self.table.kind(row))
 
     def x(self, value: float) -> str:
         """Return where a difference lies in its picture."""
@@ -105,12 +113,13 @@ def analyse(table: Tabulated) -> Analysis | None:
     rows = _with_runs(table)
     if len(rows) < 2 or not better or not any(entry and entry.values for _, row in rows for entry in row.entries):
         return None
-    scores, kinds = [row.scores(better) for _, row in rows], [_kind(table, row) for _, row in rows]
+    scores, kinds = [row.scores(better) for _, row in rows], [table.kind(row) for _, row in rows]
+    differ = _differ(table)
     gaps = {
         (i, j): gap
         for i, one in enumerate(scores)
         for j, other in enumerate(scores[i + 1 :], i + 1)
-        if kinds[i] == kinds[j] and (gap := statistics.difference(one, other, better)) is not None
+        if kinds[i] == kinds[j] and (gap := differ(one, other)) is not None
     }
     ranking = rank(len(rows), gaps, better)
     firsts: dict[str, int] = {}
@@ -118,34 +127,50 @@ def analyse(table: Tabulated) -> Analysis | None:
         if any(entry and entry.values for entry in row.entries):
             firsts.setdefault(kinds[i], i)
     first = [firsts.get(kind, i) for i, kind in enumerate(kinds)]
-    ranks, blocks = statistics.average_ranks(scores, better)
-    wins = statistics.win_rates(scores, better)
-    common = [i for i in scores[0] if all(i in row for row in scores)]
+    ranks = _ranks(scores, kinds, better)
+    common = tuple(i for i in scores[0] if all(i in row for row in scores))
     standings = [
         Standing(
-            number=rows[place.row][0],
-            row=rows[place.row][1],
+            number=rows[i][0],
+            row=rows[i][1],
+            kind=kinds[i],
             place=place,
-            mean=_finite_mean(scores[place.row], common),
-            rank=ranks[place.row],
-            wins=wins[place.row],
-            difference=None
-            if place.row == first[place.row]
-            else statistics.difference(scores[place.row], scores[first[place.row]], better),
-            sure=ranking.verdict(place.row, first[place.row]),
+            leads=i in ranking.leaders,
+            mean=_finite_mean(scores[i], common),
+            rank=average,
+            blocks=blocks,
+            wins=wins,
+            difference=None if i == first[i] else differ(scores[i], scores[first[i]]),
+            sure=ranking.verdict(i, first[i]),
         )
-        for place in ranking.places
+        for i, place, (average, blocks, wins) in ((place.row, place, ranks[place.row]) for place in ranking.places)
     ]
     apart = frozenset(frozenset(rows[i][0] for i in pair) for pair, sign in ranking.verdicts.items() if sign)
     return Analysis(
         table=table,
         standings=tuple(standings),
         references=tuple(rows[i][1] for i in firsts.values()),
-        shared=len(common),
-        blocks=blocks,
+        common=common,
         apart=apart,
         bounds=tuple(_bounds(table, {kind: scores[i] for kind, i in firsts.items()}, common)),
     )
+
+
+def _differ(table: Tabulated) -> Callable[[Scores, Scores], Gap | None]:
+    """Return what tells the difference of two rows of a table."""
+    return partial(statistics.difference, better=table.metric.better, counted=table.metric.counted)
+
+
+def _ranks(scores: Sequence[Scores], kinds: Sequence[str], better: int) -> dict[int, tuple[float, int, float]]:
+    """Return each row's average rank, over how many blocks it is, and its wins, all among the rows of its kind."""
+    found: dict[int, tuple[float, int, float]] = {}
+    for kind in dict.fromkeys(kinds):
+        mine = [i for i, other in enumerate(kinds) if other == kind]
+        own = [scores[i] for i in mine]
+        ranks, blocks = statistics.average_ranks(own, better)
+        for i, average, wins in zip(mine, ranks, statistics.win_rates(own, better), strict=True):
+            found[i] = (average, blocks, wins)
+    return found
 
 
 def _bounds(table: Tabulated, references: Mapping[str, Scores], common: Sequence[int]) -> Iterator[Bound]:
@@ -154,21 +179,16 @@ def _bounds(table: Tabulated, references: Mapping[str, Scores], common: Sequence
     for row in table.rows:
         if not row.bound or not (scores := row.scores(better)):
             continue
-        base = references.get(_kind(table, row))
+        base = references.get(table.kind(row))
         mean = _finite_mean(scores, common) if all(i in scores for i in common) else math.nan
-        yield Bound(row, mean, statistics.difference(scores, base, better) if base else None)
+        yield Bound(row, mean, _differ(table)(scores, base) if base else None)
 
 
 def _with_runs(table: Tabulated) -> list[tuple[int, TableRow]]:
     """Return the competing rows that have runs, with their numbers; those of a tuned board's defaults last."""
     every = [(number, row) for number, row in enumerate(table.rows, 1) if not row.bound]
     found = [(number, row) for number, row in every if row.scores(table.metric.better)]
-    return sorted(found, key=lambda numbered: _kind(table, numbered[1]) == DEFAULT)
-
-
-def _kind(table: Tabulated, row: TableRow) -> str:
-    """Return whether a row of a tuned board has the defaults or what trials chose; empty on other boards."""
-    return row.labels[table.row_axes.index(TUNING)] if TUNING in table.row_axes else ""
+    return sorted(found, key=lambda numbered: table.kind(numbered[1]) == DEFAULT)
 
 
 def _finite_mean(scores: Scores, columns: Sequence[int]) -> float:

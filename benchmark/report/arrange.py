@@ -40,13 +40,25 @@ def arrange(frame: pd.DataFrame, axes: Axes, part: Table | Figure) -> Arranged:
         labels = list(zip(*(axes.labels(axis, runs.index) for axis in names), strict=True)) or [()] * len(runs)
         runs = runs.assign(**{name: pd.Series(labels, index=runs.index, dtype=object)})
     arranged = Arranged(runs, part.rows, part.columns)
-    for name in ("schema", "scale"):
-        _refuse_minority(arranged, runs.index, name, "")
-    for dataset, group in runs.groupby("dataset_name", sort=False):
-        for _, same in group.groupby("dataset", sort=False):
-            _refuse_minority(arranged, same.index, "dataset_digest", f" of {dataset}")
+    _refuse_strangers(arranged)
     _refuse_mixtures(arranged)
     return arranged
+
+
+def comparable(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs that a table of the whole frame counts: those with the schema, scale and data of the most."""
+    arranged = Arranged(frame.assign(state=frame["status"]), (), ())
+    _refuse_strangers(arranged)
+    return arranged.runs[arranged.runs["state"] != REFUSED]
+
+
+def _refuse_strangers(arranged: Arranged) -> None:
+    """Refuse the runs of another schema, scale or data than most."""
+    for name in ("schema", "scale"):
+        _refuse_minority(arranged, arranged.runs.index, name, "")
+    for dataset, group in arranged.runs.groupby("dataset_name", sort=False):
+        for _, same in group.groupby("dataset", sort=False):
+            _refuse_minority(arranged, same.index, "dataset_digest", f" of {dataset}")
 
 
 def _refuse_minority(arranged: Arranged, index: pd.Index[int], name: str, of: str) -> None:

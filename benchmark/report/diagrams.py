@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import matplotlib
 from matplotlib.axes import Axes as Plot
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
 
 from fedspan.benchmark.report import labels
-from fedspan.benchmark.report.analysis import Analysis, pareto
+from fedspan.benchmark.report.analysis import Analysis, Standing, pareto
 from fedspan.benchmark.report.axes import spoken
 from fedspan.benchmark.report.figures import embed, save
 from fedspan.benchmark.report.style import COLOURS, INK, QUIET, STYLE, TWO_COLUMNS
@@ -60,26 +61,37 @@ def row_spoken(table: Tabulated, row: TableRow) -> str:
     return ", ".join(spoken(axis, label) for axis, label in zip(table.row_axes, row.labels, strict=True)) or "all"
 
 
-def average_ranks(analysis: Analysis) -> Diagram | None:
-    """Return the rows' average ranks, with bars over those that runs cannot tell apart; None for too few.
+def average_ranks(analysis: Analysis) -> list[Diagram]:
+    """Return the rows' average ranks, with bars over those that runs cannot tell apart; none for too few.
 
-    The layout is that of Demšar 2006 (JMLR 7, Figure 1); the bars come from the comparisons in pairs that the places
-    come from, as Benavoli et al. 2016 (JMLR 17) advise in place of Nemenyi's test.
+    On a tuned board default and tuned rows have a diagram each, as they are ranked apart. The layout is that of Demšar
+    2006 (JMLR 7, Figure 1); the bars come from the comparisons in pairs that the places come from, as Benavoli et al.
+    2016 (JMLR 17) advise in place of Nemenyi's test.
     """
-    if len(analysis.standings) < LEAST_ROWS or analysis.blocks < LEAST_BLOCKS:
+    kinds = dict.fromkeys(standing.kind for standing in analysis.standings)
+    drawn = (_ranks_of(analysis, [s for s in analysis.standings if s.kind == kind], kind) for kind in kinds)
+    return [diagram for diagram in drawn if diagram is not None]
+
+
+def _ranks_of(analysis: Analysis, standings: Sequence[Standing], kind: str) -> Diagram | None:
+    """Return the diagram of the rows of one kind, which all have the same blocks, so that each pair was compared."""
+    blocks = standings[0].blocks
+    if len(standings) < LEAST_ROWS or blocks < LEAST_BLOCKS:
         return None
-    names = {s.number: row_spoken(analysis.table, s.row) for s in analysis.standings}
-    ranks = {s.number: s.rank for s in analysis.standings}
+    names = {s.number: row_spoken(analysis.table, s.row) for s in standings}
+    ranks = {s.number: s.rank for s in standings}
     order = sorted(ranks, key=lambda number: (ranks[number], number))
     bars = joined(order, analysis.apart)
     says = "A bar joins neighbours of which none is surely better than another" if bars else "All rows are told apart"
     caption = (
-        f"Average rank over the {analysis.blocks} pairs of column and seed that every row has; 1 is best. {says}."
+        f"Average rank over the {blocks} pairs of column and seed that every{kind and f' {kind}'} row has; 1 is best. "
+        f"{says}."
         + (" Rows without a common bar need not differ surely: a bar ends at the first pair that does." if bars else "")
     )
     words = f"{says}. " + "; ".join(f"{names[number]}: {ranks[number]:.2f}" for number in order) + "."
-    name = f"ranks-{analysis.table.number}"
-    return _diagram(name, "Average ranks", caption, words, lambda: _draw_ranks(ranks, names, order, bars))
+    name = f"ranks-{analysis.table.number}{kind and f'-{kind}'}"
+    title = f"Average ranks{kind and f' of {kind} rows'}"
+    return _diagram(name, title, caption, words, lambda: _draw_ranks(ranks, names, order, bars))
 
 
 def joined(order: Sequence[int], apart: Collection[frozenset[int]]) -> list[list[int]]:
@@ -134,7 +146,7 @@ def _draw_ranks(ranks: dict[int, float], names: dict[int, str], order: list[int]
 
 
 def score_against_cost(analysis: Analysis) -> Diagram | None:
-    """Return the rows' means over the common columns against each cost, with the front of those none beats in both.
+    """Return the rows' means over the common columns against each mean cost there, with the front that none beats.
 
     Without time where the runs come from several kinds of machine.
     """
@@ -158,7 +170,7 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
     shared = f"the {counted_as(analysis.shared, 'column')} that all rows have"
     scope = "all columns" if analysis.shared == analysis.columns else shared
     caption = (
-        f"{table.metric.heading}, mean over {scope}, against a row's mean cost. On the line: no other row "
+        f"{table.metric.heading}, against cost: both are means over {scope}. On the line: no other row "
         f"is better and cheaper.{'' if table.times_compare else ' Without time, which several machines took.'}"
     )
     writes = {column.title: column.write for column in columns}
@@ -183,12 +195,17 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
 
 
 def _points(analysis: Analysis, column: CostColumn) -> list[tuple[float, float, int]]:
-    """Return cost, mean and number of each row that has both numbers."""
+    """Return cost, mean and number of each row that has both numbers, each over the columns that all rows have."""
     return [
         (value, s.mean, s.number)
         for s in analysis.standings
-        if math.isfinite(value := column.of(s.row.cost)) and value > 0 and math.isfinite(s.mean)
+        if math.isfinite(s.mean) and math.isfinite(value := _cost(s.row, analysis.common, column)) and value > 0
     ]
+
+
+def _cost(row: TableRow, columns: Sequence[int], column: CostColumn) -> float:
+    """Return the mean cost of a row over some of its columns, NaN where it is unknown for one."""
+    return fmean(column.of(entry.cost) for i in columns if (entry := row.entries[i]))
 
 
 def _draw_costs(

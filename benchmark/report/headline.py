@@ -12,7 +12,7 @@ from fedspan.benchmark.report.diagrams import row_spoken
 from fedspan.benchmark.report.overall import Ranked
 from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import Difference, Gap, Withheld
-from fedspan.benchmark.report.units import counted_as, signed
+from fedspan.benchmark.report.units import counted_as
 
 EQUAL = 0.05  # a cost that differs by less is called equal
 
@@ -51,7 +51,7 @@ def of_table(analysis: Analysis) -> str:
     if not first.place.tested:
         return ""
     name, over = row_spoken(analysis.table, first.row), _over_reference(analysis)
-    if first.place.last == 1:
+    if first.leads:
         return _capital(f"{name} leads: {over}." if over else f"{name} leads.")
     said, how = _undecided(name, [first.place, *(standing.place for standing in others)], "row")
     return f"{said} {_capital(how)}{': ' + over if over else ''}."
@@ -61,10 +61,10 @@ def _over_reference(analysis: Analysis) -> str:
     """Return what a table's first row is ahead by, or why no number says it; empty where there is nothing to say."""
     table, first = analysis.table, analysis.standings[0]
     gap, base = first.difference, analysis.reference_of(first.row)
-    unit = " points" if table.metric.unit == "%" else ""
     if isinstance(gap, Difference):
-        interval = f"95% CI {signed(gap.low)} to {signed(gap.high)}"
-        return f"{signed(gap.mean)}{unit} against {row_spoken(table, base)} ({interval})"
+        write = table.metric.write_difference
+        interval = f" (95% CI {write(gap.low)} to {write(gap.high)})" if gap.low < gap.high else ""
+        return f"{table.metric.say_difference(gap.mean)} against {row_spoken(table, base)}{interval}"
     lost = [other.row for other in analysis.standings[1:] if other.row.diverged]
     if isinstance(gap, Withheld) and (first.row.diverged or not base.diverged):
         return f"{gap.reason}, so no difference to {row_spoken(table, base)} is given"

@@ -31,6 +31,9 @@ WORDS = {
     "head_seconds": "seconds of the head",
 }
 BYTES = ("bytes", "memory_bytes")  # metrics that are written in decimal units
+COUNTED = ("bytes", "memory_bytes", "classifier_megabytes", "classifier_gflop")  # costs that follow from shapes
+TIMES = {"seconds": "s", "minutes": "min"}  # words in the names of costs that are times, and their units
+UNITS = {**TIMES, "megabytes": "MB", "gflop": "GFLOP"}  # of costs that are written without one
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,20 @@ class Metric:
         """The same at the beginning of a line."""
         return self.label[0].upper() + self.label[1:]
 
+    @property
+    def counted(self) -> bool:
+        """Whether it is a cost that is counted, not measured: neither chance nor the machine changes it."""
+        return self.stage == "cost" and self.name in COUNTED
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is a time that a machine took; the clock of a fleet is simulated."""
+        return self.stage == "cost" and "simulated" not in self._parts and any(word in TIMES for word in self._parts)
+
+    @property
+    def _parts(self) -> list[str]:
+        return self.name.split("_")
+
     def find(self, stages: Mapping[str, Mapping[str, Any]]) -> tuple[bool, float | None]:
         """Return whether a record's stages have the score, and its value, which may be None by definition."""
         scores = stages.get(self.stage, {})
@@ -105,9 +122,16 @@ class Metric:
 
         Sizes have decimal units: ``398 MB``.
         """
-        if not self.minus:
-            return self.write_spread(value)
-        return ("−" if value < 0 else "+") + self.write_spread(abs(value))
+        return self.write_difference(value) if self.minus else self.write_spread(value)
+
+    def write_difference(self, value: float) -> str:
+        """Return the difference of two values, with its sign and the digits of the values, never as a power of ten."""
+        return ("−" if value < 0 else "+") + self.write_spread(round(abs(value), self.digits))
+
+    def say_difference(self, value: float) -> str:
+        """Return the same with its unit, for a sentence: ``+1.08 points``, ``−159 MB``, ``−1.2 s``."""
+        unit = "points" if self.unit == "%" else next((UNITS[word] for word in self._parts if word in UNITS), "")
+        return f"{self.write_difference(value)} {unit}".rstrip()
 
     def write_spread(self, value: float) -> str:
         """Return a standard deviation with the digits of the value."""

@@ -18,7 +18,16 @@ from fedspan.benchmark.report.units import COST_COLUMNS, CostColumn, counted_as,
 from fedspan.benchmark.spec.compose import default_choices
 
 RELATIVE_COSTS = COST_COLUMNS[:3]  # time, compute, traffic
-CHOICES = ("dataset", "partition", "skew", "clients", "tested", "model")  # fields of a task that a reader may fix
+CHOICES = (
+    "dataset",
+    "partition",
+    "skew",
+    "clients",
+    "fleet",
+    "unseen",
+    "tested",
+    "model",
+)  # fields of a task that a reader may fix
 
 
 def merged(summaries: Iterable[Summary]) -> list[Result]:

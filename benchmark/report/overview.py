@@ -15,6 +15,7 @@ from fedspan.benchmark.report.pages import place_text, slug
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.summary import Result, Task
 from fedspan.benchmark.report.units import counted_as
+from fedspan.benchmark.spec.compose import default_choices
 from fedspan.benchmark.spec.settings import SCALES
 
 MOST_COLUMNS = 4  # tasks that have a column of their own
@@ -26,13 +27,27 @@ FIELDS: Mapping[str, Callable[[Task], str]] = {
     "partition": lambda task: names.of_partition_label(task.partition),
     "model": lambda task: names.of_label("model", task.model),
     "participation": lambda task: "" if task.participation == 1 else f"{task.participation:.0%} a round",
+    "fleet": lambda task: names.of_label("fleet", fleet_of(task)),
+    "unseen": lambda task: f"{task.unseen:.0%} of the clients unseen" if task.unseen else "",
     "rounds": lambda task: counted_as(task.rounds, "round"),
     "local_epochs": lambda task: counted_as(task.local_epochs, "local epoch"),
     "protocol": lambda task: task.protocol,
     "tested": lambda task: "each client's own images" if task.tested == "own" else "all test images",
 }
+FILTERS = [
+    ("dataset", "Dataset"),
+    ("partition", "Partition"),
+    ("skew", "Skew"),
+    ("clients", "Clients"),
+    ("fleet", "Fleet"),
+    ("unseen", "Unseen clients"),
+    ("tested", "Tested on"),
+    ("model", "Model"),
+    ("scale", "Scale"),
+]
 OPENING = ("dataset", "tested")  # fields whose filters are set when the page opens
 SAID = ("dataset", "clients", "partition", "model", "rounds")  # of all tasks, where they share it
+SAID_IF_SET = ("fleet", "unseen")  # of tasks that are not the usual ones
 
 
 def sentence(task: Task) -> str:
@@ -40,7 +55,21 @@ def sentence(task: Task) -> str:
     parts = [FIELDS[name](task) for name in SAID]
     if task.participation != 1:
         parts[1] += f" ({task.participation:.0%} a round)"
-    return ", ".join(parts) + (f" of {task.local_epochs} epochs" if task.local_epochs != 1 else "")
+    if task.local_epochs != 1:
+        parts[-1] += f" of {task.local_epochs} epochs"
+    return ", ".join([*parts, *(FIELDS[name](task) for name in SAID_IF_SET if getattr(task, name))])
+
+
+def choice(task: Task, name: str) -> Any:
+    """Return a task's value of a field that a reader may filter by."""
+    if name == "unseen":
+        return f"{task.unseen:.0%}" if task.unseen else "none"
+    return fleet_of(task) if name == "fleet" else getattr(task, name)
+
+
+def fleet_of(task: Task) -> str:
+    """Return the label of a task's fleet, of the default one where it names none."""
+    return task.fleet or default_choices()["fleet"]
 
 
 def short_names(tasks: Sequence[Task]) -> dict[Task, str]:
@@ -261,6 +290,12 @@ def about(tasks: Sequence[Task], results: Sequence[Result]) -> str:
             parts.append(found[0])
         elif found and name in ("dataset", "partition", "model"):
             parts.append(f"{len(found)} {name}s")
+    for name in SAID_IF_SET:
+        found = list(dict.fromkeys(FIELDS[name](task) for task in tasks if getattr(task, name)))
+        if len(found) == 1 and all(getattr(task, name) for task in tasks):
+            parts.append(found[0])
+        elif found and name == "fleet":
+            parts.append(counted_as(len({task.fleet for task in tasks}), "fleet"))
     counts = sorted({len(result.outcomes) for result in results if result.outcomes})
     if counts:
         ends = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

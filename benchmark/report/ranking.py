@@ -16,7 +16,7 @@ from fedspan.benchmark.report.statistics import LEVEL, Difference, Gap, holm
 ASSUMES = (
     "Surely better: the 95% interval of the difference excludes zero and its test holds after Holm's correction over "
     "all pairs of rows (5% for any mistake among them), or only the other row has diverged runs. A row leads if it is "
-    "better than each of the k others by its interval, and by its test at 5%/k (5% for naming a wrong one)."
+    "better than each of the k others: surely, or by its interval and by its test at 5%/k (5% for naming a wrong one)."
 )
 
 
@@ -58,7 +58,7 @@ class Place:
 class Ranking:
     """Places in the order in which to show them, and the sure verdict of every pair of rows, as +1, -1 or 0.
 
-    `leaders` are the rows that are surely better than every other row of their group.
+    `leaders` are the rows that are surely better than every other row of their group, each by its own comparison.
     """
 
     places: tuple[Place, ...]
@@ -79,8 +79,8 @@ def rank(rows: int, gaps: Mapping[tuple[int, int], Gap], better: int = +1) -> Ra
     another that has it.
     """
     groups = _groups(rows, gaps)
-    leaders = frozenset(row for group in groups if (row := _leader(group, gaps, better)) is not None)
     verdicts = {pair: sign for group in groups for pair, sign in _sure(group, gaps, better).items()}
+    leaders = frozenset(row for group in groups if (row := _leader(group, gaps, verdicts, better)) is not None)
     verdicts |= {pair: (+1 if pair[0] in leaders else -1) for pair in gaps if not leaders.isdisjoint(pair)}
     sure, alone = (np.zeros((rows, rows), bool) for _ in range(2))
     ahead = np.zeros((rows, rows))
@@ -99,18 +99,25 @@ def rank(rows: int, gaps: Mapping[tuple[int, int], Gap], better: int = +1) -> Ra
     return Ranking(tuple(places), verdicts, leaders)
 
 
-def _leader(group: list[int], gaps: Mapping[tuple[int, int], Gap], better: int) -> int | None:
-    """Return the row that is better than each other one of its group, or None.
+def _leader(
+    group: list[int],
+    gaps: Mapping[tuple[int, int], Gap],
+    verdicts: Mapping[tuple[int, int], int],
+    better: int,
+) -> int | None:
+    """Return the row that is better than each other one of its group, or None; `verdicts` are those of all pairs.
 
     A row that is wrongly named must have beaten the best one, and k rows can be that one: tests at 5%/k name a wrong
-    leader in 5% of cases at most. That is a question of its own beside that of all pairs.
+    leader in 5% of cases at most. The verdicts of all pairs hold beside them.
     """
     for row in group if len(group) > 1 else ():
-        found = [(better * gap.sign * (+1 if pair[0] == row else -1), gap) for pair, gap in gaps.items() if row in pair]
         level = LEVEL / (len(group) - 1)
-        if len(found) == len(group) - 1 and all(
-            sign > 0 and (not isinstance(gap, Difference) or gap.p < level) for sign, gap in found
-        ):
+        beaten = [
+            verdicts[pair] == side or (better * gap.sign == side and (not isinstance(gap, Difference) or gap.p < level))
+            for pair, gap in gaps.items()
+            if (side := (pair[0] == row) - (pair[1] == row))
+        ]
+        if len(beaten) == len(group) - 1 and all(beaten):
             return row
     return None
 

@@ -13,7 +13,7 @@ from fedspan.benchmark.report.analysis import Analysis, Reach, Standing, Targets
 from fedspan.benchmark.report.axes import title
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.table import TableCell, Tabulated
-from fedspan.benchmark.report.units import counted_as, signed, write_bytes, write_seconds
+from fedspan.benchmark.report.units import counted_as, write_bytes, write_seconds
 
 STATE_TEXT = {"missing": "—", "absent": "—"}  # any other state is written as it is called
 
@@ -53,7 +53,7 @@ def printed_text(table: Tabulated, entry: TableCell) -> str:
         return text
     within, outside = (" to rounding", " beyond rounding") if table.computed else (" within", " outside")
     verdict = {True: within, False: outside, None: ""}[found.within]
-    return f"{text}, {signed(found.difference)}{verdict}"
+    return f"{text}, {table.metric.write_difference(found.difference)}{verdict}"
 
 
 def count_text(entry: TableCell) -> str:
@@ -98,7 +98,7 @@ def to_markdown(table: Tabulated) -> str:
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
+def inert_csv(lines: Sequence[Mapping[Any, Any]]) -> str:
     """Return lines as CSV in which no text begins like a formula, which spreadsheets would compute."""
     inert = [{name: _inert(value) for name, value in line.items()} for line in lines]
     return pd.DataFrame(inert).to_csv(index=False, lineterminator="\n")
@@ -141,7 +141,7 @@ def to_csv(table: Tabulated) -> str:
                     "reasons": "; ".join(dict.fromkeys(run.reason for run in entry.runs if run.reason)),
                 }
             )
-    return _csv(lines)
+    return inert_csv(lines)
 
 
 def _means(reach: Reach, clocked: bool) -> dict[str, float]:
@@ -201,7 +201,7 @@ def targets_to_csv(found: Targets) -> str:
         for column, target, reach in zip(table.columns, found.targets, reached, strict=True)
         if reach is not None
     ]
-    return _csv(lines)
+    return inert_csv(lines)
 
 
 def standings_to_csv(analysis: Analysis) -> str:
@@ -234,7 +234,7 @@ def standings_to_csv(analysis: Analysis) -> str:
                 "bound": standing is None,
             }
         )
-    return _csv(lines)
+    return inert_csv(lines)
 
 
 LATEX = {

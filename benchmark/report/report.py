@@ -77,8 +77,11 @@ def write_report(
     frame, problems = collect(reported.cells, results, computed), _Problems()
     tables, drawings = _made(board, frame, reported, problems)
     runs = frame.drop_duplicates("key")
-    problems.add("records", [*_stale(runs), *_passed_over(reported.cells, results)])
-    tuned = tuned_methods(selections, results)
+    trials = distinct(cell for selection in selections for cell in selection.study.cells)
+    problems.add("records", _stale(runs))
+    problems.add("trials", _stale(collect(trials, results)))
+    problems.add("records", _passed_over([*reported.cells, *trials], results))
+    tuned = tuned_methods(selections, results, frame)
     found = summarise(board, reported, frame, tables, f"{place}/")
     found = replace(found, studies=tuple(outcome_lines(tuned)))
     extras = {table.number: _extras(table, frame) for table in tables}
@@ -163,7 +166,7 @@ def _tuning_files(tuned: Sequence[TunedMethod]) -> dict[str, bytes]:
     if not tuned:
         return {}
     frames = {"tuning": outcomes_frame(tuned), "trials": trials_frame(tuned), "budget": best_frame(tuned)}
-    return {f"{name}.csv": frame.to_csv(index=False).encode() for name, frame in frames.items()}
+    return {f"{name}.csv": render_text.inert_csv(frame.to_dict("records")).encode() for name, frame in frames.items()}
 
 
 def _recipe(board: Board, cells: Sequence[Planned]) -> list[Sourced]:
@@ -176,7 +179,7 @@ def _recipe(board: Board, cells: Sequence[Planned]) -> list[Sourced]:
 
 
 def _stale(frame: pd.DataFrame) -> list[str]:
-    """Say how many records of the board were made by other sources than those at hand."""
+    """Say how many records of a frame were made by other sources than those at hand."""
     counts = Counter(text for text in frame["stale"] if text.startswith("made by other sources"))
     return [f"{count} {text}; fresh=true computes such cells anew" for text, count in sorted(counts.items())]
 
@@ -191,7 +194,7 @@ def _passed_over(cells: Sequence[Planned], results: Results) -> Iterator[str]:
 
 def _extras(table: Tabulated, frame: pd.DataFrame) -> Extras:
     analysis = analyse(table)
-    drawn = (average_ranks(analysis), score_against_cost(analysis)) if analysis else ()
+    drawn = (*average_ranks(analysis), score_against_cost(analysis)) if analysis else ()
     return Extras(analysis, reach_targets(table, frame), tuple(diagram for diagram in drawn if diagram is not None))
 
 

@@ -35,10 +35,11 @@ from fedspan.benchmark.report.overall import (
     verdict,
     with_names,
 )
-from fedspan.benchmark.report.overview import FIELDS, Overview, carried, sentence
+from fedspan.benchmark.report.overview import FIELDS, FILTERS, Overview, carried, choice, sentence
 from fedspan.benchmark.report.pages import embedded, render, slug
 from fedspan.benchmark.report.statistics import Difference
 from fedspan.benchmark.report.summary import FILE, Result, Summary, Task, position, read
+from fedspan.benchmark.report.tuning import TUNED
 from fedspan.benchmark.report.units import CostColumn, cost_columns, counted_as
 from fedspan.benchmark.spec.settings import SCALES
 
@@ -49,15 +50,6 @@ PARTITIONS = "partitions"  # the folder of their pictures
 MOST_PICTURES = 12  # on the page of a dataset
 MOST_LINES = 300  # on the page of a method; the overview shows all
 COST_UNITS = (1.0, 1e9, 1e3)  # that pages carry RELATIVE_COSTS in; they show ratios alone
-FILTERS = [
-    ("dataset", "Dataset"),
-    ("partition", "Partition"),
-    ("skew", "Skew"),
-    ("clients", "Clients"),
-    ("tested", "Tested on"),
-    ("model", "Model"),
-    ("scale", "Scale"),
-]
 
 
 class Said(msgspec.Struct):
@@ -139,7 +131,7 @@ def about(kind: str, name: str) -> About:
 class MethodLine:
     """One result on the page of a method, with the rank of its mean among the `field` competing methods of the task.
 
-    The rank is None for an ablation or a bound, which does not compete.
+    Tuned results compete among themselves. The rank is None for an ablation or a bound, which does not compete.
     """
 
     result: Result
@@ -155,7 +147,7 @@ class MethodLine:
     def filters(self) -> tuple[str, ...]:
         """Its value for each filter of the page."""
         task = self.result.task
-        said = (FIELDS[name](task) for name in ("dataset", "partition", "clients", "model"))
+        said = (FIELDS[name](task) for name in ("dataset", "partition", "clients", "fleet", "model"))
         return (names.of_method_label(self.result.method), *said, task.scale)
 
     def cost(self, column: CostColumn) -> float:
@@ -173,7 +165,8 @@ class TaskLine:
 
     task: Task
     methods: int
-    best: Result
+    best: Result  # with its defaults, where a result has them
+    best_tuned: Result | None
 
     @property
     def label(self) -> str:
@@ -184,7 +177,8 @@ class TaskLine:
     def filters(self) -> tuple[str, ...]:
         """Its value for each filter of the page."""
         task = self.task
-        return (FIELDS["partition"](task), text(task.skew), str(task.clients), FIELDS["model"](task), task.scale)
+        fleet, model = (FIELDS[name](task) for name in ("fleet", "model"))
+        return (FIELDS["partition"](task), text(task.skew), str(task.clients), fleet, model, task.scale)
 
 
 class _Site:
@@ -243,7 +237,8 @@ class _Site:
 
     def compare(self) -> bytes:
         pairs, assumes = self._pairs()
-        data = embedded(self._data() | {"pairs": pairs, "assumes": assumes, "opening": self._opening()})
+        scores = [{seed: carried(score) for seed, score in result.seeds.items()} for result in self.results]
+        more = {"scores": scores, "pairs": pairs, "assumes": assumes, "opening": self._opening()}
         return render(
             "compare.html.j2",
             "",
@@ -252,7 +247,7 @@ class _Site:
             scripts=("tables.js", "site.js", "compare.js"),
             filter_fields=self._filters(),
             variants=[],
-            data=data,
+            data=embedded(self._data() | more),
         )
 
     def _opening(self) -> list[int]:
@@ -282,17 +277,17 @@ class _Site:
         )  # fmt: skip
 
     def _line(self, result: Result) -> MethodLine:
-        worths = [other.worth for other in self.by_task[result.task] if not other.ablation]
+        worths = [o.worth for o in self.by_task[result.task] if o.tuned == result.tuned and not o.ablation]
         return MethodLine(result, None if result.ablation else position(result.worth, worths), len(worths))
 
     def _against(self, family: str) -> Iterator[str]:
-        """Yield what each setting of a method with add-ons gains over the algorithm alone, scale by scale."""
-        base = family.split(" + ")[0]
-        if base == family or base not in self.methods:
-            return
-        for method in dict.fromkeys(result.method for result in self.results if result.family == family):
+        """Yield what a method with add-ons gains over its algorithm, tuned over tuned, by setting and scale."""
+        algorithm = family.split(" + ")[0]
+        mine = {result.method: result.tuned for result in self.results if result.family == family != algorithm}
+        for method, tuned in mine.items():
+            base = f"{algorithm}, {TUNED}" if tuned else algorithm
             for scale in self.scales:
-                if gap := self.comparisons.gap(base, method, self._at(scale)):
+                if gap := self.comparisons.gain(base, method, self._at(scale)):
                     said = with_names(verdict(gap), *map(names.of_method_label, (base, method)))
                     yield f"Scale {scale}: {said} {gap.assumes if isinstance(gap, Difference) else ''}".strip()
 
@@ -302,7 +297,7 @@ class _Site:
     def dataset(self, name: str, pictures: Path) -> bytes:
         """Return the page of a dataset; `pictures` is the folder where those of its partitions lie."""
         tasks = sorted((task for task in self.tasks if bare(task.dataset) == name), key=_order)
-        rows = [TaskLine(task, len(self.by_task[task]), _best(self.by_task[task])) for task in tasks]
+        rows = [_task_line(task, self.by_task[task]) for task in tasks]
         return render(
             "dataset.html.j2", "../", "dataset", names.title_of("dataset", name), skew=dict(self._filters())["skew"],
             name=tasks[0].dataset, dataset=name, about=[about("dataset", name)], rows=rows,
@@ -315,10 +310,10 @@ class _Site:
         tasks = {task: i for i, task in enumerate(self.tasks)}
         return {
             "methods": [[name, slug(self.family[name]), names.of_method_label(name)] for name in self.methods],
-            "tasks": [[*(getattr(task, name) for name, _ in FILTERS), sentence(task)] for task in self.tasks],
+            "tasks": [[*(choice(task, name) for name, _ in FILTERS), sentence(task)] for task in self.tasks],
             "says": {
-                name: {getattr(task, name): FIELDS[name](task) for task in self.tasks}
-                for name in ("dataset", "partition", "tested", "model")
+                name: {choice(task, name): FIELDS[name](task) for task in self.tasks}
+                for name in ("dataset", "partition", "fleet", "tested", "model")
             },
             "scales": self.scales,
             "stages": list(STAGES),
@@ -377,6 +372,12 @@ def bare(label: str) -> str:
 def _order(task: Task) -> tuple[Any, ...]:
     skew = math.inf if task.skew is None else task.skew
     return (SCALES.index(task.scale), task.dataset, skew, task.partition, task.clients, task.label)
+
+
+def _task_line(task: Task, results: Sequence[Result]) -> TaskLine:
+    default, tuned = ([result for result in results if result.tuned == how] for how in (False, True))
+    methods = {result.method.removesuffix(f", {TUNED}") for result in results}
+    return TaskLine(task, len(methods), _best(default or tuned), _best(tuned) if default and tuned else None)
 
 
 def _best(results: Sequence[Result]) -> Result:

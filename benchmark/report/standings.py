@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,10 +19,10 @@ from fedspan.benchmark.spec.plan import Planned
 
 @dataclass(frozen=True)
 class Stand:
-    """A row's place as its page shows it, and its mean; empty and NaN without a comparison."""
+    """A row's place and its mean, as its page shows them."""
 
     place: str
-    mean: float
+    mean: str
 
 
 Standings = Mapping[str, Mapping[str, Stand]]  # table -> row -> where it stands
@@ -38,7 +39,9 @@ def standings(board: Board, cells: Sequence[Planned], results: Results) -> Stand
             continue
         if (analysis := analyse(table)) is not None:
             found[f"Table {number}. {table.title}"] = {
-                ", ".join(map(names.of_axis_label, table.row_axes, one.row.labels)): Stand(one.place.text, one.mean)
+                ", ".join(map(names.of_axis_label, table.row_axes, one.row.labels)): Stand(
+                    one.place.text, table.metric.write(one.mean) if math.isfinite(one.mean) else "—"
+                )
                 for one in analysis.standings
             }
     return found
@@ -57,9 +60,9 @@ def changes(before: Standings, after: Standings) -> list[str]:
 
 def _change(row: str, before: Stand | None, after: Stand) -> str:
     if before is None:
-        return f"{row}: new, place {after.place} ({after.mean:.2f})"
+        return f"{row}: new, place {after.place} ({after.mean})"
     if before.place != after.place:
-        return f"{row}: place {before.place} -> {after.place} ({before.mean:.2f} -> {after.mean:.2f})"
-    if f"{before.mean:.2f}" != f"{after.mean:.2f}":
-        return f"{row}: place {after.place} as before ({before.mean:.2f} -> {after.mean:.2f})"
+        return f"{row}: place {before.place} -> {after.place} ({before.mean} -> {after.mean})"
+    if before.mean != after.mean:
+        return f"{row}: place {after.place} as before ({before.mean} -> {after.mean})"
     return ""

@@ -108,7 +108,7 @@ def mean_of(values: Iterable[float]) -> float:
 class Pairs:
     """What two rows differ by on one task: `n` pairs, their mean, the sum of squares around it, who lost runs.
 
-    `steady` tells that neither row varies over the seeds, as a count of bytes does not; `size` is the largest score.
+    `steady` tells that neither row varies over two seeds or more; `size` is the largest score.
     """
 
     n: int
@@ -142,18 +142,23 @@ def _exact(value: float, size: float) -> float:
     return 0.0 if abs(value) <= size * 10.0**-DIGITS else value
 
 
-def difference(one: Scores, other: Scores, better: int = +1) -> Gap | None:
+def difference(one: Scores, other: Scores, better: int = +1, counted: bool = False) -> Gap | None:
     """Return the mean difference over the common tasks with its interval and test, None without a pair of runs.
 
     With fewer than `MANY_TASKS` tasks the scatter is that of the seeds, a variance for each task: the interval has
     Satterthwaite's degrees of freedom (1946, Biometrics Bulletin 2), and the paired t-tests of the tasks are combined
     by Stouffer's method (1949), which holds however much the variances of tasks differ. With more tasks the scatter is
     that of their mean differences.
+
+    Scores that are `counted`, as bytes are, do not depend on chance: where no row varies over the seeds, the difference
+    is certain. Measured scores that agree on all seeds may do so by chance. If two rows have equal scores throughout,
+    and enough seeds, they are not surely different; if they differ by the same amount throughout, nothing tells how
+    that scatters.
     """
-    return pooled(paired(one, other).values(), better)
+    return pooled(paired(one, other).values(), better, counted)
 
 
-def pooled(found: Iterable[Pairs], better: int = +1) -> Gap | None:
+def pooled(found: Iterable[Pairs], better: int = +1, counted: bool = False) -> Gap | None:
     """Return the difference over some tasks from what `paired` says of each."""
     tasks = list(found)
     diverged = [sum(task.lost[i] for task in tasks) for i in (0, 1)]
@@ -167,7 +172,7 @@ def pooled(found: Iterable[Pairs], better: int = +1) -> Gap | None:
     mean = _exact(math.fsum(task.mean for task in tasks) / len(tasks), max(task.size for task in tasks))
     freedom = pairs - len(tasks)
     few = len(tasks) < MANY_TASKS and (min(task.n for task in tasks) < LEAST_SEEDS or freedom < LEAST_FREEDOM)
-    if all(task.steady or not (few or task.mean or task.squares) for task in tasks):
+    if all((counted and task.steady) or not (few or task.mean or task.squares) for task in tasks):
         return Difference(
             mean=mean, low=mean, high=mean, p=float(mean == 0), tasks=len(tasks), pairs=pairs, assumes=FIXED_TASKS
         )

@@ -194,13 +194,14 @@ def summarise(
         if row.status in ("done", "diverged", "missing") and not planned.cell.protocol.trial:
             groups.setdefault((str(row.point), how, names), []).append((planned, row))
     results = [found for (point, how, names), runs in groups.items() for found in _results(point, runs, how, names)]
+    once = frame.drop_duplicates("key")  # where a study chose the defaults, their runs stand in two rows
     return Summary(
         board=board.name,
         title=board.title,
         description=board.description,
         scale=", ".join(dict.fromkeys(planned.cell.scale for planned in cells)),
         page=page,
-        counts={str(status): int(count) for status, count in frame["status"].value_counts().sort_index().items()},
+        counts={str(status): int(count) for status, count in once["status"].value_counts().sort_index().items()},
         results=tuple(results),
         entries=tuple(entry for table in tables if table.of_runs for entry in _entries(table)),
     )
@@ -211,7 +212,10 @@ def _entries(table: Tabulated) -> Iterator[TableNumber]:
     for i, column in enumerate(table.columns):
         known = [(row, entry) for row in table.rows if (entry := row.entries[i]) and entry.outcomes(+1)]
         worth = [better * statistics.mean_of(entry.outcomes(better).values()) for _, entry in known] if better else []
-        competing = [value for value, (row, _) in zip(worth, known, strict=False) if not row.bound]
+        competing: dict[str, list[float]] = {}  # tuned rows among themselves
+        for value, (row, _) in zip(worth, known, strict=False):
+            if not row.bound:
+                competing.setdefault(table.kind(row), []).append(value)
         for number, (row, entry) in enumerate(known):
             yield TableNumber(
                 table=table.number,
@@ -223,7 +227,7 @@ def _entries(table: Tabulated) -> Iterator[TableNumber]:
                 std=entry.std,
                 n=entry.n,
                 asked=entry.asked,
-                rank=position(worth[number], competing) if better and not row.bound else None,
+                rank=position(worth[number], competing[table.kind(row)]) if better and not row.bound else None,
                 printed=entry.printed.printed.value if entry.printed else None,
                 difference=entry.printed.difference if entry.printed else None,
                 cost={name: value if math.isfinite(value) else None for name, value in entry.cost.items()},

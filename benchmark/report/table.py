@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fedspan.benchmark.report import statistics
-from fedspan.benchmark.report.axes import named
+from fedspan.benchmark.report.axes import TUNING, named
 from fedspan.benchmark.report.metric import Metric
 from fedspan.benchmark.report.printed import Reproduction
 from fedspan.benchmark.report.units import CostColumn, cost_columns
@@ -121,6 +121,10 @@ class Tabulated:
             ", ".join(named(axis, label) for axis, label in zip(self.column_axes, column, strict=True))
             or self.metric.label
         )
+
+    def kind(self, row: TableRow) -> str:
+        """Return whether a row of a tuned board has the defaults or what trials chose; empty on other boards."""
+        return row.labels[self.row_axes.index(TUNING)] if TUNING in self.row_axes else ""
 
     @cached_property
     def shown(self) -> tuple[TableRow, ...]:

@@ -48,6 +48,8 @@ def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabu
     rows = _rows(columns, places, cells, dict(zip(runs["row"], filters, strict=False)))
     finished = runs[(runs["state"] == "done") & (runs["status"] == "done")]
     machines = tuple(finished["device"].dropna().unique())
+    if metric.timed and len(machines) > 1:
+        metric = replace(metric, better=0)  # times of several kinds of machine rank nothing
     remarks = [*_shared(finished), *_several(machines, bool(finished["portable"].all()))]
     if printed and not any(cell.printed for cell in cells.values()):
         remarks.insert(0, _without_printed(table.metric, arranged.runs, printed))

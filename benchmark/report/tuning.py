@@ -6,28 +6,27 @@ Numbers of trials are of held-out images, numbers of results of test images on s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from scipy import special, stats
+from scipy import stats
 
 from fedspan.benchmark import names
 from fedspan.benchmark.records.model import accuracy_of, core_seconds
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import WORST, Selection
+from fedspan.benchmark.report.arrange import comparable
 from fedspan.benchmark.report.axes import text
-from fedspan.benchmark.report.frame import collect
+from fedspan.benchmark.report.expected_best import Best, budgets, expected_best
 from fedspan.benchmark.report.statistics import Gap, difference, lost, mean_of
 from fedspan.benchmark.report.units import counted_as, write_seconds
-from fedspan.benchmark.search import Space
+from fedspan.benchmark.search import Space, are_numbers
 from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.studies import Trial
 
 DEFAULT, TUNED = "default", "tuned"
-BAND = (0.1, 0.9)  # of the expected best: how lucky or unlucky a draw of trials is
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,10 @@ class Reported:
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial: its settings, its accuracy in percent (`WORST` if it diverged, NaN if it has not run), its seconds."""
+    """A trial: its settings, its accuracy in percent (`WORST` if it diverged, NaN if it has not run), its seconds.
+
+    The seconds are those of all its runs, NaN if they are unknown of one.
+    """
 
     number: int
     values: Mapping[str, Any]
@@ -79,16 +81,24 @@ class TrialRow:
 
 
 @dataclass(frozen=True)
-class Best:
-    """The best accuracy of `k` trials: its mean over all subsets of the trials at hand, and `BAND` of them.
+class Cost:
+    """What trials took in seconds of a processor: the sum of the `known` ones of those that `ran`, NaN if none is."""
 
-    Where a subset may hold diverged trials alone there is no mean, and an end of the band may be infinite.
-    """
+    seconds: float
+    known: int
+    ran: int
 
-    k: int
-    mean: float
-    low: float
-    high: float
+    @classmethod
+    def of(cls, trials: Collection[TrialRow]) -> Cost:
+        """Return the sum over the trials that have run on every seed."""
+        known = [trial.seconds for trial in trials if math.isfinite(trial.seconds)]
+        ran = sum(trial.status != "missing" for trial in trials)
+        return cls(math.fsum(known) if known else math.nan, len(known), ran)
+
+    @property
+    def partial(self) -> bool:
+        """Whether it is that of some of the trials alone."""
+        return 0 < self.known < self.ran
 
 
 @dataclass(frozen=True)
@@ -115,9 +125,9 @@ class TunedMethod:
         return bool(self.default or self.tuned) or any(trial.status != "missing" for trial in self.trials)
 
     @property
-    def seconds(self) -> float:
-        """What the trials cost, in seconds of a processor; NaN if that is unknown."""
-        return _known_sum(trial.seconds for trial in self.trials)
+    def cost(self) -> Cost:
+        """What the trials took."""
+        return Cost.of(self.trials)
 
     @property
     def settings(self) -> str:
@@ -158,14 +168,18 @@ class TunedMethod:
         return expected_best(known, budgets(len(known)))
 
 
-def tuned_methods(selections: Sequence[Selection], results: Results) -> list[TunedMethod]:
-    """Return what came of each study of a board."""
-    return [_tuned_method(selection, results) for selection in selections]
+def tuned_methods(selections: Sequence[Selection], results: Results, frame: pd.DataFrame) -> list[TunedMethod]:
+    """Return what came of each study of a board; `frame` has the runs of its cells, default and tuned."""
+    tested = _tested(frame)
+    return [_tuned_method(selection, results, tested) for selection in selections]
 
 
-def _tuned_method(selection: Selection, results: Results) -> TunedMethod:
+def _tuned_method(selection: Selection, results: Results, tested: Mapping[str, float]) -> TunedMethod:
     study = selection.study
-    default, tuned = (_tested(cells, results) for cells in (study.default, selection.tuned))
+    default, tuned = (
+        {one.cell.seed: tested[one.cell.key] for one in cells if one.cell.key in tested}
+        for cells in (study.default, selection.tuned)
+    )
     return TunedMethod(
         method=study.method,
         task=study.task,
@@ -187,80 +201,56 @@ def _trial_row(trial: Trial, values: Mapping[str, Any], accuracy: float | None, 
     keys = tuple(planned.cell.key for planned in trial.cells)
     records = [record for key in keys if (record := results.read(key)) is not None]
     spent = [seconds for record in records if (seconds := core_seconds(record)) is not None]
-    known = math.nan if accuracy is None else accuracy
-    return TrialRow(trial.number, values, accuracy=known, seconds=math.fsum(spent) if spent else math.nan, keys=keys)
+    return TrialRow(
+        number=trial.number,
+        values=values,
+        accuracy=math.nan if accuracy is None else accuracy,
+        seconds=math.fsum(spent) if len(spent) == len(keys) else math.nan,
+        keys=keys,
+    )
 
 
-def _tested(cells: Sequence[Planned], results: Results) -> dict[int, float]:
-    """Return the accuracy on test images by seed, in percent; worse than any where a run diverged."""
-    found: dict[int, float] = {}
-    rows: list[Any] = list(collect(cells, results).itertuples(index=False))
+def _tested(frame: pd.DataFrame) -> dict[str, float]:
+    """Return the accuracy on test images by key, in percent, of the runs that tables count; of diverged ones `lost`."""
+    found: dict[str, float] = {}
+    rows: list[Any] = list(comparable(frame).itertuples(index=False))
     for row in rows:
         scores: Mapping[str, Any] = row.stages.get("final", {})
         accuracy = accuracy_of(scores)
         if row.status == "diverged":
-            found[int(row.seed)] = lost(+1)
+            found[row.key] = lost(+1)
         elif accuracy is not None:
-            found[int(row.seed)] = float(accuracy)
+            found[row.key] = float(accuracy)
     return found
 
 
 def tuning_facts(found: Sequence[TunedMethod]) -> dict[str, Any]:
-    """Return what all studies of a board cost together: their trials, how many of them ran, and the seconds of these.
+    """Return what all studies of a board cost together: their trials, and what those that ran took.
 
     Studies that share trials pay for them once.
     """
     trials = {trial.keys: trial for one in found for trial in one.trials}.values()
     return {
         "trials": len(trials),
-        "ran": sum(trial.status != "missing" for trial in trials),
         "diverged": sum(trial.status == "diverged" for trial in trials),
-        "seconds": _known_sum(trial.seconds for trial in trials),
+        "cost": Cost.of(trials),
         "validation": found[0].validation if found else math.nan,
         "budgets": sorted({best.k for one in found for best in one.best}),
     }
 
 
-def _known_sum(values: Iterable[float]) -> float:
-    known = [value for value in values if math.isfinite(value)]
-    return math.fsum(known) if known else math.nan
-
-
 def cost_of_trials(facts: Mapping[str, Any]) -> str:
     """Return in a sentence how many trials of `tuning_facts` ran, and what they cost."""
-    trials, ran, diverged = facts["trials"], facts["ran"], facts["diverged"]
-    if not ran:
+    trials, diverged, cost = facts["trials"], facts["diverged"], facts["cost"]
+    if not cost.ran:
         return f"None of the {counted_as(trials, 'trial')} has run yet."
-    said = f"{counted_as(trials, 'trial')} took" if ran == trials else f"{ran} of {trials} trials have run and took"
+    all_ran = cost.ran == trials
+    said = f"{counted_as(trials, 'trial')} took" if all_ran else f"{cost.ran} of {trials} trials have run and took"
+    time = f"{write_seconds(cost.seconds)} of one processor" if cost.known else "an unknown time"
+    if cost.partial:
+        time = f"at least {time}, known for {cost.known} of them"
     lost = f"; {diverged} diverged" if diverged else ""
-    known = math.isfinite(facts["seconds"])
-    return f"{said} {write_seconds(facts['seconds']) + ' of one processor' if known else 'an unknown time'}{lost}."
-
-
-# how good a method is after k trials ----------------------------------------------------------------
-
-
-def budgets(trials: int) -> list[int]:
-    """Return 1, 2, 4, ... below a number of trials, and that number."""
-    return [*(2**i for i in range(trials.bit_length()) if 2**i < trials), *([trials] if trials else [])]
-
-
-def expected_best(accuracies: Sequence[float], ks: Sequence[int]) -> list[Best]:
-    """Return the best of k trials, over all subsets of k of those at hand, each as likely.
-
-    The i-th smallest of n is the best of C(i - 1, k - 1) of the C(n, k) subsets, which gives mean and quantiles without
-    drawing any. As in Dodge et al. 2019 (EMNLP), whose subsets are drawn with replacement.
-    """
-    ordered, n = np.sort(np.asarray(accuracies, dtype=np.float64)), len(accuracies)
-    found = []
-    for k in ks:
-        chances = special.comb(np.arange(n), k - 1) / special.comb(n, k)
-        possible = chances > 0
-        mean = float(chances[possible] @ ordered[possible]) if np.isfinite(ordered[possible]).all() else math.nan
-        reached = np.cumsum(chances)
-        low, high = (float(ordered[np.argmax(reached >= share - 1e-12)]) for share in BAND)
-        found.append(Best(k, mean, low, high))
-    return found
+    return f"{said} {time}{lost}."
 
 
 # how much a setting matters -------------------------------------------------------------------------
@@ -271,7 +261,8 @@ class Sensitivity:
     """How the accuracy of trials goes with one setting.
 
     `points` are (place in the search space from 0 to 1, accuracy, number of the trial); of values outside the space,
-    which a default may have, the nearest end. `correlation` is Spearman's, NaN where ranks mean nothing.
+    which a default may have, the nearest end. `correlation` is Spearman's, of the values themselves, NaN where their
+    ranks mean nothing.
     """
 
     setting: str
@@ -292,16 +283,15 @@ def sensitivities(outcome: TunedMethod) -> list[Sensitivity]:
             continue
         places = [space.place(value) for value in values]
         accuracies = [trial.accuracy for trial in done]
-        numbers = not any(isinstance(value, str | bool) for value in values)
-        ranked = numbers and len(done) > 2 and len(set(accuracies)) > 1
+        ranked = are_numbers(values) and len(done) > 2 and len(set(accuracies)) > 1
         found.append(
             Sensitivity(
                 setting=setting,
                 space=str(space),
                 points=tuple(zip(places, accuracies, (trial.number for trial in done), strict=True)),
-                ends=(text(space.values[0]), text(space.values[-1])),
+                ends=(text(space.ordered[0]), text(space.ordered[-1])),
                 best=text(max(zip(accuracies, values, strict=True), key=lambda pair: pair[0])[1]),
-                correlation=float(stats.spearmanr(places, accuracies).statistic) if ranked else math.nan,
+                correlation=float(stats.spearmanr(values, accuracies).statistic) if ranked else math.nan,
             )
         )
     return found
@@ -359,7 +349,8 @@ def _outcome_line(one: TunedMethod) -> dict[str, Any]:
         "gain_low": getattr(one.gain, "low", math.nan),
         "gain_high": getattr(one.gain, "high", math.nan),
         "optimism": one.optimism,
-        "seconds": one.seconds,
+        "seconds": one.cost.seconds,
+        "trials_with_seconds": one.cost.known,
         "note": one.note,
     }
 

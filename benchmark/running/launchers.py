@@ -26,9 +26,12 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def check_launcher(how: How) -> None:
-    """Raise `UserError` for a launcher that nobody knows."""
+    """Raise `UserError` for a launcher that nobody knows, and for shares of a GPU that it would not deal out."""
     if how.launcher is not None and how.launcher not in LAUNCHERS:
-        raise UserError(f"unknown launcher '{how.launcher}'{did_you_mean(how.launcher, LAUNCHERS)}")
+        hint = "; for SLURM use submitit" if how.launcher == "slurm" else did_you_mean(how.launcher, LAUNCHERS)
+        raise UserError(f"unknown launcher '{how.launcher}'{hint}")
+    if how.gpus is not None and how.launcher in (None, "basic", "joblib"):
+        raise UserError(f"gpus={how.gpus:g} is a cell's share of the GPUs, which needs launcher=ray or submitit")
 
 
 def check_installed(launcher: str) -> None:

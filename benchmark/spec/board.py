@@ -208,7 +208,9 @@ def load_board(name: str) -> Board:
     known = board_files()
     path = Path(name) if name.endswith((".yaml", ".yml")) else known.get(name)
     if path is None or not path.is_file():
-        raise UserError(f"unknown board '{name}'{did_you_mean(name, known)}")
+        if path is not None and path.name != name:
+            raise UserError(f"the board file {name} does not exist")
+        raise UserError(f"unknown board '{name}'{did_you_mean(path.stem if path else name, known)}")
     return read_board(path)
 
 

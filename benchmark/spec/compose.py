@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -17,7 +18,7 @@ from fedspan.benchmark.contract import blame
 from fedspan.benchmark.errors import HookError, UserError, did_you_mean
 from fedspan.benchmark.fields import defaults_of, from_values
 from fedspan.benchmark.protocol import Protocol
-from fedspan.benchmark.registry import find, load_files, plugins
+from fedspan.benchmark.registry import Plugin, UnknownPlugin, find, load_files, plugins
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.spec.overrides import override_text
@@ -28,6 +29,7 @@ log = logging.getLogger("fedspan")
 
 CONFIG_NAME = "fedspan"
 GROUPS = ("dataset", "partition", "fleet", "model", "algorithm", "protocol")
+NEAR = 0.75  # how like a setting a key must be to hint at it: protocol.epochs is protocol.local_epochs
 
 
 def options(group: str) -> dict[str, dict[str, Any]]:
@@ -47,7 +49,14 @@ def option(group: str, name: str) -> dict[str, Any]:
     """Return the configuration node of a choice; raise `UserError` with a suggestion for an unknown one."""
     if group == "protocol":
         return _plain(defaults_of(Protocol) | preset(name).values)
-    return {"name": name, **_plain(defaults_of(find(group, name)))}
+    return {"name": name, **_plain(defaults_of(_find(group, name)))}
+
+
+def _find(kind: str, name: str) -> type[Plugin]:
+    """Return the class of a plugin as `find` does; raise `UnknownPlugin`, with a hint for a name in capitals too."""
+    if name != name.lower() and (near := difflib.get_close_matches(name.lower(), plugins(kind), n=1, cutoff=NEAR)):
+        raise UnknownPlugin(f"unknown {kind} '{name}'; did you mean '{near[0]}'?")
+    return find(kind, name)
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,7 +249,7 @@ def _plugin(where: str, node: Mapping[str, Any]) -> Any:
     """Return the plugin of a node of a configuration; raise `UserError`."""
     kind = where.partition(".")[0]
     values = {key: value for key, value in node.items() if key != "name"}
-    cls = find(kind, str(node["name"]))
+    cls = _find(kind, str(node["name"]))
     try:
         return from_values(cls, values, where)
     except UserError:
@@ -278,15 +287,19 @@ def assign(config: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _near(key: str, part: str, node: Any, walked: Sequence[str], config: Mapping[str, Any]) -> str:
-    """Return a hint at a setting like the unknown `part` of `node`: beside it, or of that very name elsewhere.
+    """Return a hint at a setting like the whole `key`, else of the very name `part` elsewhere, else beside `part`.
 
-    Where `node` holds no settings, as the list in ``addons.feddecorr.beta``, the hint is at a setting like the `key`.
+    `node` is what the names before `part` lead to; a list, as in ``addons.feddecorr.beta``, holds no settings.
     """
+    leaves = list(_leaves(config))
+    if near := difflib.get_close_matches(key, leaves, n=1, cutoff=NEAR):
+        return f"; did you mean '{near[0]}'?"
     if not isinstance(node, dict):
-        hint = did_you_mean(key, _leaves(config))
-        return hint if "did you mean" in hint else f"; '{'.'.join(walked)}' is a setting itself"
+        return f"; '{'.'.join(walked)}' is a setting itself"
+    if part == "tune" and not walked:
+        return "; it is a setting of boards that tune, as board=digits_tuned"
     names = [name for name in node if name != "name"]
-    if elsewhere := [name for name in _leaves(config) if name.split(".")[-1] == part]:
+    if elsewhere := [name for name in leaves if name.split(".")[-1] == part]:
         return f"; did you mean '{elsewhere[0]}'?"
     hint, prefix = did_you_mean(part, names), ".".join(walked)
     return hint.replace("did you mean '", f"did you mean '{prefix}.") if prefix else hint

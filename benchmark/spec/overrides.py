@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -14,6 +14,7 @@ from hydra.core.override_parser.types import Glob, Override, QuotedString
 from hydra.errors import HydraException
 
 from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.spec.presets import yaml_files
 from fedspan.benchmark.spec.settings import is_how
 
 MOST_VALUES = 100_000  # of a setting in a grid
@@ -28,15 +29,23 @@ def _parser() -> OverridesParser:
 
 def parse(texts: Iterable[str]) -> list[Override]:
     """Parse overrides by Hydra's grammar; raise a one-line `UserError` otherwise."""
-    parsed = []
-    for text in texts:
+    parsed, words = [], list(texts)
+    for number, text in enumerate(words):
         try:
             parsed.append(_parser().parse_override(text))
         except HydraException:
-            raise UserError(
-                f"cannot read the override {text!r}; write name=value, and quote lists: 'addons=[a,b]'"
-            ) from None
+            hint = _hint(text, words[number + 1 :]) or "write name=value, and quote lists: 'addons=[a,b]'"
+            raise UserError(f"cannot read the override {text!r}; {hint}") from None
     return parsed
+
+
+def _hint(word: str, after: Sequence[str]) -> str:
+    """Return what was perhaps meant by a word without ``=``: a board, or a name whose value is the next word."""
+    if word in yaml_files("boards"):
+        return f"did you mean board={word}?"
+    if _NAME.fullmatch(word) and after and _PLAIN.fullmatch(after[0]):
+        return f"did you mean {word}={after[0]}?"
+    return ""
 
 
 def plain_value(value: Any) -> Any:
@@ -82,6 +91,7 @@ def _values(override: Override) -> list[Any]:
 
 
 _PLAIN = re.compile(r"(\.{0,2}/|[A-Za-z_])[A-Za-z0-9_./:-]*")  # needs no quotes
+_NAME = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")  # of a setting
 _TYPED = {"null", "true", "false", "inf", "nan"}
 
 

@@ -1,4 +1,4 @@
-"""Local training only, the lower bound."""
+"""Local training only, the baseline without federation."""
 
 from torch import nn
 
@@ -7,14 +7,14 @@ from fedspan.benchmark.component import Component, algorithm
 
 @algorithm("local_only")
 class LocalOnly(Component):
-    """No federation, the lower bound (as in Liang et al. 2020, Sec. 4): every client trains alone, nothing travels.
+    """No federation, the baseline that Liang et al. 2020, Sec. 4, call local training: nothing travels.
 
     All clients start from the same model and train in the rounds that sample them, for as long as in FedAvg. There is
     no global model: scores are `client_accuracy`.
     """
 
     title = "Local training"
-    summary = "Every client trains alone and nothing travels: the lower bound, no federation."
+    summary = "Every client trains alone and nothing travels: the baseline without federation."
     papers = ("liang2020",)
 
     def shared(self, path: str, module: nn.Module) -> bool:

@@ -1,5 +1,6 @@
 from typing import Annotated
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,6 +135,28 @@ def test_places_go_from_one_end_to_the_other_in_the_order_of_draws(low, times, u
     first, second = (space.place(space.at(draw)) for draw in sorted((u, v)))
     assert (space.place(low), space.place(low * times)) == (0, 1)
     assert 0 <= first <= second <= 1
+
+
+@given(st.lists(st.integers(-1000, 1000), min_size=2, max_size=9, unique=True), st.integers(0, 99), st.floats(0, 1))
+def test_numbers_of_a_list_have_places_in_their_order_whatever_the_order_of_the_list(values, beyond, between):
+    space, ordered = choice(*values), sorted(values)
+    assert space.values == tuple(values), "draws keep the order of the list"
+    assert list(space.ordered) == ordered
+    assert [space.place(float(value)) for value in ordered] == pytest.approx(np.linspace(0, 1, len(values)))
+    assert (space.place(ordered[0] - beyond), space.place(ordered[-1] + beyond)) == (0, 1)
+    inside = ordered[0] + between * (ordered[1] - ordered[0])
+    assert 0 <= space.place(inside) <= space.place(ordered[1]) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "place"),
+    [
+        (choice("b", "a", "c"), "b", 0), (choice("b", "a", "c"), "a", 0.5), (choice("b", "a"), "d", 0),
+        (choice(False, True), True, 1), (choice(1.0), 5.0, 0), (choice(None, 0.1), 0.1, 1), (choice(1, 2), None, 0),
+    ],
+)  # fmt: skip
+def test_what_are_no_numbers_keep_the_order_of_their_list(space, value, place):
+    assert space.place(value) == place
 
 
 @pytest.mark.parametrize("scale", [log, linear])

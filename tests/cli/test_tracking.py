@@ -34,6 +34,24 @@ def test_a_single_run_is_mirrored(fedspan):
     assert mirrored() == sorted(records())
 
 
+def test_a_single_run_mirrors_its_own_record_alone_and_sync_the_rest(fedspan):
+    fedspan("run", *QUICK)
+    [earlier] = records()
+    assert fedspan("run", *TRACKED, "seed=1").status == 0
+    assert mirrored() == sorted({*records()} - {earlier})
+    assert fedspan("sync").out.startswith("1 run mirrored")
+    assert mirrored() == sorted(records())
+
+
+@pytest.mark.parametrize("refused", [("addons=[feddecorr,feddecorr]",), ("dataset=cifar10",)])
+def test_a_cell_that_cannot_run_opens_no_store(fedspan, monkeypatch, refused):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
+    rest = [word for word in TRACKED if "dataset" not in word]
+    ran = fedspan("run", *rest, *refused)
+    assert ran.status in (1, 2)
+    assert "MLflow" not in ran.err
+
+
 @pytest.mark.usefixtures("with_toys")
 def test_a_grid_is_mirrored_with_its_failures(fedspan):
     ran = fedspan("run", "-m", *TRACKED, *ONE, "algorithm=fedavg,toy_raises,toy_picky")

@@ -110,7 +110,7 @@ def content():
 
 def test_records_of_this_machine_are_repeated_to_the_bit_and_that_is_kept_checked_and_collected(fedspan, made):
     before = content()
-    ran = fedspan("verify", *ONE)
+    ran = fedspan("verify", *ONE, *(path.stem for path in made))
     assert (ran.status, ran.err) == (0, "")
     assert ran.out.count("identical  ") == 3
     assert ran.out.endswith("3 identical\nkept in results/verifications\n")
@@ -256,7 +256,7 @@ def test_without_space_for_the_scratch_folder_it_says_so(fedspan, made, monkeypa
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("fedspan.benchmark.cli.verify.tempfile.mkdtemp", full)
-    ran = fedspan("verify")
+    ran = fedspan("verify", made[0].stem)
     assert (ran.status, ran.out, kept()) == (2, "", [])
     assert "cannot make a scratch folder in " in ran.complaint
     assert "No space left on device; free space, or " in ran.complaint
@@ -275,7 +275,7 @@ def test_a_full_scratch_folder_is_named(fedspan, made, monkeypatch):
 
 def test_an_interrupt_removes_the_scratch_folder_and_ends_what_was_started(made, start, here):
     before = content()
-    process = start("verify", *ONE)
+    process = start("verify", *ONE, *(path.stem for path in made))
     wait_for(lambda: list((here / "tmp").glob("fedspan-verify-*/*/status/*.json")))
     [status] = (here / "tmp").glob("fedspan-verify-*/*/status/*.json")
     pid = json.loads(status.read_text())["pid"]
@@ -293,6 +293,8 @@ def test_an_interrupt_removes_the_scratch_folder_and_ends_what_was_started(made,
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ([], "name the records to repeat: fedspan verify KEY ..., board=NAME, or sample=N of all 3 in results/records"),
+        (["workers=1"], "name the records to repeat: "),
         (["zzzz"], "no record 'zzzz' in results/records"),
         ([""], "3 records begin with ''"),
         (["seed=3"], "records are computed as they were, so 'seed' cannot be set"),
@@ -319,6 +321,7 @@ def test_a_misspelt_key_is_answered_with_the_nearest(fedspan, made):
     key = made[0].stem
     wrong = key[:-1] + ("0" if key[-1] != "0" else "1")
     assert f"did you mean '{key}'?" in fedspan("verify", wrong).complaint
+    assert "did you mean" not in fedspan("verify", f"zz{key[2:4]}").complaint  # a few equal digits are chance
     assert "name keys or a board, not both" in fedspan("verify", key, "board=digits").complaint
 
 

@@ -57,6 +57,15 @@ def test_a_section_of_readme_is_a_page_whose_links_stay_inside_the_site():
         site.section_page(readme, "Cite", "Cite")
 
 
+def test_what_a_page_says_to_readers_on_github_is_not_on_the_site():
+    page = (DOCS / "index.md").read_text()
+    assert "(../README.md)" in page
+    built = site.on_page_markdown(page, page=None, config=None, files=None)
+    assert "README" not in built
+    assert built.startswith("# FedSpan\n\n")
+    assert "Which federated learning method wins" in built
+
+
 def test_every_section_that_the_site_takes_from_readme_is_there():
     readme = site.README.read_text(encoding="utf-8")
     for title, heading in site.SECTIONS.values():

@@ -23,15 +23,22 @@ def study_of(trials, **space):
 STUDY = study_of(5, **{"protocol.lr": {"log": [0.01, 1.0]}})
 
 
-def read_from(study, outcomes):
-    """Return the `read` of records: an accuracy, a status, or None for each seed of each trial."""
+def read_from(study, outcomes, data=()):
+    """Return the `read` of records: an accuracy, a status, or None for each seed of each trial.
+
+    `data` are digests of datasets, one for each trial.
+    """
     found = {}
+    digests = dict(zip((trial.number for trial in study.trials), data, strict=False))
     for trial, seeds in zip(study.trials, outcomes, strict=True):
         for planned, outcome in zip(trial.cells, seeds, strict=True):
-            if isinstance(outcome, str):
-                found[planned.cell.key] = {"status": outcome, "scores": {"validation": {"accuracy": 100.0}}}
-            elif outcome is not None:
-                found[planned.cell.key] = {"status": "done", "scores": {"validation": {"accuracy": outcome}}}
+            if outcome is not None:
+                status, accuracy = (outcome, 100.0) if isinstance(outcome, str) else ("done", outcome)
+                found[planned.cell.key] = {
+                    "status": status,
+                    "scores": {"validation": {"accuracy": accuracy}},
+                    "provenance": {"dataset_digest": digests.get(trial.number)},
+                }
     return found.get
 
 
@@ -87,6 +94,31 @@ def test_what_is_said_of_trials_agrees_with_their_number(trials, outcomes, said)
     assert select(study, read_from(study, outcomes)).note == said
 
 
+@given(st.lists(st.sampled_from(["aa", "bb", None]), min_size=5, max_size=5))
+def test_trials_on_other_data_than_most_are_named(data):
+    found = select(STUDY, read_from(STUDY, 5 * [(1, 1)], data))
+    rest = [digest for number, digest in enumerate(data) if digest and number not in found.strangers]
+    strange = [data[number] for number in found.strangers]
+    assert len(set(rest)) <= 1
+    assert None not in strange
+    assert not set(rest) & set(strange)
+    assert len(rest) >= len(strange)
+    assert ("other data" in found.note) == bool(strange)
+    assert found.chosen.number == 0, "they choose all the same"
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("abaaa", "trial 1 ran on other data than the rest (by digest), so accuracies do not compare"),
+        ("abbaa", "trials 1, 2 ran on other data than the rest (by digest), so accuracies do not compare"),
+        ("aaaaa", ""),
+    ],
+)
+def test_the_note_says_which_trials_ran_on_other_data(data, said):
+    assert select(STUDY, read_from(STUDY, 5 * [(1, 1)], data)).note == said
+
+
 def test_a_small_space_is_mentioned():
     study = study_of(9, **{"protocol.lr": [0.1, 0.2]})
     found = select(study, read_from(study, len(study.trials) * [(1, 1)]))
@@ -96,7 +128,7 @@ def test_a_small_space_is_mentioned():
 
 def test_a_trial_without_an_accuracy_counts_as_worst():
     read = read_from(STUDY, 5 * [(1, 1)])
-    broken = {"status": "done", "scores": {"validation": {"accuracy": None}}}
+    broken = {"status": "done", "scores": {"validation": {"accuracy": None}}, "provenance": {}}
     first = STUDY.trials[0].cells[0].cell.key
     found = select(STUDY, lambda key: broken if key == first else read(key))
     assert found.accuracies[0] == WORST

@@ -1,5 +1,6 @@
 """How the rows of a table stand, and how soon they reach a target."""
 
+import itertools
 import math
 import re
 from dataclasses import replace
@@ -14,6 +15,7 @@ from fedspan.benchmark.report.headline import of_table
 from fedspan.benchmark.report.metric import Metric
 from fedspan.benchmark.report.render_page import Extras, board_page
 from fedspan.benchmark.report.render_text import reach_text, standings_to_csv, to_markdown
+from fedspan.benchmark.report.standings import changes, standings
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.tabulation import tabulate
 from fedspan.benchmark.report.units import signed
@@ -38,7 +40,7 @@ def test_rows_are_ranked_and_measured_against_the_first(made):
     assert analysis.standings[-1].difference is None
     assert all(isinstance(standing.difference, Difference) for standing in analysis.standings[:-1])
     assert (analysis.shared, analysis.columns) == (2, 2)
-    assert analysis.blocks == 6
+    assert {standing.blocks for standing in analysis.standings} == {6}
 
 
 def test_columns_that_a_row_lacks_do_not_rank_it(made):
@@ -116,6 +118,49 @@ def test_bars_join_only_neighbours_that_are_not_told_apart():
     assert joined([1, 2, 3, 4, 5], apart) == [[1, 2, 3], [3, 4], [4, 5]]
     assert joined([1, 2, 3], set()) == [[1, 2, 3]]
     assert joined([1, 2], {frozenset((1, 2))}) == []
+
+
+def tuned_too(table):
+    """Return a table of which the later half of the rows is tuned."""
+    half = len(table.rows) // 2
+    kinds = ["default"] * half + ["tuned"] * (len(table.rows) - half)
+    rows = tuple(replace(row, labels=(*row.labels, kind)) for row, kind in zip(table.rows, kinds, strict=True))
+    return replace(table, row_axes=(*table.row_axes, "tuning"), rows=rows)
+
+
+def test_each_diagram_of_ranks_has_the_rows_of_one_kind_of_which_every_pair_was_compared(made):
+    cells = cells_of(board())
+    table = made(cells, seeded(cells, spread=9.0))[0]
+    analysis = analyse(tuned_too(table))
+    diagrams = average_ranks(analysis)
+    assert [diagram.name for diagram in diagrams] == ["ranks-1-tuned", "ranks-1-default"]
+    for diagram, kind in zip(diagrams, ("tuned", "default"), strict=True):
+        mine = [standing for standing in analysis.standings if standing.kind == kind]
+        assert sorted(standing.rank for standing in mine) == [1, 2, 3]
+        assert sorted(standing.wins for standing in mine) == [0, 50, 100]
+        for standing in analysis.standings:
+            assert (row_spoken(analysis.table, standing.row) in diagram.inline) is (standing in mine)
+        assert f"every {kind} row" in diagram.caption
+        assert ("A bar joins" in diagram.caption) is any(
+            frozenset((one.number, other.number)) not in analysis.apart for one, other in itertools.pairwise(mine)
+        )
+
+
+def test_costs_are_compared_on_the_columns_on_which_the_scores_are(made):
+    """FedNova lacks the dear column; on the other one it is both worse and dearer than FedAvg."""
+    cells = cells_of(board({"partition": SKEWS, "algorithm": ["fedavg", "fedprox", "fedavgm", "fednova"], "seed": [0]}))
+    flops = {"fedavg": 10e9, "fedprox": 30e9, "fedavgm": 40e9, "fednova": 11e9}
+    score = {"fedavg": 80.0, "fedprox": 90.0, "fedavgm": 70.0, "fednova": 60.0}
+    records = []
+    for planned in cells:
+        name, dear = planned.cell.algorithm.name, planned.cell.partition.name == "iid"
+        if not (dear and name == "fednova"):
+            one = record(planned, score[name])
+            one["compute"] = one["compute"] | {"flops": {"train": int(flops[name] * (1 + dear)), "evaluate": 1}}
+            records.append(one)
+    diagram = score_against_cost(analyse(made(cells, records)[0]))
+    assert "Not beaten in both, by Compute: FedAvg, FedProx." in diagram.inline
+    assert "both are means over the 1 column that all rows have" in diagram.caption
 
 
 def test_a_target_is_reached_at_the_first_evaluated_round_above_it(made):
@@ -213,7 +258,7 @@ def test_diagrams_say_in_words_what_they_show(made):
     for number, one in enumerate(records):
         one["compute"] = one["compute"] | {"flops": {"train": 1e9 * (1 + number // 3), "evaluate": 1}}
     analysis = analyse(made(cells, records)[0])
-    diagram = average_ranks(analysis)
+    [diagram] = average_ranks(analysis)
     assert "Average rank over the 6 pairs" in diagram.caption
     assert "FedProx + FedDecorr (paper form): 1.00" in diagram.inline
     assert "Not beaten in both" in score_against_cost(analysis).inline
@@ -227,7 +272,7 @@ def test_diagrams_say_in_words_what_they_show(made):
     )
     few = analyse(made(cells, [one for one in seeded(cells) if one["spec"]["seed"] == 0])[0])
     assert all((place.text, place.range) == ("1=", "1–6") for place in (s.place for s in few.standings))
-    assert average_ranks(few) is None
+    assert average_ranks(few) == []
 
 
 def test_a_table_says_who_leads_or_that_nobody_does(made):
@@ -240,6 +285,8 @@ def test_a_table_says_who_leads_or_that_nobody_does(made):
     )
     equal = analyse(made(cells, [record(p, 50.0 + (p.cell.seed * 7 + i) % 3) for i, p in enumerate(cells)])[0])
     assert of_table(equal).startswith("No clear winner: 6 rows share the first place. ")
+    assert {standing.leads for standing in equal.standings} == {False}
+    assert [standing.number for standing in analysis.standings if standing.leads] == [6]
 
 
 def test_a_row_that_no_comparison_could_decide_shares_no_place(made):
@@ -367,6 +414,88 @@ def test_times_are_set_against_each_other_only_where_one_kind_of_machine_took_th
     reach = reach_targets(table, frame).rows[0][1][0]
     assert math.isfinite(reach.seconds) is alone
     assert (" s" in reach_text(reach)[1], "—" in reach_text(reach)[1]) == (alone, False)
+
+
+@pytest.mark.parametrize("machines", [("cpu",), ("cpu", "another cpu")])
+def test_times_rank_rows_only_where_one_kind_of_machine_took_them(made, machines):
+    cells = cells_of(board({"partition": SKEWS, "algorithm": ["fedavg", "fedprox", "fedavgm"], "seed": [0, 1, 2]}))
+    records = seeded(cells)
+    for number, one in enumerate(records):
+        one["provenance"] = one["provenance"] | {"device": machines[number % len(machines)]}
+        one["compute"] = one["compute"] | {"seconds": one["compute"]["seconds"] | {"net": 1.0 + number // 3}}
+    alone = len(machines) == 1
+    times = made(cells, records, Table(metric="cost.head_seconds"))[0]
+    assert (analyse(times) is not None) is alone
+    assert any(entry.best for row in times.rows for entry in row.entries) is alone
+    assert ("bold is the lowest" in times.reading) is alone
+    assert analyse(made(cells, records, Table(metric="cost.bytes"))[0]) is not None, "whatever counts them"
+
+
+def sized(cells, sizes, losses):
+    """Return records whose algorithms send so many bytes and end with such losses, on every seed."""
+    records = []
+    for planned in cells:
+        name = planned.cell.algorithm.name
+        one = record(planned, scores={"trained": {"accuracy": 50.0 + planned.cell.seed, "loss": losses[name]}})
+        one["compute"] = one["compute"] | {"bytes": one["compute"]["bytes"] | {"up": sizes[name], "down": sizes[name]}}
+        records.append(one)
+    return records
+
+
+def test_differences_are_written_in_the_unit_of_the_means(made):
+    example = board({"partition": SKEWS, "algorithm": ["fedavg", "fedprox"], "seed": [0, 1]})
+    cells = cells_of(example)
+    records = sized(cells, {"fedavg": 200_000_000, "fedprox": 120_000_000}, dict.fromkeys(("fedavg", "fedprox"), 0.5))
+    table, frame = made(cells, records, Table(metric="cost.bytes"))
+    analysis = analyse(table)
+    assert of_table(analysis) == "FedProx leads: −160 MB against FedAvg."
+    page = board_page(example, frame, [table], [], {1: Extras(analysis, None, ())}, [], "../").decode()
+    standing = re.search(">FedProx</th>.*", page[page.index('class="standing"') :])[0]
+    assert all(f">{text}</td>" in standing for text in ("240 MB", "−160 MB to −160 MB"))
+    assert "✓</span> −160 MB</td>" in standing
+    assert ",-160000000.0," in standings_to_csv(analysis), "a file has the numbers"
+
+
+def test_a_small_change_of_a_loss_is_a_change(tmp_path):
+    example = board({"partition": SKEWS, "algorithm": ["fedavg", "fedprox"], "seed": [0, 1]},
+                    tables=[Table(metric="trained.loss")])  # fmt: skip
+    cells = cells_of(example)
+    before, after = (
+        standings(example, cells, results_of(
+            tmp_path / name, sized(cells, dict.fromkeys(("fedavg", "fedprox"), 100), {"fedavg": 0.6, "fedprox": loss})
+        ))
+        for name, loss in (("before", 0.5), ("after", 0.504))
+    )  # fmt: skip
+    assert changes(before, before)[1:] == ["  nothing changes"]
+    assert changes(before, after)[1:] == ["  FedProx: place 1= as before (0.5000 -> 0.5040)"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "written", "said"),
+    [
+        ("final.accuracy", -1.234, "−1.23", "−1.23 points"),
+        ("trained.loss", 0.004, "+0.0040", "+0.0040"),
+        ("cost.bytes", -158932480.0, "−159 MB", "−159 MB"),
+        ("cost.simulated_seconds", 1.2037, "+1.204", "+1.204 s"),
+        ("cost.simulated_seconds", 8.8e-5, "+0.0001", "+0.0001 s"),
+        ("cost.minutes_per_round", -0.0123, "−0.0123", "−0.0123 min"),
+        ("cost.classifier_gflop", 3.0, "+3", "+3 GFLOP"),
+        ("cost.lost_visits", 2.0, "+2", "+2"),
+    ],
+)
+def test_a_difference_has_a_sign_and_is_written_as_its_metric_is(path, value, written, said):
+    metric = Metric.of(path)
+    assert metric.write_difference(value) == written
+    assert metric.write_difference(value)[1:] == metric.write(round(abs(value), metric.digits))
+    assert metric.say_difference(value) == said
+
+
+def test_only_what_follows_from_shapes_is_counted_and_only_a_clock_of_a_machine_measures_time():
+    paths = ("trained.accuracy", "trained.loss", "cost.bytes", "cost.memory_bytes", "cost.classifier_gflop",
+             "cost.head_seconds", "cost.minutes_per_round", "cost.local_seconds_per_round", "cost.simulated_seconds",
+             "cost.lost_visits")  # fmt: skip
+    assert [path for path in paths if Metric.of(path).counted] == [*paths[2:5]]
+    assert [path for path in paths if Metric.of(path).timed] == [*paths[5:8]]
 
 
 @pytest.mark.parametrize(

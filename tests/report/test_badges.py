@@ -90,6 +90,14 @@ def test_a_damaged_verification_stops_no_report(cells, tmp_path):
     write()
 
 
+def test_the_command_that_repeats_a_record_says_that_it_needs_the_archive_of_its_images(tmp_path):
+    grid = {"dataset": "cifar10", "dataset.content": "c" * 64, "seed": [0, 1]}
+    cells = cells_of(board(grid))
+    write_report(board(grid), cells, results_of(tmp_path, [record(cell) for cell in cells]), tmp_path)
+    keys = " ".join(cell.cell.key for cell in cells)
+    assert f"fedspan verify {keys} dataset.source=ARCHIVE<" in page(tmp_path)[0]
+
+
 def test_the_command_of_a_page_is_made_from_the_cell_and_never_from_the_record(cells, tmp_path):
     forged = [record(cell) for cell in cells]
     for one in forged:

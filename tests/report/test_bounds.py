@@ -77,7 +77,7 @@ def test_a_bound_is_never_bold_nor_on_the_line_of_what_none_beats(tmp_path, grid
     best = [row.labels[0] for row in analysis.table.rows if any(entry.best for entry in row.entries)]
     assert best == ["fedavgm"]
     assert "bold is the highest mean of a column but for bounds" in analysis.table.reading
-    for diagram in (average_ranks(analysis), score_against_cost(analysis)):
+    for diagram in (*average_ranks(analysis), score_against_cost(analysis)):
         assert "FedAvgM" in diagram.inline
         assert "Centralized" not in diagram.inline
 

@@ -614,6 +614,26 @@ def test_the_verdict_is_the_one_of_the_statistics_whoever_is_named_first(compare
     assert len(said) > 1
 
 
+def test_a_difference_is_that_of_runs_of_one_seed(browser, tmp_path):
+    here, there, apart = results_on({name: {"a": 50.0} for name in ("fedavg", "fedprox", "moon")})
+    results = (
+        replace(here, seeds={"0": 50.0, "1": 60.0, "2": 70.0}),
+        replace(there, seeds={"1": 61.0, "2": 73.0, "3": 10.0}),
+        replace(apart, seeds={"7": 90.0, "8": 90.0, "9": 90.0}),
+    )
+    for path, content in site.write(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, results, ())]).items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    page = opened(browser, (tmp_path / "compare.html").as_uri(), 1280, 900)
+    choose(page, "a", "FedProx")
+    choose(page, "b", "FedAvg")
+    assert one(page, "#compare tbody td:nth-child(4)").text == "+2.00"
+    choose(page, "a", "MOON")
+    assert one(page, "#compare tbody td:nth-child(4)").text == "—"
+    assert one(page, ".verdict").text == "MOON and FedAvg have no run of one seed in common at scale paper."
+    assert one(page, "#filters output").text == "1 common task: 0 higher, 0 lower"
+
+
 def test_a_comparison_can_be_shared(compare, browser):
     choose(compare, "a", "FedProx")
     address = compare.current_url

@@ -67,7 +67,7 @@ def test_a_computed_table_says_so_and_is_never_taken_for_measured(classifier):
     table = classifier["classifier_megabytes"]
     assert "not measured" in table.caption
     assert "equal shares" in table.caption
-    assert "printed 102, +0.40 to rounding" in entry_text(table, table.rows[0].entries[0])
+    assert "printed 102, +0.4 to rounding" in entry_text(table, table.rows[0].entries[0])
     assert not table.costs
     assert not any(entry.best for row in table.rows for entry in row.entries)
     assert analyse(table) is None

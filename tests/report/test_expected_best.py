@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedspan.benchmark.records.selection import WORST
-from fedspan.benchmark.report.tuning import BAND, budgets, expected_best
+from fedspan.benchmark.report.expected_best import BAND, budgets, expected_best
 
 ACCURACIES = st.lists(st.floats(0, 100) | st.sampled_from([50.0, 60.0]), min_size=1, max_size=8)
 
@@ -34,6 +34,17 @@ def test_more_trials_are_never_worse_and_all_of_them_are_the_best(accuracies):
         assert all(later >= earlier - 1e-9 for earlier, later in itertools.pairwise(values))
     assert found[-1].mean == pytest.approx(max(accuracies))
     assert (found[-1].low, found[-1].high) == (max(accuracies), max(accuracies))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 3000), st.data())
+def test_of_thousands_of_trials_it_is_exact_as_of_few(n, data):
+    for found in expected_best(range(1, n + 1), [data.draw(st.integers(1, n)), *budgets(n)]):
+        k, every = found.k, math.comb(n, found.k)
+        assert found.mean == pytest.approx(k * (n + 1) / (k + 1))
+        for tenths, end in ((1, found.low), (9, found.high)):
+            below, reached = (10 * math.comb(int(rank), k) for rank in (end - 1, end))
+            assert below < tenths * every <= reached
 
 
 def test_there_is_no_mean_where_all_that_is_tried_may_diverge():

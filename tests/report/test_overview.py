@@ -11,7 +11,7 @@ from fedspan.benchmark.report.overview import Overview, _without_known_gains, ab
 from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.summary import Summary
-from tests.report.test_site import results_on
+from tests.report.test_site import results_on, tuned_on
 
 BOTH = {"a": 50.0, "b": 60.0}
 
@@ -138,10 +138,7 @@ def test_a_mean_over_what_is_left_of_diverged_runs_says_so(tmp_path):
 
 
 def test_tuned_results_compete_among_themselves():
-    results = results_on({"fedavg": BOTH, "fedprox": {"a": 55.0, "b": 65.0}, "fedavg, tuned": {"a": 70.0, "b": 80.0}})
-    marked = [
-        replace(one, tuned=one.method.endswith("tuned"), family=one.method.removesuffix(", tuned")) for one in results
-    ]
+    marked = tuned_on({"fedavg": BOTH, "fedprox": {"a": 55.0, "b": 65.0}, "fedavg, tuned": {"a": 70.0, "b": 80.0}})
     first, tasks = overview(marked), frozenset(one.task for one in marked)
     assert first.variants == [(False, False), (True, False)]
     assert [line.method for line in first.view(tasks).lines] == ["fedprox", "fedavg"]
@@ -208,6 +205,15 @@ def test_tasks_are_told_in_words():
     assert about([first, second], results_on({"fedavg": BOTH})) == (
         "Digits, 10 clients, 2 partitions, Small CNN, 5 rounds, 3 seeds, 2 tasks"
     )
+
+
+def test_a_fleet_is_told_where_clients_fail():
+    [usual] = (one.task for one in results_on({"fedavg": {"a": 50.0}}))
+    lossy = replace(usual, fleet="dropout(rate=0.3)")
+    assert sentence(lossy) == sentence(usual) + ", Dropout (rate 0.3)"
+    assert about([lossy], []) == sentence(lossy) + ", 1 task"
+    assert about([usual, lossy], []) == sentence(usual) + ", 2 fleets, 2 tasks"
+    assert sentence(replace(usual, unseen=0.2)) == sentence(usual) + ", 20% of the clients unseen"
 
 
 def test_a_ranking_with_ablations_leaves_out_only_gains_that_the_one_without_them_has_too():

@@ -11,7 +11,8 @@ from PIL import Image
 
 from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.report import site
-from fedspan.benchmark.report.overall import Comparisons, merged, verdict, with_names
+from fedspan.benchmark.report.overall import Comparisons, choices, merged, verdict, with_names
+from fedspan.benchmark.report.overview import FILTERS
 from fedspan.benchmark.report.pages import coded, slug
 from fedspan.benchmark.report.report import write_report
 from fedspan.benchmark.report.statistics import Difference, Withheld
@@ -199,6 +200,64 @@ def results_on(values, noise=0.01):
         for m, (method, tasks) in enumerate(values.items())
         for t, (task, value) in enumerate(tasks.items())
     ]  # fmt: skip
+
+
+def tuned_on(values):
+    """Return what `results_on` does; a method called ``name, tuned`` is ``name`` with what its trials chose."""
+    results = results_on(values)
+    return [
+        replace(one, tuned=one.method.endswith("tuned"), family=one.method.removesuffix(", tuned")) for one in results
+    ]
+
+
+BOTH = {name: dict.fromkeys("ab", value) for name, value in (
+    ("fedavg", 50.0), ("fedavg, tuned", 60.0), ("fedavg + feddecorr", 54.0), ("fedavg + feddecorr, tuned", 61.0),
+)}  # fmt: skip
+
+
+def pages_of(results, folder):
+    files = site.write(folder, [Summary("b", "B", "", "paper", "b/", {}, tuple(results), ())])
+    return {
+        path.relative_to(folder).as_posix(): content.decode()
+        for path, content in files.items()
+        if path.suffix == ".html"
+    }
+
+
+def test_a_method_is_set_against_its_base_as_it_comes_and_against_the_tuned_one_where_it_is_tuned(tmp_path):
+    page = pages_of(tuned_on(BOTH), tmp_path)[f"methods/{slug('fedavg + feddecorr')}.html"]
+    said = re.findall(r"(tuned|\)|FedDecorr) is better by ([\d.]+) points", page)
+    assert [round(float(points)) for _, points in said] == [4, 1]
+
+
+def test_ranks_and_the_best_are_those_of_results_of_one_kind(tmp_path):
+    pages = pages_of(tuned_on(BOTH), tmp_path)
+    for family, rank in (("fedavg", "2 of 2"), ("fedavg + feddecorr", "1 of 2")):
+        page = pages[f"methods/{slug(family)}.html"]
+        assert re.findall(r">(\d of \d)<", page) == [rank] * 4, "on two tasks, with the defaults and tuned"
+    rows = pages["datasets/digits.html"].partition("Tasks on it")[2].partition("<tbody>")[2].partition("</tbody>")[0]
+    assert re.findall(r'<td class="score" data-v="(\d)">', rows) == ["2", "2"], "two methods, not four"
+    best = re.findall(r'<td class="label">(FedAvg[^<]*)<span class="n">(FedAvg[^:]*):', rows)
+    assert len(best) == 2
+    assert all("tuned" in tuned and "tuned" not in default for default, tuned in best)
+
+
+def test_tasks_of_different_fleets_and_unseen_clients_have_different_names_and_a_filter(tmp_path):
+    [plain] = results_on({"fedavg": {"a": 50.0}})
+    others = [{"fleet": "stragglers(share=0.9)"}, {"fleet": "dropout(rate=0.3)"}, {"unseen": 0.2}]
+    results = [plain, *(replace(plain, task=replace(plain.task, **other)) for other in others)]
+    pages = pages_of(results, tmp_path)
+    names = re.findall(r'<td class="label task">(.*?)</td>', pages["methods/fedavg.html"])
+    assert len(set(names)) == 4
+    assert plain.task.fleet not in names
+    data = json.loads(re.search(r'id="data">(.*?)</script>', pages["index.html"])[1])
+    at = [name for name, _ in FILTERS].index("fleet")
+    assert [task[at] for task in data["tasks"]] == ["reliable", *(o.get("fleet", "reliable") for o in others)]
+    assert set(data["says"]["fleet"]) == {"reliable", *(o["fleet"] for o in others[:2])}
+    assert len(set(data["short"])) == 4
+    for other in results[:3]:
+        fleet = [result.task for result in results if result.task.fleet == other.task.fleet]
+        assert frozenset(fleet) in set(choices([result.task for result in results]))
 
 
 def test_a_board_with_other_seeds_of_a_few_methods_changes_no_row_of_a_ranking():

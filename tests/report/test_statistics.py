@@ -93,8 +93,19 @@ def test_differences_that_do_not_scatter_decide_nothing_unless_the_scores_are_co
     one = drawn(1, 2, 3)
     assert "nothing tells how they scatter" in difference(scores(one + 1), scores(one)).reason
     assert "nothing tells how they scatter" in difference(scores(drawn(1, 6, 2) + 1), scores(drawn(1, 6, 2))).reason
-    size = difference(scores(np.full((1, 3), 8.0)), scores(np.full((1, 3), 4.0)))
+    size = difference(scores(np.full((1, 3), 8.0)), scores(np.full((1, 3), 4.0)), counted=True)
     assert (size.mean, size.p, size.sign) == (4, 0, 1), "bytes, say, which do not depend on the seed"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=4), st.integers(2, 5))
+def test_scores_that_agree_on_all_seeds_are_certain_only_where_they_are_counted(tasks, seeds):
+    """Accuracies on few images agree by chance, so they decide nothing; bytes do not depend on the seed."""
+    one, other = (scores([[float(pair[row])] * seeds for pair in tasks]) for row in (0, 1))
+    assert difference(one, other).sign == 0
+    size = difference(one, other, counted=True)
+    assert (size.low, size.high, size.p) == (size.mean, size.mean, float(size.mean == 0))
+    assert size.mean == pytest.approx(np.mean([pair[0] - pair[1] for pair in tasks]))
 
 
 @pytest.mark.parametrize("tasks", [2, 6])

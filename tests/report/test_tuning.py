@@ -8,11 +8,15 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from fedspan.benchmark.mirror.boards import mirror
 from fedspan.benchmark.mirror.runs import Mirror
+from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
+from fedspan.benchmark.records.sources import source_digests
 from fedspan.benchmark.report.analysis import analyse
 from fedspan.benchmark.report.axes import TUNING, Axes
 from fedspan.benchmark.report.frame import collect
@@ -21,6 +25,8 @@ from fedspan.benchmark.report.summary import read
 from fedspan.benchmark.report.tabulation import tabulate
 from fedspan.benchmark.report.tuning import (
     Reported,
+    TrialRow,
+    TunedMethod,
     best_frame,
     cost_of_trials,
     outcomes_frame,
@@ -29,11 +35,11 @@ from fedspan.benchmark.report.tuning import (
     tuned_methods,
     tuning_facts,
 )
-from fedspan.benchmark.search import log
+from fedspan.benchmark.search import choice, log
 from fedspan.benchmark.spec.board import Figure, Table
 from fedspan.benchmark.spec.studies import studies
 from fedspan.benchmark.spec.tuning import Tune
-from tests.report.made import board, cells_of, keep, record, results_of, stopped, trial
+from tests.report.made import board, cells_of, keep, record, results_of, stopped, trial, with_digest
 
 SEEDS = [0, 1, 2, 3, 4]
 GRID = {"partition": "iid", "algorithm": ["fedavg", "fedprox"], "seed": SEEDS}
@@ -44,6 +50,10 @@ TESTED = {"fedavg": (45.0, 75.0), "fedprox": (85.0, 85.0)}  # test accuracy, def
 
 def method_of(planned):
     return planned.cell.algorithm.name
+
+
+def outcomes(selections, results):
+    return tuned_methods(selections, results, collect(Reported.of([], selections).cells, results))
 
 
 def result_of(planned, tuned):
@@ -127,6 +137,16 @@ def test_tuned_results_have_a_name_of_their_own_whatever_was_chosen(made, tmp_pa
     assert read(tmp_path / "pages" / "example" / "results.json") == found
 
 
+def test_a_number_is_ranked_among_those_of_its_kind_and_a_run_in_two_rows_is_counted_once(made, tmp_path):
+    example, cells, _, results, selections = made
+    built = write_report(example, cells, results, tmp_path / "pages", selections).summary
+    ranks = {(entry.row["algorithm"], entry.row[TUNING]): entry.rank for entry in built.entries}
+    assert ranks == {
+        ("fedavg", "default"): 2, ("fedavg", "tuned"): 2, ("fedprox", "default"): 1, ("fedprox", "tuned"): 1,
+    }  # fmt: skip
+    assert built.counts == {"done": 15}, "FedProx's trials chose its defaults"
+
+
 def test_tuned_results_are_not_called_by_a_setting_that_was_searched(tmp_path):
     example = board({**GRID, "protocol.lr": 0.7}, tune=TUNE)
     cells, empty = cells_of(example), results_of(tmp_path / "empty", [])
@@ -140,7 +160,7 @@ def test_tuned_results_are_not_called_by_a_setting_that_was_searched(tmp_path):
 
 def test_an_outcome_says_what_was_chosen_and_what_it_gained_on_fresh_seeds(made):
     _, _, _, results, selections = made
-    one, other = tuned_methods(selections, results)
+    one, other = outcomes(selections, results)
     assert one.chosen == 1
     assert one.settings == f"protocol.lr={selections[0].study.trials[1].values['protocol.lr']}"
     assert one.settings_said == f"learning rate {selections[0].study.trials[1].values['protocol.lr']:g}"
@@ -155,7 +175,7 @@ def test_an_outcome_says_what_was_chosen_and_what_it_gained_on_fresh_seeds(made)
 
 def test_a_chosen_value_at_an_end_of_its_range_is_called_so(made):
     _, _, _, results, selections = made
-    one = tuned_methods(selections, results)[0]
+    one = outcomes(selections, results)[0]
     value = one.trials[1].values["protocol.lr"]
     ends = [replace(one, space={**one.space, "protocol.lr": space}) for space in (log(value, 9.0), log(1e-9, value))]
     assert [one.settings_said for one in ends] == [
@@ -166,18 +186,49 @@ def test_a_chosen_value_at_an_end_of_its_range_is_called_so(made):
 
 def test_the_cost_is_that_of_the_trials_alone(made):
     _, _, _, results, selections = made
-    found = tuned_methods(selections, results)
-    assert [one.seconds for one in found] == [6.0 * 8] * 2  # a record of `made` took six seconds
-    assert tuning_facts(found)["seconds"] == 6.0 * 16
+    found = outcomes(selections, results)
+    assert [one.cost.seconds for one in found] == [6.0 * 8] * 2  # a record of `made` took six seconds
+    assert tuning_facts(found)["cost"].seconds == 6.0 * 16
     assert tuning_facts([found[0], found[0]])["trials"] == 4  # shared trials are paid for once
 
 
 def test_a_cost_that_no_record_tells_is_unknown_and_not_zero(made):
     _, _, _, results, selections = made
-    one = tuned_methods(selections, results)[0]
+    one = outcomes(selections, results)[0]
     untimed = replace(one, trials=tuple(replace(trial, seconds=math.nan) for trial in one.trials))
-    assert math.isnan(untimed.seconds)
+    assert math.isnan(untimed.cost.seconds)
     assert cost_of_trials(tuning_facts([untimed])) == "4 trials took an unknown time."
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(known=st.lists(st.booleans(), min_size=4, max_size=4))
+def test_a_cost_says_of_how_many_trials_it_is_known(made, known):
+    _, _, _, results, selections = made
+    one = outcomes(selections[:1], results)[0]
+    pairs = zip(one.trials, known, strict=True)
+    some_timed = replace(
+        one, trials=tuple(replace(row, seconds=1.0 if is_known else math.nan) for row, is_known in pairs)
+    )
+    cost, said = some_timed.cost, cost_of_trials(tuning_facts([some_timed]))
+    assert (cost.known, cost.ran, cost.partial) == (sum(known), 4, 0 < sum(known) < 4)
+    assert cost.seconds == sum(known) or not any(known)
+    assert (f"at least {cost.seconds:.1f} s of one processor, known for {cost.known} of them" in said) == cost.partial
+    assert ("at least" in said) == ("known for" in said) == cost.partial
+
+
+def test_a_trial_with_an_untimed_seed_has_no_known_cost(made, tmp_path):
+    example, cells, found, results, selections = made
+    untimed = trial(found[0].trials[2].cells[1], 71.0)
+    untimed["provenance"] |= {"workers": 2}  # nobody knows the processors' seconds of both
+    keep(results, [untimed])
+    [one, _] = outcomes(selections, results)
+    assert [math.isfinite(row.seconds) for row in one.trials] == [True, True, False, True]
+    assert one.cost.seconds == 6.0 * 6
+    write_report(example, cells, results, tmp_path / "pages", selections)
+    page = (tmp_path / "pages" / "example" / "index.html").read_text()
+    assert '36.0 s<span class="n">known for 3 of 4 trials</span>' in page
+    table = pd.read_csv(tmp_path / "pages" / "example" / "tuning.csv")
+    assert table["trials_with_seconds"].tolist() == [3, 4]
 
 
 def test_trials_that_lack_or_diverged_are_said(made, tmp_path):
@@ -188,20 +239,20 @@ def test_trials_that_lack_or_diverged_are_said(made, tmp_path):
         results,
         [stopped(planned, "diverged", "round 2: the validation loss is nan") for planned in study.trials[1].cells],
     )
-    [one] = tuned_methods([select(study, results.read)], results)
+    [one] = outcomes([select(study, results.read)], results)
     assert [row.status for row in one.trials] == ["done", "diverged", "missing", "missing"]
     assert (one.chosen, one.settings, one.settings_said, one.tuned, one.gain) == (None, "", "", {}, None)
     assert [best.k for best in one.best] == [1, 2]
     untried = replace(one, trials=one.trials[2:], default={}, tuned={})
     assert (one.begun, untried.begun, replace(untried, default={7: 50.0}).begun) == (True, False, True)
     facts = tuning_facts([one])
-    assert (facts["trials"], facts["ran"], facts["diverged"]) == (4, 2, 1)
+    assert (facts["trials"], facts["cost"].ran, facts["diverged"]) == (4, 2, 1)
     write_report(example, cells, results, tmp_path / "pages", [select(study, results.read) for study in found])
     page = (tmp_path / "pages" / "example" / "index.html").read_text()
     assert "not chosen yet" in page
     waiting = page[page.index("1 row without trials") :].partition("</details>")[0]
     assert ("FedProx" in waiting, "FedAvg" in waiting) == (True, False)
-    assert "2 of 8 trials have run and took 12.0 s of one processor; 1 diverged." in page, "the other study has none"
+    assert "2 of 8 trials have run and took at least 12.0 s of one processor, known for 1 of them; 1 diverged." in page
 
 
 def test_before_any_trial_nothing_is_said_to_have_been_chosen(made, tmp_path):
@@ -218,7 +269,7 @@ def test_before_any_trial_nothing_is_said_to_have_been_chosen(made, tmp_path):
 
 def test_sensitivity_shows_each_finished_trial_where_its_value_lies_in_the_space(made):
     _, _, _, results, selections = made
-    one, _ = tuned_methods(selections, results)
+    one, _ = outcomes(selections, results)
     [rate] = [found for found in sensitivities(one) if found.setting == "protocol.lr"]
     for place, accuracy, number in rate.points:
         value = one.trials[number].values["protocol.lr"]
@@ -229,9 +280,99 @@ def test_sensitivity_shows_each_finished_trial_where_its_value_lies_in_the_space
     assert rate.correlation == pytest.approx(stats.spearmanr(values, accuracies).statistic)
 
 
+@given(st.permutations(range(4)))
+def test_a_correlation_is_that_of_the_values_however_a_list_names_them(order):
+    values, accuracies = [0.01, 0.1, 1.0, 100.0], [10.0, 20.0, 15.0, 30.0]
+    trials = tuple(TrialRow(i, {"a.b": values[i]}, accuracies[i], 1.0, (str(i),)) for i in range(4))
+    space = choice(*(values[i] for i in order if i < 3))
+    one = TunedMethod("m", "t", 0.15, {"a.b": space}, trials, 3, "", {}, {}, None)
+    [found] = sensitivities(one)
+    assert found.correlation == pytest.approx(stats.spearmanr(values, accuracies).statistic)
+    assert found.ends == ("0.01", "1.0")
+    assert [place for place, _, _ in found.points] == [0.0, 0.5, 1.0, 1.0], "100 lies beyond the high end"
+
+
+def means_of(folder):
+    """Return the mean of every row of the first table, and of the section on tuning, by method and tuning."""
+    table, section = (pd.read_csv(folder / f"{name}.csv") for name in ("table-1", "tuning"))
+    told = section.set_index("method")[["test_default", "test_tuned"]].stack(future_stack=True)
+    return (
+        {(row.algorithm, row.tuning): row.mean for row in table.itertuples()},
+        {(method, name.removeprefix("test_")): mean for (method, name), mean in told.items()},
+    )
+
+
+@pytest.mark.parametrize(
+    "of_other_data",
+    [
+        lambda planned, tuned: method_of(planned) == "fedavg" and tuned and planned.cell.seed < 2,
+        lambda planned, tuned: method_of(planned) == "fedavg" and not tuned and planned.cell.seed == 4,
+        lambda planned, tuned: method_of(planned) == "fedprox",
+        lambda planned, tuned: method_of(planned) == "fedavg" and planned.cell.seed > 0,
+    ],
+    ids=["some tuned", "one default", "a whole method", "most of a method"],
+)
+def test_the_section_on_tuning_counts_the_runs_that_the_tables_count(made, tmp_path, of_other_data):
+    example, cells, _, results, selections = made
+    reported = [(planned, False) for planned in cells]
+    reported += [(planned, True) for one in selections if one.chosen.number for planned in one.tuned]
+    changed = [result_of(planned, tuned) | {"scores": {"trained": {"accuracy": 1.0}}} for planned, tuned in reported
+               if of_other_data(planned, tuned)]  # fmt: skip
+    keep(results, [with_digest(one, "f" * 64) for one in changed])
+    made_report = write_report(example, cells, results, tmp_path / "pages", selections)
+    table, section = means_of(tmp_path / "pages" / "example")
+    assert section == pytest.approx(table, nan_ok=True)
+    assert not made_report.whole
+
+
+def test_a_trial_on_other_data_is_named_where_it_may_have_been_chosen(made, tmp_path):
+    example, cells, found, results, _ = made
+    one = found[0].trials[1]
+    keep(results, [with_digest(trial(planned, 80.0), "f" * 64) for planned in one.cells])
+    write_report(example, cells, results, tmp_path / "pages", [select(study, results.read) for study in found])
+    page = (tmp_path / "pages" / "example" / "index.html").read_text()
+    assert page.count("trial 1 ran on other data than the rest") == 1
+
+
+def test_a_damaged_trial_is_left_out_by_name(made, tmp_path):
+    example, cells, found, results, _ = made
+    key = found[0].trials[2].cells[0].cell.key
+    results.path(key).write_text('{"damaged')
+    reading = Results(results.root, mends=False)
+    made_report = write_report(
+        example, cells, reading, tmp_path / "pages", [select(study, reading.read) for study in found]
+    )
+    assert not made_report.whole
+    assert [problem for problem in made_report.problems if f"records/{key}.json is left out: " in problem]
+    assert f"records/{key}.json" in (tmp_path / "pages" / "example" / "index.html").read_text()
+
+
+def test_trials_made_by_other_sources_are_counted(made, tmp_path):
+    example, cells, found, results, selections = made
+    for planned in found[1].cells:
+        one = trial(planned, 50.0)
+        others = {"algorithm:fedprox": "syntax:0000000000000000"}
+        one["provenance"] |= {"sources": source_digests(planned.cell) | others}
+        keep(results, [one])
+    problems = write_report(example, cells, results, tmp_path / "pages", selections).problems
+    remark = "8 made by other sources (algorithm:fedprox); fresh=true computes such cells anew"
+    assert problems == [f"trials: {remark}"]
+
+
+def test_no_text_of_the_files_begins_like_a_formula(made, tmp_path):
+    example, cells, _, results, selections = made
+    named = [replace(one, method="=1+1", task="@task", note="+note") for one in outcomes(selections, results)]
+    with patch("fedspan.benchmark.report.report.tuned_methods", lambda *_: named):
+        write_report(example, cells, results, tmp_path / "pages", selections)
+    for name in ("tuning", "trials", "budget"):
+        table = pd.read_csv(tmp_path / "pages" / "example" / f"{name}.csv")
+        assert set(table["method"]) == {"'=1+1"}
+        assert set(table["task"]) == {"'@task"}
+
+
 def test_frames_have_a_row_per_trial_per_study_and_per_budget(made):
     _, _, _, results, selections = made
-    found = tuned_methods(selections, results)
+    found = outcomes(selections, results)
     trials, whole, best = trials_frame(found), outcomes_frame(found), best_frame(found)
     assert trials["validation_accuracy"].tolist() == TRIED["fedavg"] + TRIED["fedprox"]
     assert trials["chosen"].tolist() == [False, True, False, False, True, False, False, False]
@@ -255,7 +396,7 @@ def test_no_result_is_read_from_a_trial(made):
     _, cells, _, results, selections = made
     frame = collect(Reported.of(cells, selections).cells, results)
     assert not set(frame["key"]) & {planned.cell.key for one in selections for planned in one.study.cells}
-    assert all(math.isfinite(value) for one in tuned_methods(selections, results) for value in one.default.values())
+    assert all(math.isfinite(value) for one in outcomes(selections, results) for value in one.default.values())
 
 
 def test_mlflow_has_both_rows_and_a_run_for_each_study(made, tmp_path, empty_store, monkeypatch):

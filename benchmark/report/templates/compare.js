@@ -20,9 +20,15 @@ function comparison() {
     return a !== null && b ? a / b : null;
   }
 
+  // The mean difference over the seeds that both have; null where there is none, or a run diverged.
   function gapOf(one, other) {
-    return one.diverged || other.diverged ? null : one.mean - other.mean;
+    const common = Object.keys(one.scores).filter((seed) => seed in other.scores);
+    if (one.diverged || other.diverged || !common.length) return null;
+    return common.reduce((sum, seed) => sum + one.scores[seed] - other.scores[seed], 0) / common.length;
   }
+
+  // Above zero where the first is ahead; a diverged run is behind.
+  const leadOf = (one, other) => gapOf(one, other) ?? Boolean(other.diverged) - Boolean(one.diverged);
 
   function row(one, other, most) {
     const gap = gapOf(one, other);
@@ -40,11 +46,11 @@ function comparison() {
       }));
   }
 
-  function verdictOf(a, b, scale, filtered) {
+  function verdictOf(a, b, scale, filtered, together) {
     if (a === b) return ["Choose two different methods.", ""];
     const flip = a.order > b.order, key = flip ? `${b.order}-${a.order}` : `${a.order}-${b.order}`;
     const found = site.pairs[scale]?.[key];
-    if (!found) return [`${a.name} and ${b.name} have no task in common at scale ${scale}.`, ""];
+    if (!found) return [`${a.name} and ${b.name} have no ${together ? "run of one seed" : "task"} in common at scale ${scale}.`, ""];
     const [sentence, assumed] = found, names = flip ? { a: b.name, b: a.name } : { a: a.name, b: b.name };
     const whole = filtered ? " This is over all tasks of this scale, not only those shown." : "";
     return [sentence.replaceAll(/\{([ab])\}/g, (_, name) => names[name]) + whole, site.assumes[assumed]];
@@ -65,10 +71,11 @@ function comparison() {
       element("tbody", {}, ...shown.map((task) => row(mine.get(task), theirs.get(task), most))));
     section.querySelector("table").replaceWith(table);
     sortable(table, "sort");
-    const won = shown.filter((task) => mine.get(task).worth > theirs.get(task).worth).length;
-    const lost = shown.filter((task) => mine.get(task).worth < theirs.get(task).worth).length;
+    const leads = shown.map((task) => leadOf(mine.get(task), theirs.get(task)));
+    const won = leads.filter((lead) => lead > 0).length, lost = leads.filter((lead) => lead < 0).length;
+    const together = [...mine.keys()].some((task) => theirs.has(task) && task.scale === scale);
     output.textContent = `${shown.length} common task${shown.length === 1 ? "" : "s"}: ${won} higher, ${lost} lower`;
-    [verdict.textContent, assumes.textContent] = verdictOf(a, b, scale, filtered);
+    [verdict.textContent, assumes.textContent] = verdictOf(a, b, scale, filtered, together);
     if (assumes.textContent) assumes.textContent += " This interval is that of one pair; the ranking also corrects for all pairs.";
     assumes.textContent += " Costs: first method over second.";
     document.title = `${a.name} against ${b.name} · FedSpan`;

@@ -6,16 +6,16 @@ const NUMBERS = 16; // of a result; those at its end that are zero are left out
 
 function loaded(text) {
   const raw = JSON.parse(text);
-  const tasks = raw.tasks.map(([dataset, partition, skew, clients, tested, model, scale, label], order) =>
-    ({ dataset, partition, skew, clients, tested, model, scale, label, order, short: raw.short?.[order] }));
+  const tasks = raw.tasks.map(([dataset, partition, skew, clients, fleet, unseen, tested, model, scale, label], order) =>
+    ({ dataset, partition, skew, clients, fleet, unseen, tested, model, scale, label, order, short: raw.short?.[order] }));
   const methods = raw.methods.map(([code, slug, name], order) => ({ code, slug, name, order }));
-  const results = raw.results.map((packed) => {
+  const results = raw.results.map((packed, order) => {
     const [method, task, mean, std, n, asked, seconds, flops, traffic, stage, point, diverged, ablation, tuned, repeated, refuted] =
       [...packed, ...Array(NUMBERS - packed.length).fill(0)];
     return {
       method: methods[method], task: tasks[task], mean, std, n, asked, costs: [seconds, flops, traffic],
       stage: stage < 0 ? "" : raw.stages[stage], point, diverged, ablation, tuned, repeated, refuted,
-      worth: diverged ? -Infinity : mean,
+      worth: diverged ? -Infinity : mean, scores: raw.scores?.[order],
     };
   });
   return { ...raw, tasks, methods, results };
