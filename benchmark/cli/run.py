@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,11 +22,11 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.registry import broken
 from fedspan.benchmark.running import retry as again
-from fedspan.benchmark.running.grid import kept_text, refresh, run_grid, show_traceback
+from fedspan.benchmark.running.grid import LOOK_SECONDS, kept_text, refresh, run_grid, show_traceback
 from fedspan.benchmark.running.hydra_jobs import make_launcher
 from fedspan.benchmark.running.job import run_job
 from fedspan.benchmark.running.launchers import check_launcher, launcher_words
-from fedspan.benchmark.running.leases import Busy
+from fedspan.benchmark.running.leases import EXPIRY, Busy, Leases, machine
 from fedspan.benchmark.running.progress import describe
 from fedspan.benchmark.running.sharing import check_workers
 from fedspan.benchmark.spec.compose import by_hydra, plain, resolve, words_of
@@ -127,11 +128,7 @@ def _run_one(planned: Planned, how: How) -> int:
     if not known:
         results.check_writable()
     results.forget_failure(planned.cell.key)
-    words = words_of(planned.overrides)
-    try:
-        outcome = run_job(plain(by_hydra(words)), words, lone=True)
-    except Busy as owner:
-        raise UserError(f"{owner} is already computing {planned.cell.label}; wait for it") from None
+    outcome = _when_free(planned, results)
     results.sweep()
     status = _tell(outcome, planned, how, known)
     if how.tracking and outcome["status"] != "skipped" and not outcome.get("refused"):
@@ -140,6 +137,27 @@ def _run_one(planned: Planned, how: How) -> int:
         except Unreachable as error:
             fail(f"MLflow could not be reached ({error}); the record is kept, run 'fedspan sync' later")
     return status
+
+
+def _when_free(planned: Planned, results: Results) -> Record:
+    """Return the outcome of a cell; wait while another machine may be computing it.
+
+    Raise `UserError` if a process of this machine does.
+    """
+    words, key, label = words_of(planned.overrides), planned.cell.key, planned.cell.label
+    leases, told = Leases(results.leases, EXPIRY), False
+    while True:
+        try:
+            return run_job(plain(by_hydra(words)), words, lone=True)
+        except Busy as busy:
+            while (owner := leases.owner(key)) is not None:
+                if owner.machine == machine():
+                    raise UserError(f"{busy} is already computing {label}; wait for it") from None
+                if not told:
+                    print(f"{owner} has begun {label}; waiting for it, or for {EXPIRY:g} s without a sign of life")
+                told = True
+                time.sleep(LOOK_SECONDS)
+            leases.bury(key)
 
 
 def _tell(outcome: Record, planned: Planned, how: How, known: bool) -> int:

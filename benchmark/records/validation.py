@@ -242,7 +242,8 @@ def _of_the_end(record: Record) -> Iterator[str]:
         yield f"it is done, but {ending}"
     if lacking := [name for name in COUNTED if not _holds(compute, name)]:
         yield f"it is done, but its compute lacks {', '.join(lacking)}"
-    if not last <= compute["steps"] <= compute["images"]:
+    least = 1 if record["spec"]["protocol"].get("sampling") == "poisson" else last  # rounds without a client
+    if not least <= compute["steps"] <= compute["images"]:
         yield f"its {compute['steps']} steps on {compute['images']} images in {last} rounds cannot be"
     made = record["provenance"]
     for name, digest in (("dataset", made.get("dataset_digest")), ("partition", made.get("partition_digest"))):

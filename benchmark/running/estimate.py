@@ -19,6 +19,7 @@ from rich.text import Text
 from fedspan.benchmark import rng
 from fedspan.benchmark.data.unseen import set_apart
 from fedspan.benchmark.errors import Incompatible, UserError
+from fedspan.benchmark.fleet import Fleet
 from fedspan.benchmark.protocol import MOST_ROUNDS
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.spec.cell import Cell
@@ -274,14 +275,23 @@ class _Whole(Partition):
         return [np.arange(len(labels))]
 
 
+@dataclass(frozen=True)
+class _Everybody(Fleet):
+    """Every client takes all its steps and arrives."""
+
+    name = "everybody"
+
+
 def _probe(cell: Cell) -> Cell:
-    """Return the same training on a few images of one client."""
+    """Return the same training on a few images of one client, who is always there."""
     images = max(BATCHES * cell.protocol.batch_size, 10)
     few = dataclasses.replace(
         cell,
         dataset=dataclasses.replace(cell.dataset, limit=min(images, cell.dataset.limit or images)),
         partition=_Whole(),
+        fleet=_Everybody(),
         clients=1,
+        unseen=0.0,
         participation=1.0,
         protocol=dataclasses.replace(cell.protocol, local_epochs=1, validation=0.0),
     )

@@ -61,9 +61,9 @@ def stopping(seconds: float | None = None) -> Iterator[Stop]:
         signal.SIGTERM: signal.signal(signal.SIGTERM, stop.on_signal),
         signal.SIGALRM: signal.signal(signal.SIGALRM, stop.on_alarm),
     }
-    if seconds is not None:
-        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
+        if seconds is not None:
+            signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
         yield stop
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

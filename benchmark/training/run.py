@@ -131,7 +131,7 @@ class Run:
         self.seconds_at_round: list[float] = []
         self.measured: measure.Measured = {}
         self.bytes_at_round: list[int] = []
-        self.simulated_at_round: list[float] = []  # seconds; empty without a clock
+        self.simulated_at_round: list[float] = []  # seconds under a fleet that acts; zeros without a clock
         self.round_digests: dict[str, str] = {}  # of the models, by evaluated round
         self.stage_digests: dict[str, str] = {}
         self.workers = 1  # that trained at a time, at most
@@ -210,7 +210,8 @@ class Run:
             with meter.phase("server"):
                 self.aggregate(sums)
         count_round(self.trainer, state, clients, sums)
-        count_turns(meter, turns)
+        if cell.fleet.acts:
+            count_turns(meter, turns)
         state.round += 1
         if measured and cell.diagnostics.what():
             with meter.phase("diagnose"):
@@ -278,8 +279,8 @@ class Run:
         self.curve["train_loss"].append(train_loss)
         self.seconds_at_round.append(round(sum(meter.seconds.values()), 3))
         self.bytes_at_round.append(meter.bytes)
-        if meter.simulated_seconds is not None:
-            self.simulated_at_round.append(meter.simulated_seconds)
+        if self.cell.fleet.acts:
+            self.simulated_at_round.append(meter.simulated_seconds or 0.0)
 
     def note_peak(self) -> None:
         """Remember the peak of a CUDA device's allocator; a process on CPU has only one over all cells."""

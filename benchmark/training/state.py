@@ -30,6 +30,7 @@ class Paths:
     shared_buffers: frozenset[str]
     travelling: bool  # whether any weight is shared, trained or not
     warm_rounds: int = 0
+    has_buffers: bool = False
 
     @classmethod
     def of(cls, net: Net, method: Method, rounds: int = 0) -> Paths:
@@ -45,6 +46,7 @@ class Paths:
             shared_buffers=frozenset(together & set(buffers)),
             travelling=bool(together & set(weights)),
             warm_rounds=int(method.warm_up * rounds + 1e-9),  # 0.29 of 100 is 28.999999999999996
+            has_buffers=bool(buffers),
         )
 
     def at(self, round: int, net: Net) -> Paths:
@@ -66,7 +68,7 @@ class Paths:
             )
         if not self.trainable:
             raise Incompatible(f"{names('trainable')} freezes every weight")
-        if method.guard and self.shared_buffers:
+        if method.guard and (self.shared_buffers or (self.warm_rounds and self.has_buffers)):
             raise Incompatible(
                 f"'{method.guard.name}' lets nothing but an update leave a client, and BatchNorm's statistics would; "
                 "use a model without, or algorithm=fedbn"

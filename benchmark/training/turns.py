@@ -84,9 +84,7 @@ class FleetAtWork:
 
 
 def count_turns(meter: Meter, turns: Turns) -> None:
-    """Add what became of the clients of a round to the meter; nothing without an acting fleet."""
-    if not turns:
-        return
+    """Add what became of the clients of a round, under a fleet that acts, to the meter."""
     arrived = sum(turn.arrives for turn in turns.values())
     meter.lost += len(turns) - arrived
     meter.cut += sum(turn.steps is not None for turn in turns.values())

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
+from fedspan.benchmark.cli import run
 from fedspan.benchmark.cli.main import main
 from fedspan.benchmark.running import grid
 from fedspan.benchmark.running.leases import Leases, Owner
@@ -44,16 +45,32 @@ def test_a_grid_waits_for_a_cell_that_another_computes_and_goes_on_with_it_when_
     assert leftovers() == set()
 
 
+def lost_with_its_machine(key):
+    """Put a lease of another machine in the place of a record."""
+    Path(f"results/records/{key}.json").unlink()
+    Path("results/leases").mkdir(exist_ok=True)
+    owner = {**asdict(Owner.me()), "machine": "another", "host": "far"}
+    Path(f"results/leases/{key}.1.json").write_text(json.dumps(owner))
+
+
 def test_a_cell_of_a_machine_that_is_gone_is_taken_over_when_its_lease_expires(fork, computed, monkeypatch):
     monkeypatch.setattr(grid, "Leases", lambda folder: Leases(folder, expiry=1.0))
     assert finish(fork(*GRID, "seed=0,1")) == 0
     gone = sorted(plain())[0]
-    Path(f"results/records/{gone}.json").unlink()
-    owner = json.dumps({**asdict(Owner.me()), "machine": "another", "host": "far"})
-    Path("results/leases").mkdir(exist_ok=True)
-    Path(f"results/leases/{gone}.1.json").write_text(owner)
+    lost_with_its_machine(gone)
     assert finish(fork(*GRID, "seed=0,1,2")) == 0
     assert Counter(computed()) == {**dict.fromkeys(plain(), 1), gone: 2}
+    assert leftovers() == set()
+
+
+def test_a_single_run_takes_over_the_cell_of_a_machine_that_is_gone(computed, monkeypatch, capfd):
+    monkeypatch.setattr(run, "EXPIRY", 0.0)
+    assert main(["run", *GRID[2:], "seed=0"]) == 0
+    [gone] = plain()
+    lost_with_its_machine(gone)
+    assert main(["run", *GRID[2:], "seed=0"]) == 0
+    assert "on far has begun fedavg on" in capfd.readouterr().out
+    assert Counter(computed()) == {gone: 2}
     assert leftovers() == set()
 
 

@@ -20,7 +20,8 @@ from fedspan.methods.addons.topk import TopK
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.feddyn import FedDyn
 from fedspan.methods.algorithms.fedproto import FedProto
-from tests.helpers import how, start, toy_cell
+from fedspan.methods.algorithms.lg_fedavg import LGFedAvg
+from tests.helpers import NormNet, how, start, toy_cell
 from tests.methods.by_hand import agree, fresh, minus, norm, numbers, plus, trained_by_hand
 
 CLIP, NOISE = 0.2, 0.7
@@ -163,6 +164,12 @@ def test_a_delta_that_allows_to_publish_a_client_is_refused():
 def test_weights_and_prototypes_are_no_updates_of_bounded_length(algorithm, why):
     with pytest.raises(Incompatible, match=why):
         start(toy_cell(algorithm, ClipNoise()))
+
+
+def test_statistics_that_travel_in_a_warm_up_alone_are_refused_too():
+    start(toy_cell(LGFedAvg(), ClipNoise(), model=NormNet()))
+    with pytest.raises(Incompatible, match="'clip_noise' lets nothing but an update leave a client, and BatchNorm's"):
+        start(toy_cell(LGFedAvg(warm_up=0.5), ClipNoise(), model=NormNet(), protocol={"rounds": 4}))
 
 
 def test_without_opacus_one_line_says_what_to_install(monkeypatch, tmp_path):

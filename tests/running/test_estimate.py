@@ -208,6 +208,19 @@ def test_a_calibration_really_trains_and_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.rglob("*.json")) == []
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"fleet": "stragglers", "fleet.dropped": True, "fleet.share": 0.9},
+        {"partition": "personal", "unseen": 0.4},
+    ],
+    ids=["the one client would be lost", "the one client would not train"],
+)
+def test_a_calibration_has_a_client_whatever_the_cell_does_with_its_own(tmp_path, more):
+    [planned] = cells(more)
+    assert measure_speed(planned.cell, How(tmp_path, tmp_path), 17, 0.0).trained > 0
+
+
 def test_an_impossible_stack_costs_nothing(tmp_path):
     assert expected(cells({"addons": ["feddecorr", "feddecorr"]}), Results(tmp_path)).seconds == 0.0
 

@@ -35,6 +35,11 @@ def test_without_a_limit_or_a_signal_nothing_ends():
         assert not stop.asked
 
 
+def test_a_limit_that_is_over_at_once_ends_like_any_other():
+    with pytest.raises(TimedOut), stopping(1e-6):
+        forever()
+
+
 def test_a_signal_lets_the_round_end_first():
     ended = []
 

@@ -20,6 +20,7 @@ from fedspan.benchmark.training.run import Run, participants
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.methods.addons.feddecorr import FedDecorr
 from fedspan.methods.algorithms.fedavg import FedAvg
+from fedspan.tasks.fleets.speeds import Speeds
 from tests.helpers import (
     CLIENTS,
     Blobs,
@@ -87,6 +88,26 @@ def test_a_round_that_draws_nobody_leaves_the_model(tmp_path):
     assert run.curve["train_loss"].count(None) == empty
     record = run_cell(run.cell, how(tmp_path))
     assert record["status"] == "done", record["reason"]
+
+
+def test_fewer_steps_than_rounds_are_a_result_like_any_other(tmp_path):
+    cell = toy_cell(participation=0.1, protocol={"rounds": 12, "sampling": "poisson", "batch_size": 64})
+    record = run_cell(cell, how(tmp_path))
+    assert record["status"] == "done", record["reason"]
+    assert 0 < record["compute"]["steps"] < 12
+
+
+def test_a_clock_stands_still_in_rounds_before_the_first_client(tmp_path):
+    def chosen(seed):
+        return [participants(6, 0.1, seed, round, "poisson") for round in range(6)]
+
+    seed = next(seed for seed in range(99) if not chosen(seed)[0] and any(chosen(seed)))
+    protocol = {"rounds": 6, "sampling": "poisson"}
+    record = run_cell(toy_cell(participation=0.1, seed=seed, fleet=Speeds(), protocol=protocol), how(tmp_path))
+    assert record["status"] == "done", record["reason"]
+    seconds = record["fleet"]["seconds_at_round"]
+    assert seconds[0] == 0 < seconds[-1] == record["fleet"]["seconds"]
+    assert record["fleet"]["empty_rounds"] == chosen(seed).count([])
 
 
 def test_a_cell_in_which_nobody_ever_trains_is_refused():
