@@ -74,7 +74,7 @@ REFUSED = {
     "partition partition=domain": "partition=domain needs a dataset with domains",
     "partition partition=pathological partition.classes_per_client=11": "classes_per_client=11 is more than the 10",
     "partition partition=pathological clients=4": "hold 8 of 10 classes at most; raise one of them",
-    "partition --oout=x.svg": "unknown option '--oout=x.svg'; settings are written name=value",
+    "partition --oout=x.svg": "unknown option '--oout=x.svg'; did you mean '--out'?",
 }
 
 
