@@ -195,6 +195,7 @@ class Component(Plugin):
     - `coefficient`: the setting that scales the penalty, if any; figures show the penalty without it.
     - `pools`: `calibrate` gets the features [n, d] and labels [n] of all clients instead of sums. For bounds only.
     - `one_client`: one client trains on the images of all, every round, and nothing travels. For bounds only.
+    - `every_round`: `server` is asked in rounds from which nothing arrives too, with a delta of zeros.
     """
 
     neutral: ClassVar[Mapping[str, Any]] = {}
@@ -203,6 +204,7 @@ class Component(Plugin):
     coefficient: ClassVar[str] = ""
     pools: ClassVar[bool] = False
     one_client: ClassVar[bool] = False
+    every_round: ClassVar[bool] = False
 
     # once -----------------------------------------------------------------------------------------
 

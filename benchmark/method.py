@@ -230,12 +230,25 @@ class Method:
             raise Incompatible(_leak(self.guard, senders[0], "uploads more"))
         return delta, uploads, clients
 
-    def server(self, delta: Tree, agg: Callable[[str], Aggregate]) -> tuple[Tree, States]:
-        """Chain `server`; `agg` makes each component's view by its name."""
+    def server(self, delta: Tree, agg: Callable[[str], Aggregate], empty: bool = False) -> tuple[Tree, States]:
+        """Chain `server`; `agg` makes each component's view by its name.
+
+        An `empty` round, from which nothing arrives, concerns only those of `every_round`; with a guard, which hides
+        that it is empty, all.
+        """
         servers = {}
         for component in sorted(self.components, key=lambda one: one is not self.guard):
-            delta, servers[component.name] = self.ask(component, "server", delta, agg(component.name))
+            view = agg(component.name)
+            if empty and not self.guard and not component.every_round:
+                servers[component.name] = dict(view.server)
+            else:
+                delta, servers[component.name] = self.ask(component, "server", delta, view)
         return delta, servers
+
+    @property
+    def every_round(self) -> bool:
+        """Whether the server has something to do in rounds from which nothing arrives."""
+        return self.guard is not None or any(component.every_round for component in self.components)
 
     @property
     def moves_statistics(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import subprocess
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fedspan.benchmark import numerics
 from fedspan.benchmark.places import PACKAGE
 from fedspan.benchmark.records.sources import engine_digest, source_digests, uncommitted
 from fedspan.benchmark.spec.cell import Cell
+from fedspan.benchmark.spec.settings import How
 
 PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "scikit-learn", "pillow")
 
@@ -83,15 +85,29 @@ def processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def origin(cell: Cell, device: str, mode: str) -> dict[str, Any]:
+def origin(cell: Cell, how: How, device: str, mode: str) -> dict[str, Any]:
     """Return all that the bits of a cell depend on beside its data; `mode` are its numerics."""
     return {
         "device": device,
+        "executor": how.executor,
+        "threads": how.threads,
         "numerics": mode if mode == numerics.PORTABLE else processor(),
         "versions": versions(),
         "engine": engine_digest(),
         "sources": source_digests(cell),
     }
+
+
+def difference(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """Say what `theirs` have otherwise than `mine`, the first of it, or nothing."""
+    for name, one in mine.items():
+        other = theirs.get(name, "absent")
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            if said := difference(one, other):
+                return said
+        elif other != one:
+            return f"{name.replace('_', ' ')} {str(other)[:60]}, here {str(one)[:60]}"
+    return ""
 
 
 def provenance(cell: Cell, **more: Any) -> dict[str, Any]:

@@ -206,7 +206,7 @@ class Run:
                 self.measured["penalties"] = watch(self.trainer, state, clients, turns)
         with meter.phase("local"):
             sums, kept = self.executor.run(state, clients, self.watched if measured else (), tick, turns)
-        if sums.participants or self.method.guard:  # without any the model stays, but that must not be seen
+        if sums.participants or self.method.every_round:
             with meter.phase("server"):
                 self.aggregate(sums)
         count_round(self.trainer, state, clients, sums)
@@ -244,14 +244,14 @@ class Run:
         with torch.no_grad():
             now = state.params | state.buffers
             mean, single = sums.mean_delta(now), sums.updates or {}
-            if self.method.using("aggregate"):
+            if sums.participants and self.method.using("aggregate"):
                 mean = self.method.aggregate(single, partial(view, "aggregate"))
             if self.method.writes:
                 state.sent = state.sent | {client: arrived(now, delta) for client, delta in single.items()}
             if not sums.participants:
                 shared = self.paths.at(state.round, self.trainer.net).shared
                 mean = zeros({path: leaf for path, leaf in state.params.items() if path in shared})
-            delta, state.server = self.method.server(mean, partial(view, "server"))
+            delta, state.server = self.method.server(mean, partial(view, "server"), empty=not sums.participants)
             now |= add(delta, {path: now[path] for path in delta}) | sums.mean_buffers(state.buffers)
             state.params = {path: now[path] for path in state.params}
             state.buffers = {path: now[path] for path in state.buffers}

@@ -1,7 +1,9 @@
 """Runs on disk: checkpoints to go on from, and trained models that cells share.
 
-A checkpoint holds the whole state after a round. A trained model lacks what only further rounds need, and says in its
-`origin` what it depends on: whoever takes it must agree in all of that.
+A checkpoint holds the whole state after a round, and says in `made_by` what its bits depend on beside the data: a cell
+goes on from it only where the sources of its plugins, torch, executor, threads and device are the same, and starts
+again otherwise. A trained model lacks what only further rounds need, and says the same in its `origin`: whoever takes
+it must agree in all of that.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from fedspan.benchmark import numerics
 from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.records import checkpoint
 from fedspan.benchmark.records.model import Number
-from fedspan.benchmark.records.provenance import origin
+from fedspan.benchmark.records.provenance import difference, origin
 from fedspan.benchmark.records.validation import validate
 from fedspan.benchmark.spec.cell import SCHEMA
 from fedspan.benchmark.training.measure import for_figures
@@ -30,13 +32,20 @@ log = logging.getLogger("fedspan")
 
 def save(run: Run, path: Path) -> None:
     """Write a checkpoint of the cell after a whole round."""
-    _write(run, path, run.cell.key)
+    _write(run, path, run.cell.key, made_by=_origin(run))
 
 
 def resume(run: Run, path: Path) -> bool:
-    """Go on from the cell's checkpoint if there is one; raise `CorruptFile` if it cannot be trusted."""
+    """Go on from the cell's checkpoint if there is one that this code would make again as it is.
+
+    Raises `CorruptFile` if it cannot be trusted.
+    """
     found = checkpoint.load(path, run.cell.key)
     if found is None or found[1].get("origin") is not None:
+        return False
+    made_by = found[1].get("made_by")  # absent from files of earlier versions
+    if made_by and (said := difference(_lasting(_origin(run)), _lasting(made_by))):
+        log.warning("the first rounds were computed with %s, so the cell starts again: %s", said, path)
         return False
     _take_over(run, run.state, *found, path)
     return True
@@ -62,7 +71,16 @@ def take_trained(run: Run, path: Path) -> bool:
 
 
 def _origin(run: Run) -> dict[str, Any]:
-    return origin(run.cell.training, run.device.type, run.numerics)
+    return origin(run.cell.training, run.how, run.device.type, run.numerics)
+
+
+def _lasting(of: dict[str, Any]) -> dict[str, Any]:
+    """Return that part of an origin in which all rounds of a cell must agree.
+
+    Tests hold the engine to its numbers, and rounds of native numerics are told apart in the record.
+    """
+    sources = {f"source of {plugin}": digest for plugin, digest in of["sources"].items()}
+    return {name: of[name] for name in ("device", "executor", "threads")} | {"torch": of["versions"]["torch"]} | sources
 
 
 def _write(run: Run, path: Path, key: str, **more: Any) -> None:

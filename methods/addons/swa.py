@@ -1,5 +1,6 @@
 """SWA on the server."""
 
+import math
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -17,8 +18,9 @@ class SWA(Component):
 
     Averaged are the models after every `every` rounds, counted back from the last one, of the rounds after the first
     `start` of all (0.75 in the paper). Training goes on from the running model; the mean takes its place in the last
-    round, so the curve shows it there alone. The paper also lets the clients' learning rate rise and fall within each
-    cycle of `every` rounds (10 or 20), here the protocol's schedule holds.
+    round, so the curve shows it there alone. A round from which nothing arrives counts too: its model is that of the
+    round before. The paper also lets the clients' learning rate rise and fall within each cycle of
+    `every` rounds (10 or 20), here the protocol's schedule holds.
 
     Only weights are averaged. BatchNorm's running statistics are those of the last round, not of the mean model, and
     nobody holds images to estimate them anew; the paper's models have none.
@@ -27,6 +29,8 @@ class SWA(Component):
     title = "Server SWA"
     summary = "The final model is the mean of the last rounds' global models."
     papers = ("caldarola2022",)
+    version = 2  # 1 left out rounds from which nothing arrived, and then took the initial weights for a model
+    every_round = True
     wording = {"start": "after {:.0%} of the rounds", "every": "every {} rounds"}
 
     start: Annotated[float, choice(0.5, 0.75, 0.9, source="ours, around the paper's 0.75")] = 0.75
@@ -42,15 +46,15 @@ class SWA(Component):
     ) -> tuple[Tree, Tree]:
         return dict(shared), {}
 
-    def _averaged(self, rounds: int) -> list[int]:
-        """Return the rounds, counted from 1, whose models are averaged."""
-        last = [number for number in range(1, rounds + 1) if number > self.start * rounds + 1e-9]
-        return [number for number in last if (rounds - number) % self.every == 0]
+    def _first(self, rounds: int) -> int:
+        """Return the first round, counted from 1, whose model may be averaged."""
+        return math.floor(self.start * rounds + 1e-9) + 1  # 0.29 of 100 is 28.999999999999996
 
     def server(self, delta: Tree, agg: Aggregate) -> tuple[Tree, Tree]:
-        rounds, mean, now = self._averaged(agg.protocol.rounds), dict(agg.server), agg.round + 1
-        if now not in rounds:
+        rounds, now, mean = agg.protocol.rounds, agg.round + 1, dict(agg.server)
+        first = self._first(rounds)
+        if now < first or (rounds - now) % self.every:
             return delta, mean
-        before = rounds.index(now)
+        before = (now - first) // self.every
         mean = tree_map(lambda m, w, d: m + (w + d - m) / (before + 1), mean, agg.params, delta)
-        return (delta | sub(mean, agg.params) if now == agg.protocol.rounds else delta), mean
+        return (delta | sub(mean, agg.params) if now == rounds else delta), mean

@@ -2,10 +2,11 @@ import pytest
 import torch
 
 from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.fleet import Fleet, Turn
 from fedspan.methods.addons.swa import SWA
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.fedavgm import FedAvgM
-from tests.helpers import NormNet, start, toy_cell
+from tests.helpers import NormNet, start, toy, toy_cell
 from tests.methods.by_hand import agree, finished, mean, numbers
 
 
@@ -18,8 +19,8 @@ def models(run):
     return after
 
 
-def cell(*stack, rounds=8):
-    return toy_cell(*stack, participation=0.5, protocol={"rounds": rounds, "precision": "float64"})
+def cell(*stack, rounds=8, **parts):
+    return toy_cell(*stack, participation=0.5, protocol={"rounds": rounds, "precision": "float64"}, **parts)
 
 
 @pytest.mark.parametrize(("start_at", "every", "averaged"), [
@@ -37,7 +38,27 @@ def test_the_last_model_is_the_mean_of_those_of_the_last_rounds(start_at, every,
 
 def test_a_share_of_rounds_is_counted_in_decimals():
     """0.29 of 100 rounds are 29, though 0.29 * 100 is 28.999999999999996 in floating point."""
-    assert SWA(start=0.29)._averaged(100)[0] == 30
+    assert SWA(start=0.29)._first(100) == 30
+
+
+@toy("fleet", "toy_silent")
+class Silent(Fleet):
+    """Nothing arrives in some rounds, counted from 1."""
+
+    rounds: tuple[int, ...] = ()
+
+    def turns(self, work, draws):
+        return [Turn(arrives=draws.round + 1 not in self.rounds)] * len(work)
+
+
+@pytest.mark.parametrize("silent", [(5,), (8,), (5, 6), (7, 8)])
+def test_a_round_from_which_nothing_arrives_counts_with_the_model_that_it_leaves(silent):
+    running = models(start(cell(FedAvgM(rho=0.9), fleet=Silent(silent))))
+    run = start(cell(FedAvgM(rho=0.9), SWA(start=0.5), fleet=Silent(silent)))
+    found = models(run)
+    for mine, plain in zip(found[:-1], running[:-1], strict=True):
+        assert all((mine[path] == plain[path]).all() for path in plain), "momentum rests in an empty round"
+    agree(run.state.params, mean(running[4:], [1] * 4), 1e-12)
 
 
 @pytest.mark.parametrize("base", [FedAvg(), FedAvgM(statistics=True)], ids=["averaged", "moved like weights"])

@@ -2,6 +2,7 @@ import itertools
 import logging
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import safetensors.torch
 import torch
 
 from fedspan.benchmark.errors import CorruptFile
-from fedspan.benchmark.records import checkpoint
+from fedspan.benchmark.records import checkpoint, provenance
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running import cell_run
 from fedspan.benchmark.running.cell_run import run_cell
@@ -255,6 +256,44 @@ def test_a_fleets_clock_is_checked_like_the_others(tmp_path):
         resume(start(cell), path)
 
 
+def gone_on(folder, **changed):
+    """Return the first round that `CELL` computes anew, counted from 0, beside a checkpoint of an earlier one."""
+    rounds = []
+    run_cell(CELL, how(folder, **changed), lambda progress: rounds.append(progress.round))
+    return rounds[0]
+
+
+@pytest.mark.parametrize(("changed", "said"), [
+    ({"executor": "vmap"}, "executor loop, here vmap"),
+    ({"threads": 2, "numerics": "native"}, "threads 1, here 2"),
+], ids=["executor", "threads"])  # fmt: skip
+def test_rounds_of_another_executor_or_number_of_threads_are_not_gone_on_from(changed, said, tmp_path, caplog):
+    interrupted(tmp_path)
+    assert gone_on(tmp_path, **changed) == 0
+    assert f"the first rounds were computed with {said}, so the cell starts again" in caplog.text
+
+
+def test_rounds_of_another_source_or_torch_are_not_gone_on_from(tmp_path, monkeypatch, caplog):
+    interrupted(tmp_path / "torch")
+    interrupted(tmp_path / "source")
+    with monkeypatch.context() as other:
+        other.setattr(provenance, "versions", lambda: {"torch": "1.0"})
+        assert gone_on(tmp_path / "torch") == 0
+    assert re.search(r"were computed with torch \S+, here 1\.0, so the cell starts again", caplog.text)
+    edited = dict.fromkeys(provenance.source_digests(CELL.training), "edited")
+    monkeypatch.setattr(provenance, "source_digests", lambda cell: edited)
+    assert gone_on(tmp_path / "source") == 0
+    assert re.search(r"were computed with source of \w+:\w+ syntax:\w+, here edited", caplog.text)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(tmp_path):
+    path = interrupted(tmp_path)
+    tensors, meta = checkpoint.load(path, CELL.key)
+    del meta["made_by"]
+    checkpoint.save(path, CELL.key, tensors, meta)
+    assert gone_on(tmp_path) > 0
+
+
 def test_a_checkpoint_that_cannot_be_written_is_a_warning_not_the_end(tmp_path, monkeypatch, caplog):
     from fedspan.benchmark.errors import UserError
 
@@ -299,7 +338,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_behind(path):
     script = f"""
 import resource, torch
 from pathlib import Path
-from fedspan.benchmark.records import checkpoint
+from fedspan.benchmark.records import checkpoint, provenance
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 checkpoint.save(Path({str(path)!r}), "key", {{"w": torch.zeros(100_000)}}, {{}})
 """

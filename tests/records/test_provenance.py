@@ -45,3 +45,18 @@ def test_a_changed_source_is_no_longer_the_commit(checkout):
 
 def test_what_is_no_checkout_has_no_commit(tmp_path):
     assert provenance.commit_of(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        ({"versions": {"torch": "2", "numpy": "1"}, "numerics": "portable", "engine": "e"}, ""),
+        ({"versions": {"torch": "3", "numpy": "1"}, "numerics": "portable", "engine": "e"}, "torch 3, here 2"),
+        ({"versions": {"torch": "2"}, "numerics": "portable", "engine": "e"}, "numpy absent, here 1"),
+        ({"versions": {"torch": "2", "numpy": "1"}, "numerics": "EPYC", "engine": "e"}, "numerics EPYC, here portable"),
+        ({"versions": {"torch": "2", "numpy": "1"}, "numerics": "portable"}, "engine absent, here e"),
+    ],
+)
+def test_the_first_difference_is_named(theirs, said):
+    mine = {"versions": {"torch": "2", "numpy": "1"}, "numerics": "portable", "engine": "e"}
+    assert provenance.difference(mine, theirs) == said

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.records.provenance import difference
 from fedspan.benchmark.training.executors.graph import Graph
 from fedspan.benchmark.training.executors.loop import Visits
 from fedspan.benchmark.training.process import settle
-from fedspan.benchmark.training.workers.actors import RemoteWorker, Setup, difference, identity_of
+from fedspan.benchmark.training.workers.actors import RemoteWorker, Setup, identity_of
 from fedspan.benchmark.training.workers.messages import pack, unpack
 from fedspan.benchmark.training.workers.replica import news_of, residents_of
 from fedspan.benchmark.training.workers.spread import call_of, train
@@ -82,18 +83,3 @@ def test_a_result_too_large_for_the_object_store_is_refused(driver):
     worker, _ = prepared(driver, room=1000)
     with pytest.raises(UserError, match=r"^what clients hand back takes 0 MiB, the smallest object store of the Ray"):
         worker.make(*call(driver, [3]))
-
-
-@pytest.mark.parametrize(
-    ("theirs", "said"),
-    [
-        ({"versions": {"torch": "2", "numpy": "1"}, "numerics": "portable", "engine": "e"}, ""),
-        ({"versions": {"torch": "3", "numpy": "1"}, "numerics": "portable", "engine": "e"}, "torch 3, here 2"),
-        ({"versions": {"torch": "2"}, "numerics": "portable", "engine": "e"}, "numpy absent, here 1"),
-        ({"versions": {"torch": "2", "numpy": "1"}, "numerics": "EPYC", "engine": "e"}, "numerics EPYC, here portable"),
-        ({"versions": {"torch": "2", "numpy": "1"}, "numerics": "portable"}, "engine absent, here e"),
-    ],
-)
-def test_the_first_difference_is_named(theirs, said):
-    mine = {"versions": {"torch": "2", "numpy": "1"}, "numerics": "portable", "engine": "e"}
-    assert difference(mine, theirs) == said

@@ -8,7 +8,7 @@ import os
 import pickle
 import platform
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent import futures
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedspan.benchmark import registry
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.records.provenance import origin
+from fedspan.benchmark.records.provenance import difference, origin
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.training.process import settle
 from fedspan.benchmark.training.run import Run
@@ -59,19 +59,7 @@ class Setup:
 def identity_of(run: Run) -> Identity:
     """Return what the bits that a run computes here depend on."""
     gpu = {"gpu": torch.cuda.get_device_name(run.device)} if run.device.type == "cuda" else {}
-    return platform.node(), {**origin(run.cell, run.device.type, run.numerics), **gpu, **run.digests}
-
-
-def difference(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    """Say what `theirs` have otherwise than `mine`, the first of it, or nothing."""
-    for name, one in mine.items():
-        other = theirs.get(name, "absent")
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            if said := difference(one, other):
-                return said
-        elif other != one:
-            return f"{name.replace('_', ' ')} {str(other)[:60]}, here {str(one)[:60]}"
-    return ""
+    return platform.node(), {**origin(run.cell, run.how, run.device.type, run.numerics), **gpu, **run.digests}
 
 
 class RemoteWorker:
