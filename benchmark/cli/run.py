@@ -20,7 +20,7 @@ from fedspan.benchmark.mirror.runs import Unreachable, sync
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
-from fedspan.benchmark.registry import broken
+from fedspan.benchmark.registry import broken, how_settings
 from fedspan.benchmark.running import retry as again
 from fedspan.benchmark.running.grid import LOOK_SECONDS, kept_text, refresh, run_grid, show_traceback
 from fedspan.benchmark.running.hydra_jobs import make_launcher
@@ -179,6 +179,7 @@ def retry(arguments: argparse.Namespace) -> int:
     if not arguments.failed:
         raise UserError("write: fedspan retry --failed [name=value ...]")
     settings = settings_of(arguments.settings)
+    places = {key: settings.pop(key) for key in how_settings() if key in settings}
     for key in settings:
         if not is_how(key) or key == "board":
             raise UserError(f"a retry repeats cells unchanged, so '{key}' cannot be set; see 'fedspan run'")
@@ -189,7 +190,7 @@ def retry(arguments: argparse.Namespace) -> int:
             f"{cells} not retried, a repetition diverges again; "
             "if its sources changed, 'fedspan run' with fresh=true computes a cell anew"
         )
-    board = again.prepare(results)
+    board = again.prepare(results, places)
     if board is None:
         print("nothing to retry")
         return 0

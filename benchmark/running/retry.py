@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -13,6 +15,8 @@ from fedspan.benchmark.records.atomic import write_atomically
 from fedspan.benchmark.records.exchange import words_of
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.registry import how_settings
+from fedspan.benchmark.spec.compose import default_choices
 from fedspan.benchmark.spec.overrides import settings_of
 from fedspan.benchmark.spec.plan import plan
 from fedspan.benchmark.spec.settings import how_defaults
@@ -25,21 +29,25 @@ def diverged(results: Results) -> int:
     return sum(entry.status == "diverged" for entry in results.entries().values())
 
 
-def prepare(results: Results) -> Path | None:
+def prepare(results: Results, places: Mapping[str, Any] = MappingProxyType({})) -> Path | None:
     """Write a board of the cells that failed and return its file, or None if there are none.
 
-    Failures stay until the cells run. A cell that its own settings no longer make, because a plugin changed, is named
-    in a warning and left alone.
+    `places` are settings as dataset.root, which say where a plugin finds its data. Failures stay until the cells run. A
+    cell that its own settings no longer make, because a plugin changed, is named in a warning and left alone; raises
+    `UserError` if there are only such.
     """
     failed = [results.failure(path.stem) for path in sorted(results.failures.glob("*.json"))]
-    grid = []
+    grid, left = [], 0
     for record in failed:
         if record is None or results.path(record["key"]).exists():
             continue
         try:
-            grid.append({key: [value] for key, value in _settings(record).items()})
+            grid.append({key: [value] for key, value in _settings(record, places).items()})
         except (CorruptFile, UserError) as error:
+            left += 1
             log.warning("%s is not run again: %s", record["key"], error)
+    if left and not grid:
+        raise UserError(f"nothing to retry but {'a cell' if left == 1 else f'{left} cells'} that cannot be run again")
     if not grid:
         return None
     board = {"title": "Cells that are run again", "grid": grid}
@@ -48,11 +56,13 @@ def prepare(results: Results) -> Path | None:
     return path
 
 
-def _settings(record: Record) -> dict[str, Any]:
-    """Return the settings of a record's cell, without where and how it ran."""
+def _settings(record: Record, places: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a record's cell, without where and how it ran; raise `UserError` if `places` lack one."""
     made = settings_of(words_of(record))
     settings = {key: value for key, value in made.items() if key.split(".")[0] not in how_defaults()}
-    [planned] = plan([settings])
+    hows, choices = how_settings(), {**default_choices(), **settings}
+    here = {name: value for name, value in places.items() if choices.get(name.split(".")[0]) in hows[name]}
+    [planned] = plan([settings | here])
     if planned.cell.key != record["key"]:
         raise CorruptFile("its settings make another cell now; run its board or command again")
     return settings

@@ -26,12 +26,12 @@ from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Data, Extent, Images, Split
-from fedspan.benchmark.training.client_view import received
 from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.local import Finished, LocalTrainer
 from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.run import assemble, clients_a_round
 from fedspan.benchmark.training.state import Paths, State
+from fedspan.benchmark.training.traffic import download_bytes, model_bytes
 from fedspan.benchmark.tree import nbytes
 
 STAGE = "computed"  # as a table's metric calls these numbers, beside the stages of records
@@ -56,7 +56,7 @@ class Costs:
     rounds: int
     clients: int
     clients_a_round: int
-    up: int  # bytes of a client in a round
+    up: int  # bytes of a client that takes part in every round
     down: int
     head_bytes: int  # of the classifier, where it travels
     head_trained: int  # weights of the classifier that are trained, without bias
@@ -79,8 +79,8 @@ class Costs:
             "parameters": float(self.parameters),
             "features": float(self.features),
             "classes": float(self.classes),
-            "bytes": float(self.rounds * self.clients_a_round * (self.up + self.down) + calibrations),
-            "bytes_per_client_round": float(self.up + self.down),
+            "bytes": float(self.clients_a_round * (self.up + self.down) + calibrations),
+            "bytes_per_client_round": (self.up + self.down) / self.rounds,
             "round_gflop": self.round_flops / 1e9,
             "train_gflop": self.rounds * self.round_flops / 1e9,
             "memory_bytes": float(self.memory),
@@ -103,17 +103,13 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
     method, net, paths = assemble(_quick_to_make(cell), data)
     trainer, state = without_values(cell, data, method, net, paths)
     net, steps = trainer.net, trainer.step_costs(state)
-    sums = RoundSums()
-    sums.add(hand_over(trainer, state))
     alone = method.one_client
     clients = cell.training_clients
     here = 1 if alone else clients_a_round(clients, cell.participation)
     trained = extent.train * (1 - cell.protocol.validation) * (clients / cell.clients)
     held = trained * (1.0 if alone else here / clients)  # images of the sampled clients
-    model = {path: state.params[path] for path in paths.shared} | {
-        path: state.buffers[path] for path in paths.shared_buffers
-    }
-    trees = sum(nbytes(tree) for tree in received(trainer, state, 0).values())
+    up, down = (0, 0) if alone else _traffic(trainer, state, cell.protocol.rounds)
+    trained_state = replace(state, round=cell.protocol.rounds)
     head = {path: leaf for path, leaf in state.params.items() if in_head(path)}
     numbers, flops = 0, 0 if not method.calibrator else None
     if method.calibrator and (
@@ -131,16 +127,28 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
         rounds=cell.protocol.rounds,
         clients=1 if alone else clients,
         clients_a_round=here,
-        up=0 if alone else sums.upload_bytes,
-        down=0 if alone else nbytes(model) + trees,
+        up=up,
+        down=down,
         head_bytes=0 if alone else nbytes({path: head[path] for path in head if path in paths.shared}),
         head_trained=sum(leaf.numel() for path, leaf in head.items() if leaf.ndim == 2 and path in paths.trainable),
         round_flops=round(held * sum(epochs * flops for epochs, flops, _ in steps) / cell.protocol.batch_size),
         memory=max(memory for _, _, memory in steps),
         calibration_up=times * numbers * cell.protocol.dtype.itemsize,
-        calibration_down=times * clients * nbytes(model) if method.calibrator else 0,
+        calibration_down=times * clients * model_bytes(trainer, trained_state) if method.calibrator else 0,
         calibration_flops=None if flops is None else times * flops,
     )
+
+
+def _traffic(trainer: LocalTrainer, state: State, rounds: int) -> tuple[int, int]:
+    """Return the bytes (up, down) of a client that takes part in every round: a warm-up has rounds of another kind."""
+    warm = trainer.paths.warm_rounds
+    up = down = 0
+    for first, times in ((0, warm), (warm, rounds - warm)):
+        if times:
+            now, sums = replace(state, round=first), RoundSums()
+            sums.add(hand_over(trainer, now))
+            up, down = up + times * sums.upload_bytes, down + times * download_bytes(trainer, now)
+    return up, down
 
 
 def without_values(cell: Cell, data: Data, method: Method, net: Net, paths: Paths) -> tuple[LocalTrainer, State]:
@@ -151,7 +159,7 @@ def without_values(cell: Cell, data: Data, method: Method, net: Net, paths: Path
 
 
 def hand_over(trainer: LocalTrainer, state: State) -> Finished:
-    """Return what a client hands back in the first round, as if it had trained; raise `Incompatible` if it must not."""
+    """Return what a client hands back in a round, as if it had trained; raise `Incompatible` if it must not."""
     return trainer.handed(state, 0, trainer.first_visit(state), steps=1, images=1, loss=0.0)
 
 

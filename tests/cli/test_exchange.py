@@ -202,15 +202,40 @@ def test_a_retry_repeats_cells_as_they_were(fedspan):
     assert "'seed' cannot be set" in fedspan("retry", "--failed", "seed=3").complaint
 
 
-def test_a_record_of_a_users_own_images_is_valid_and_verify_says_who_can_repeat_it(fedspan, here):
+@pytest.fixture
+def photos(here):
+    """Return the settings of a short cell on a user's own images."""
     for number, (split, label) in enumerate((s, c) for s in ("train", "test") for c in "ab"):
         (here / "photos" / split / label).mkdir(parents=True)
         for copy in range(4):
             image = Image.new("RGB", (8, 8), (40 * number, 60 * copy, 0))
             image.save(here / "photos" / split / label / f"{copy}.png")
     words = [word for word in QUICK if not word.startswith("dataset.")]
-    photos = ("dataset=image_folder", f"dataset.root={here / 'photos'}", "dataset.size=8")
-    assert fedspan("run", *words, *photos).status == 0
+    return [*words, "dataset=image_folder", f"dataset.root={here / 'photos'}", "dataset.size=8"]
+
+
+def test_a_retry_is_told_where_the_images_are(fedspan, photos, with_toys):
+    [root] = [word for word in photos if word.startswith("dataset.root=")]
+    slow = ("algorithm=toy_slow", "algorithm.seconds=0.4", "checkpoint_seconds=0")
+    assert fedspan("run", *photos, *slow, "timeout=0.6").status == 1
+    assert fedspan(*GRID, *slow, "timeout=0.6").status == 1
+    ran = fedspan("retry", "--failed", "tracking=false", *ONE, "timeout=60", root)
+    assert ran.out.splitlines()[0] == "2 cells: 0 with a record, 2 to run with workers=1"
+    assert failures() == []
+
+
+def test_a_retry_without_the_images_says_what_it_needs(fedspan, photos, with_toys):
+    slow = ("algorithm=toy_slow", "algorithm.seconds=0.4", "checkpoint_seconds=0")
+    assert fedspan("run", *photos, *slow, "timeout=0.6").status == 1
+    ran = fedspan("retry", "--failed", "tracking=false")
+    assert ran.status == 2
+    assert "is not run again: dataset.root is not set" in ran.err
+    assert "nothing to retry but a cell that cannot be run again" in ran.err
+    assert len(failures()) == 1
+
+
+def test_a_record_of_a_users_own_images_is_valid_and_verify_says_who_can_repeat_it(fedspan, here, photos):
+    assert fedspan("run", *photos).status == 0
     ran = fedspan("validate")
     assert (ran.status, ran.err) == (0, "")
     assert "1 valid" in ran.out

@@ -9,8 +9,9 @@ from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.training.traffic import classifier_cost
 from fedspan.methods.addons import spherefed
 from fedspan.methods.algorithms.fedavg import FedAvg
+from fedspan.methods.algorithms.lg_fedavg import LGFedAvg
 
-from ..helpers import CLASSES, Blobs, toy, toy_cell, trained
+from ..helpers import CLASSES, Blobs, NormNet, toy, toy_cell, trained
 from .test_components import cell_of, every_net, every_stack
 
 CLIENTS, BATCH = 4, 6
@@ -41,7 +42,7 @@ def test_the_costs_of_shapes_are_those_of_training(stack, model, tmp_path):
     counted = run.meter
     rounds, here = told.rounds, told.clients_a_round
     assert rounds * here == counted.visits
-    assert (rounds * here * told.up, rounds * here * told.down) == (counted.bytes_up, counted.bytes_down)
+    assert (here * told.up, here * told.down) == (counted.bytes_up, counted.bytes_down)
     assert rounds * told.round_flops == counted.flops["train"]
     assert rounds * told.images == counted.images
     waiting = (batches_of(run) - 1) * BATCH * (6 * 6 * 2 * 4 + 8)  # of the same epoch, augmented at once
@@ -54,6 +55,14 @@ def test_the_costs_of_shapes_are_those_of_training(stack, model, tmp_path):
         classifier = classifier_cost(run.trainer, run.state)
         assert told.scores()["classifier_gflop"] * 1e9 == pytest.approx(classifier["flops"])
         assert told.classifier_bytes == pytest.approx(classifier["bytes_of_one_client"])
+
+
+def test_the_rounds_of_a_warm_up_cost_what_they_cost(tmp_path):
+    cell = toy_cell(LGFedAvg(warm_up=0.25), model=NormNet(), protocol={"rounds": 8})
+    run, told = trained(cell), costs(cell, tmp_path)
+    assert (told.clients * told.up, told.clients * told.down) == (run.meter.bytes_up, run.meter.bytes_down)
+    assert told.scores()["bytes"] == run.meter.bytes
+    assert told.scores()["bytes_per_client_round"] == run.meter.bytes / run.meter.visits
 
 
 def test_costs_do_not_solve_for_weights_that_only_have_a_shape(tmp_path, monkeypatch):
