@@ -10,8 +10,9 @@ from fedspan.benchmark.training.executors import EXECUTORS
 from fedspan.benchmark.training.executors.graph import Graph
 from fedspan.benchmark.training.executors.patch_conv import PatchConv2d
 from fedspan.methods.algorithms.fedavg import FedAvg
+from fedspan.methods.algorithms.fedbn import FedBN
 
-from ..helpers import counted, start, toy, toy_cell, trained
+from ..helpers import NormNet, counted, start, toy, toy_cell, trained
 from .tape import Tapes
 from .test_components import cell_of, every_net, every_stack
 
@@ -79,6 +80,33 @@ class Lookahead(Component):
 
     def penalty(self, step: Step) -> torch.Tensor:
         return sum(grad.square().sum() for grad in step.grad_at(step.start).values())
+
+
+@toy("algorithm", "toy_one_epoch")
+class OneEpoch(Component):
+    """Trains for one local epoch, whatever the protocol says."""
+
+    def phases(self, epochs):
+        return [(1, lambda path: True)]
+
+
+@toy("addon", "toy_near_start")
+class NearStart(Component):
+    """Keeps features near those of the model that the client started with, under its statistics."""
+
+    def penalty(self, step):
+        return (step.features - step.apply(step.start)[0]).square().mean()
+
+
+@others
+@pytest.mark.parametrize("stack", [(OneEpoch(),), (FedBN(), NearStart())], ids=["one epoch", "own statistics"])
+def test_an_executor_follows_phases_and_statistics_that_stay_with_clients(executor, stack):
+    cell = toy_cell(*stack, model=NormNet(), protocol={"rounds": 2, "local_epochs": 3, "precision": "float64"})
+    loop, other = trained(cell), trained(cell, executor=executor)
+    assert counted(loop) == counted(other)
+    theirs = other.state.pack()
+    for name, leaf in loop.state.pack().items():
+        assert torch.allclose(theirs[name], leaf, rtol=1e-9, atol=1e-11), name
 
 
 def test_what_cannot_be_stacked_is_refused_by_name():

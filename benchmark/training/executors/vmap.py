@@ -163,7 +163,7 @@ class Vmap(Loop):
             buffers=of_all(state.buffers),
             momentum={path: torch.zeros_like(params[path]) for path in moved if protocol.momentum},
             counts=torch.stack([data.counts(client) for client in clients]),
-            own_start={path: leaf for path, leaf in own.items() if path in params},
+            own_start=own,
             states={name: stacked([row.states[name] for row in rows]) for name in rows[0].states},
             moved=moved,
             broadcast=self.trainer.method.broadcast(state.server),
@@ -171,7 +171,8 @@ class Vmap(Loop):
         return lanes, stack
 
     def _batches(self, state: State, client: int, steps: int | None) -> Iterator[Batch]:
-        for epoch in range(self.trainer.protocol.local_epochs):
+        [(epochs, _)] = self.trainer.method.phases(self.trainer.protocol.local_epochs)
+        for epoch in range(epochs):
             yield from self.trainer.data.epoch(client, state.round, epoch, steps)
 
     def _advance(self, state: State, stack: Stack, going: list[StackLane], count: int) -> None:
@@ -194,14 +195,17 @@ class Vmap(Loop):
 
         def seen(params: Tree, buffers: Tree, x: Tensor, y: Tensor, counts: Tensor, own: Tree, at: Tensor) -> Step:
             features, logits = trainer.outputs(self.net, {**params, **buffers}, x)
+            start, statistics = (
+                {path: own.get(path, leaf) for path, leaf in tree.items()} for tree in (state.params, state.buffers)
+            )
 
             def forward(weights: Mapping[str, Tensor], stats: Mapping[str, Tensor] | None) -> tuple[Tensor, Tensor]:
-                others = {**weights, **(state.buffers if stats is None else stats)}
+                others = {**weights, **(statistics if stats is None else stats)}
                 return trainer.evaluated(self.twin, {**params, **buffers, **others}, x)
 
             return Step(
                 params=params,
-                start={**state.params, **own},
+                start=start,
                 x=x,
                 y=y,
                 features=features,
