@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedspan.benchmark.errors import Diverged
 from fedspan.benchmark.protocol import Protocol
+from fedspan.benchmark.records.model import LARGEST
 from fedspan.benchmark.task import Images
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.state import Row, State
@@ -125,7 +126,7 @@ def score(trainer: LocalTrainer, state: State) -> Scores:
     Where clients have test images of their own, `client_accuracy` is the mean over clients on those,
     `client_accuracy_std` its spread, `worst_tenth_accuracy` the mean of the tenth of the clients that do worst. Where
     the data has domains, `domain_accuracy` is the mean over domains, each with its own `domain_accuracy.<name>`.
-    Raises `Diverged` if a loss is no number: the accuracy would be one, but mean nothing.
+    Raises `Diverged` if a loss is no number that a record holds: the accuracy would be one, but mean nothing.
 
     In a trial `accuracy` and `loss` are means over all held-out images, also of clients' own models, and means over
     clients are over those that hold out images.
@@ -191,6 +192,6 @@ def worst_tenth(accuracies: Sequence[float]) -> float:
 
 
 def _finite(found: Score, round: int, protocol: Protocol) -> Score:
-    if not np.isfinite(found.loss):
+    if not abs(found.loss) <= LARGEST:
         raise Diverged(f"round {round}: the {'validation' if protocol.trial else 'test'} loss is {found.loss}")
     return found

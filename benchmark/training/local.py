@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ from fedspan.benchmark.data.batches import DeviceData
 from fedspan.benchmark.errors import Diverged
 from fedspan.benchmark.method import Method, States
 from fedspan.benchmark.net import Net, Twin, buffers_of, parameters_of
+from fedspan.benchmark.records.model import LARGEST
 from fedspan.benchmark.sgd import SGD
 from fedspan.benchmark.training.client_view import received, views
 from fedspan.benchmark.training.meter import Meter
@@ -334,10 +334,10 @@ class LocalTrainer:
     def finish(self, state: State, client: int, visit: Visit, steps: int, images: int, total: float) -> Finished:
         """Return the result of the client whose trained weights are in the net; `total` is its loss over images.
 
-        Raises `Diverged` if that or a weight is not finite.
+        Raises `Diverged` if that is more than a record holds, or a weight is not finite.
         """
         loss = total / max(images, 1)
-        if not math.isfinite(loss):
+        if not abs(loss) <= LARGEST:
             raise Diverged(f"round {state.round + 1}, client {client}: the training loss is {loss}")
         if not finite(self.params):  # the last step can overflow without any later loss showing it
             raise Diverged(f"round {state.round + 1}, client {client}: the trained weights are not finite")

@@ -19,6 +19,7 @@ from fedspan.benchmark.data.unseen import set_apart
 from fedspan.benchmark.errors import Diverged, Incompatible, UserError
 from fedspan.benchmark.method import Method
 from fedspan.benchmark.net import Net
+from fedspan.benchmark.records.model import LARGEST
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Data
@@ -193,6 +194,8 @@ class Run:
             return {}
         setting = setting_of(self.cell, self.trainer.data.classes, self.trainer.data.shape)
         epsilon, delta = self.method.ask(guard, "privacy", setting)
+        if epsilon > LARGEST:
+            raise Incompatible(f"'{guard.name}' gives epsilon={epsilon:.3g}, which protects nothing; raise its noise")
         return {"epsilon": epsilon, "delta": delta}
 
     def advance(self, tick: Callable[[], None] = lambda: None) -> None:

@@ -14,6 +14,8 @@ from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.state import State
 from fedspan.benchmark.training.traffic import download_bytes
 
+LONGEST = 1e12  # seconds of a simulated round, some 30,000 years
+
 
 class FleetAtWork:
     """The fleet of one run: asks it for the turns of every round, and checks what it says."""
@@ -31,7 +33,10 @@ class FleetAtWork:
             return NO_TURNS
         down = download_bytes(self.trainer, state)
         work = [self._work(state, client, down) for client in clients]
-        found = self.fleet.turns(work, Draws(self.seed, state.round))
+        try:
+            found = self.fleet.turns(work, Draws(self.seed, state.round))
+        except OverflowError as error:
+            raise UserError(f"fleet={self.fleet.label()}: its settings are out of range ({error})") from error
         self._check(work, found)
         return dict(zip(clients, found, strict=True))
 
@@ -79,6 +84,11 @@ class FleetAtWork:
         for one, turn in zip(work, turns, strict=True):
             if turn.steps is not None and not 1 <= turn.steps <= one.steps:
                 raise HookError(f"{name}: client {one.client} cannot take {turn.steps} of its {one.steps} steps")
+            if turn.seconds is not None and LONGEST < turn.seconds < math.inf:
+                raise UserError(
+                    f"fleet={self.fleet.label()} lets client {one.client} take {turn.seconds:.3g} seconds in a round, "
+                    f"at most {LONGEST:g} can be simulated; change its settings"
+                )
             if turn.seconds is not None and not 0 <= turn.seconds < math.inf:
                 raise HookError(f"{name}: client {one.client} cannot take {turn.seconds} seconds")
 

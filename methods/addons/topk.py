@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedspan.benchmark.component import Component, Local, Wire, addon
-from fedspan.benchmark.errors import require
+from fedspan.benchmark.errors import Incompatible, require
 from fedspan.benchmark.search import choice
 from fedspan.benchmark.tree import Tree, add, sub, zeros
 
@@ -21,8 +21,9 @@ class TopK(Component):
     """Stich et al. 2018 (NeurIPS), Algorithm 1, for updates: clients send only the largest of their weights' changes.
 
     Of an update of D numbers travel the ``ceil(share D)`` of largest magnitude, each with a position of 32 bits. With
-    `memory` a client adds to its next update what it did not send (Eq. 4). BatchNorm's statistics travel whole. The
-    paper compresses every gradient; here, as in federated learning since Sattler et al. 2019, it is a round's update.
+    `memory` a client adds to its next update what it did not send (Eq. 4); then it stands before an add-on that rounds,
+    since the sum is of more digits. BatchNorm's statistics travel whole. The paper compresses every gradient; here, as
+    in federated learning since Sattler et al. 2019, it is a round's update.
     """
 
     title = "Top-k"
@@ -59,6 +60,12 @@ class TopK(Component):
 
     def wire(self, size: Wire, delta: Tree, local: Local) -> Wire:
         update = {path: leaf for path, leaf in delta.items() if path in local.start}
+        whole = 8 * next(iter(update.values())).element_size()
+        if self.memory and size.bits < whole:
+            raise Incompatible(
+                f"'topk' with memory adds what it kept back to an update already written in {size.bits:g} bits a "
+                "number, which these no longer hold; put 'topk' before the add-on that rounds, or addon.topk.memory=false"
+            )
         kept = self.kept(update)
         dropped = sum(leaf.numel() for leaf in update.values()) - kept
         return replace(size, numbers=size.numbers - dropped, extra=size.extra + kept * INDEX_BITS)

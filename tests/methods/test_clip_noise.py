@@ -146,6 +146,11 @@ def test_a_budget_that_no_noise_keeps_is_said_to_be_one():
         _ = start(cell).privacy
 
 
+def test_an_epsilon_that_no_record_holds_is_refused_before_training():
+    with pytest.raises(Incompatible, match=r"^'clip_noise' gives epsilon=\S+e\+\d+, which protects nothing; raise"):
+        _ = start(toy_cell(FedAvg(), ClipNoise(noise=1e-76))).privacy
+
+
 @pytest.mark.parametrize("settings", [{"noise": 0.0}, {"clip": 0.0}, {"delta": 0.0}, {"delta": 1.0}, {"epsilon": 0.0}])
 def test_no_noise_and_no_clipping_are_no_privacy(settings):
     with pytest.raises(UserError, match=f"addon.clip_noise.{next(iter(settings))} must"):

@@ -1,6 +1,7 @@
 """Clients that stop early, are lost or late: what the server learns of them, and what is counted."""
 
 import copy
+import math
 from typing import ClassVar
 
 import pytest
@@ -61,6 +62,25 @@ class Wrong(Fleet):
     def turns(self, work, draws):
         wrong = {"few": [], "steps": [Turn(steps=10**6)] * len(work), "none": [Turn(steps=0)] * len(work)}
         return wrong.get(self.kind, [Turn(seconds=float("nan"))] * len(work))
+
+
+@toy("fleet", "toy_endless")
+class Endless(Fleet):
+    """Takes longer than anybody lives, or than a computer counts."""
+
+    seconds: float = 1e31
+
+    def turns(self, work, draws):
+        return [Turn(seconds=math.exp(self.seconds) if self.seconds < 1e4 else self.seconds)] * len(work)
+
+
+@pytest.mark.parametrize(("seconds", "said"), [
+    (1e31, r"lets client 0 take 1e\+31 seconds in a round, at most 1e\+12 can be simulated; change its settings"),
+    (1e3, r"its settings are out of range \(math range error\)"),
+])  # fmt: skip
+def test_times_that_no_record_holds_are_refused_before_training(seconds, said):
+    with pytest.raises(UserError, match=rf"^fleet=toy_endless\S* ?{said}"):
+        start(toy_cell(fleet=Endless(seconds=seconds)))
 
 
 @toy("algorithm", "toy_counting")

@@ -1,3 +1,4 @@
+import re
 import weakref
 from itertools import chain
 
@@ -311,6 +312,13 @@ def test_calibration_is_a_further_stage_from_sums_over_all_training_images():
 
 
 # outcomes -----------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_no_record_holds_has_diverged_though_it_is_a_number(tmp_path):
+    one_step = {"rounds": 2, "local_epochs": 1, "batch_size": 1000, "momentum": 0.0}
+    record = run_cell(toy_cell(protocol={**one_step, "precision": "float64", "lr": 1e80}), how(tmp_path))
+    assert record["status"] == "diverged"
+    assert re.fullmatch(r"round 2: the test loss is [\d.]+e\+1\d\d", record["reason"])
 
 
 def test_a_run_that_blows_up_is_recorded_as_diverged_with_its_curve(tmp_path):
