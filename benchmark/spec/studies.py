@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -175,7 +176,7 @@ def proposals(space: Mapping[str, Space], seed: int) -> Iterator[Overrides]:
         return
     from scipy.stats import qmc  # takes half a second, and boards that are not tuned do without
 
-    size = np.prod([part.size for part in space.values()])
+    size = math.prod(part.size for part in space.values())
     engine = qmc.Sobol(len(space), scramble=True, rng=np.random.default_rng(seed))
     drawn = (dict(zip(space, row, strict=True)) for row in engine.random(DRAWS))
     points = ({setting: part.at(row[setting]) for setting, part in space.items()} for row in drawn)
