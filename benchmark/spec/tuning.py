@@ -66,7 +66,8 @@ class Tune:
     def check_names(self, cells: typing.Iterable[Cell]) -> None:
         """Raise `UserError` if the board's `space` names something that none of its methods or protocols has."""
         known = {f"{prefix}.{name}" for cell in cells for prefix, cls in _parts(cell) for name in defaults_of(cls)}
-        known -= {"protocol.validation"}  # the same in all trials
+        if "protocol.validation" in self.space:
+            raise UserError("tune.space: all trials hold out the same share; set it as tune.validation")
         for name in self.space:
             if name not in known:
                 raise UserError(f"tune.space: no method of the board has '{name}'{did_you_mean(name, known)}")

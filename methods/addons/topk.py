@@ -64,7 +64,7 @@ class TopK(Component):
         if self.memory and size.bits < whole:
             raise Incompatible(
                 f"'topk' with memory adds what it kept back to an update already written in {size.bits:g} bits a "
-                "number, which do not hold the sum; put 'topk' before the add-on that rounds, or addon.topk.memory=false"
+                "number, which do not hold the sum; put 'topk' before what rounds, or set addon.topk.memory=false"
             )
         kept = self.kept(update)
         dropped = sum(leaf.numel() for leaf in update.values()) - kept

@@ -112,7 +112,7 @@ def test_bytes_are_those_of_the_numbers_that_travel(addons, bits):
 
 
 def test_what_was_kept_back_is_not_added_to_numbers_already_rounded():
-    with pytest.raises(Incompatible, match=r"already written in 4 bits a number.*; put 'topk' before the add-on that"):
+    with pytest.raises(Incompatible, match=r"already written in 4 bits a number.*; put 'topk' before what rounds"):
         trained(toy_cell(FedAvg(), Quantise(bits=4), TopK(share=0.1)))
     forgetful = trained(toy_cell(FedAvg(), Quantise(bits=4), TopK(share=0.1, memory=False), protocol={"rounds": 1}))
     assert forgetful.meter.bytes_up == 6 * math.ceil((math.ceil(0.1 * NUMBERS) * (4 + 32) + 4 * 32) / 8)
