@@ -406,6 +406,15 @@ def test_names_and_values_in_a_docstring_are_set_as_code():
     assert coded("is `name`; ``x=<1>`` it's") == "is <code>name</code>; <code>x=&lt;1&gt;</code> it&#39;s"
 
 
+def test_the_points_of_a_docstring_are_a_list(tmp_path):
+    page = pages_of(tuned_on(BOTH), tmp_path)[f"methods/{slug('fedavg + feddecorr')}.html"]
+    [listed] = re.findall(r"<ul>(.*?)</ul>", page.partition("What it is")[2].partition("Its results")[0], re.DOTALL)
+    points = re.findall(r"<li>(.*?)</li>", listed)
+    assert [point.partition("</code>")[0] for point in points] == [
+        f"<code>form={form}" for form in ("paper", "pseudocode", "released")
+    ]
+
+
 def test_different_names_have_different_files():
     names = [
         "fedavg",
