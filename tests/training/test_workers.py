@@ -30,6 +30,7 @@ from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.saving import resume, save
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.training.workers import pool as pools
+from fedspan.benchmark.training.workers import spread as spreads
 from fedspan.benchmark.training.workers.messages import ALIGNMENT, pack, unpack
 from fedspan.benchmark.training.workers.regions import Region
 from fedspan.benchmark.training.workers.schedule import Schedule, round_seconds
@@ -144,6 +145,19 @@ def test_workers_train_clients_side_by_side_as_one_process_does(monkeypatch, exe
         finish(run)
         agree(run, outcome(trained(cell, executor=executor)))
     assert next(number for function, number in sent if function is train) == (messages or clients)
+
+
+def test_the_message_to_a_client_is_made_when_a_worker_gets_it(monkeypatch):
+    """Each may be a model: those of all clients together need not fit into memory."""
+    made, at_first = [], []
+    real = spreads.received
+    monkeypatch.setattr(spreads, "received", lambda *of: made.append(of) or real(*of))
+    with spread(toy_cell(*STACKS["fedamp"], model=NormNet()), 2) as run:
+        each = run.trainer.pool.each
+        run.trainer.pool.each = lambda *call, **more: at_first.append(len(made)) or each(*call, **more)
+        run.executor.run(run.state, run.participants())
+    assert at_first == [0]
+    assert len(made) == len(run.participants())
 
 
 @pytest.mark.parametrize("fleet", [Stragglers(share=0.5), Dropout(rate=0.4)], ids=["stragglers", "dropout"])

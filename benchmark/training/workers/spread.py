@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from fedspan.benchmark.method import States
 from fedspan.benchmark.training.client_view import received
@@ -38,7 +39,7 @@ class Spread(Loop):
 
     def each(self, state: State, visits: Visits) -> Iterator[Trained]:
         groups = self.groups(visits.clients)
-        calls = [call_of(self.executor, state, visits, group) for group in groups]
+        calls = Calls(partial(call_of, self.executor, state, visits), groups)
         costs = [float(sum(self._steps(client, visits) for client in group)) for group in groups]
         held = max(map(len, groups), default=0) * (nbytes(state.params) + nbytes(state.buffers))
         before = self.trainer.meter.worker_seconds
@@ -79,6 +80,20 @@ class Spread(Loop):
 
 
 Call = tuple[Loop, State, Visits, dict[int, Row], dict[int, States]]
+
+
+@dataclass(frozen=True)
+class Calls(Sequence[Call]):
+    """A round's calls, each made when a worker gets it: where the server writes to single clients it holds models."""
+
+    make: Callable[[Sequence[int]], Call]
+    groups: Sequence[Sequence[int]]
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.make(self.groups[number])
 
 
 def call_of(executor: Loop, state: State, visits: Visits, group: Sequence[int]) -> Call:
