@@ -195,17 +195,14 @@ class Vmap(Loop):
 
         def seen(params: Tree, buffers: Tree, x: Tensor, y: Tensor, counts: Tensor, own: Tree, at: Tensor) -> Step:
             features, logits = trainer.outputs(self.net, {**params, **buffers}, x)
-            start, statistics = (
-                {path: own.get(path, leaf) for path, leaf in tree.items()} for tree in (state.params, state.buffers)
-            )
 
             def forward(weights: Mapping[str, Tensor], stats: Mapping[str, Tensor] | None) -> tuple[Tensor, Tensor]:
-                others = {**weights, **(statistics if stats is None else stats)}
+                others = {**weights, **(begun(state.buffers, own) if stats is None else stats)}
                 return trainer.evaluated(self.twin, {**params, **buffers, **others}, x)
 
             return Step(
                 params=params,
-                start=start,
+                start=begun(state.params, own),
                 x=x,
                 y=y,
                 features=features,
@@ -258,6 +255,11 @@ class Vmap(Loop):
         return self.trainer.finish(
             state, lane.client, visit, steps=int(lane.position.number), images=lane.images, total=float(lane.loss)
         )
+
+
+def begun(tree: Tree, own: Tree) -> Tree:
+    """Return what a client starts a round with: the global leaves of `tree`, but its own where they stay with it."""
+    return {path: own.get(path, leaf) for path, leaf in tree.items()}
 
 
 def _no_gradient(params: Mapping[str, Tensor], *others: Any) -> tuple[Tree, Tree]:
