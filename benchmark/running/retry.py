@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -29,7 +28,7 @@ def diverged(results: Results) -> int:
     return sum(entry.status == "diverged" for entry in results.entries().values())
 
 
-def prepare(results: Results, places: Mapping[str, Any] = MappingProxyType({})) -> Path | None:
+def prepare(results: Results, places: Mapping[str, Any]) -> Path | None:
     """Write a board of the cells that failed and return its file, or None if there are none.
 
     `places` are settings as dataset.root, which say where a plugin finds its data. Failures stay until the cells run. A

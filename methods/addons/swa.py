@@ -19,8 +19,8 @@ class SWA(Component):
     Averaged are the models after every `every` rounds, counted back from the last one, of the rounds after the first
     `start` of all (0.75 in the paper). Training goes on from the running model; the mean takes its place in the last
     round, so the curve shows it there alone. A round from which nothing arrives counts too: its model is that of the
-    round before. The paper also lets the clients' learning rate rise and fall within each cycle of
-    `every` rounds (10 or 20), here the protocol's schedule holds.
+    round before. The paper also lets the clients' learning rate rise and fall within each cycle of `every` rounds (10
+    or 20), here the protocol's schedule holds.
 
     Only weights are averaged. BatchNorm's running statistics are those of the last round, not of the mean model, and
     nobody holds images to estimate them anew; the paper's models have none.

@@ -107,7 +107,7 @@ def test_the_bare_cell_itself_always_trains(tmp_path):
     assert visits.count(0) == 2 * 6
 
 
-@pytest.mark.parametrize("changed", ["versions", "sources", "engine", "data"])
+@pytest.mark.parametrize("changed", ["versions", "sources", "engine", "executor", "data"])
 def test_a_model_of_other_code_or_data_is_not_taken(changed, tmp_path, monkeypatch):
     cell = toy_cell(None, FFC())
     run_cell(cell.training, how(tmp_path))
@@ -117,14 +117,15 @@ def test_a_model_of_other_code_or_data_is_not_taken(changed, tmp_path, monkeypat
         monkeypatch.setattr(provenance, "source_digests", lambda cell: {"algorithm:fedavg": "edited"})
     elif changed == "engine":
         monkeypatch.setattr(provenance, "engine_digest", lambda: "edited")
-    else:
+    elif changed == "data":
         prepare = type(cell.dataset).prepare
         monkeypatch.setattr(
             type(cell.dataset),
             "prepare",
             lambda self, cache: dataclasses.replace(prepare(self, cache), digest="0123abcd"),
         )
-    assert "trained_by" not in run_cell(cell, how(tmp_path))["provenance"]
+    where = how(tmp_path, executor="vmap" if changed == "executor" else "loop")
+    assert "trained_by" not in run_cell(cell, where)["provenance"]
 
 
 def test_a_damaged_model_is_set_aside_and_the_cell_trains(tmp_path, caplog):
