@@ -15,6 +15,7 @@ from fedspan.benchmark.report.statistics import Difference, Gap, Withheld
 from fedspan.benchmark.report.units import counted_as
 
 EQUAL = 0.05  # a cost that differs by less is called equal
+NAMED = 3  # so many methods that may be the best are named, more are counted
 
 
 def points(value: float) -> str:
@@ -39,7 +40,7 @@ def headline(ranking: Sequence[Ranked], reference: str) -> tuple[str, str]:
         return "No winner can be named: too few runs.", _untested(ranking)
     if first.leads:
         return _leads(ranking, base)
-    said, how = _undecided(brief(first.method), [row.place for row in ranking], "method")
+    said, how = _undecided([(brief(row.method), row.place) for row in ranking], "method")
     if first is base or first.gain is None:
         return said, f"{how}."
     return said, f"{how}: {_over(first.gain, base)}{_at(first)}."
@@ -47,13 +48,14 @@ def headline(ranking: Sequence[Ranked], reference: str) -> tuple[str, str]:
 
 def of_table(analysis: Analysis) -> str:
     """Return one sentence that says which row of a board's table leads, and by how much; empty without comparisons."""
-    first, *others = analysis.standings
+    first = analysis.standings[0]
     if not first.place.tested:
         return ""
     name, over = row_spoken(analysis.table, first.row), _over_reference(analysis)
     if first.leads:
         return _capital(f"{name} leads: {over}." if over else f"{name} leads.")
-    said, how = _undecided(name, [first.place, *(standing.place for standing in others)], "row")
+    rows = [(row_spoken(analysis.table, standing.row), standing.place) for standing in analysis.standings]
+    said, how = _undecided(rows, "row")
     return f"{said} {_capital(how)}{': ' + over if over else ''}."
 
 
@@ -81,15 +83,19 @@ def _capital(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:] if first.islower() else sentence
 
 
-def _undecided(name: str, places: Sequence[Place], word: str) -> tuple[str, str]:
-    """Return that none of some methods or rows leads, as `word` calls them, and what the first one, `name`, has."""
-    first, *others = places
-    tied = sum(place.group == first.group and place.at == 1 and place.tested for place in places)
-    said = f"No clear winner: {counted_as(tied, word)} share the first place."
-    if tied == 1:
-        said = f"No clear winner: {name} comes first, but not surely."
-    most = all(first.ahead > other.ahead for other in others)
-    return said, f"{name} is ahead of more {word}s than any other" if most else f"{name} is shown first"
+def _undecided(rows: Sequence[tuple[str, Place]], word: str) -> tuple[str, str]:
+    """Return which of some rows, given with their names, may be the best, and what the first one has.
+
+    `word` is what a row is called: a method, a row.
+    """
+    (name, first), *others = rows
+    may = [other for other, place in rows if place.group == first.group and place.contends and place.tested]
+    most = all(first.ahead > place.ahead for _, place in others)
+    how = f"{name} is ahead of more {word}s than any other" if most else f"{name} is shown first"
+    if len(may) < 2:
+        return f"No clear winner: {name} comes first, but not surely.", how
+    who = f"{', '.join(may[:-1])} or {may[-1]}" if len(may) <= NAMED else counted_as(len(may), word)
+    return f"No clear winner: {who} may be the best.", how
 
 
 def _leads(ranking: Sequence[Ranked], base: Ranked) -> tuple[str, str]:

@@ -15,8 +15,9 @@ from fedspan.benchmark.report.statistics import LEVEL, Difference, Gap, holm
 
 ASSUMES = (
     "Surely better: the 95% interval of the difference excludes zero and its test holds after Holm's correction over "
-    "all pairs of rows (5% for any mistake among them), or only the other row has diverged runs. A row leads if it is "
-    "better than each of the k others: surely, or by its interval and by its test at 5%/k (5% for naming a wrong one)."
+    "all pairs of rows (5% for any mistake among them), or only the other row has diverged runs. A row may be the best "
+    "unless one of the k others is better than it: surely, or by the interval of the pair and by its test at 5%/k (5% "
+    "for leaving the best one out). A row leads if it is better than each other one by the same rule."
 )
 
 
@@ -27,7 +28,8 @@ class Place:
     It is shown `at` a place that it has alone or `shared` with its neighbours. `better` and `worse` count the rows that
     it surely beats and that surely beat it, `ahead` those behind whose mean it is not, of the `compared` ones that
     share a task with it (half where means are equal). `group` numbers the sets of rows that common tasks connect, the
-    largest first; `tested` tells whether any comparison could decide something.
+    largest first; `tested` tells whether any comparison could decide something, and `contends` whether the row may be
+    the best of its group.
     """
 
     row: int
@@ -40,6 +42,7 @@ class Place:
     ahead: float
     compared: int
     tested: bool
+    contends: bool = True
     at: int = 1
     shared: bool = False
 
@@ -76,50 +79,65 @@ def rank(rows: int, gaps: Mapping[tuple[int, int], Gap], better: int = +1) -> Ra
     No row stands before one that beats it, surely or by the interval of the pair alone. Where sure comparisons on
     different tasks contradict each other, or what follows from several of them contradicts the interval of a single
     one, the rows share their places. Neighbours share the place that is shown until one of them is surely behind
-    another that has it.
+    another that has it, or may not be the best as those before it may.
     """
     groups = _groups(rows, gaps)
     verdicts = {pair: sign for group in groups for pair, sign in _sure(group, gaps, better).items()}
-    leaders = frozenset(row for group in groups if (row := _leader(group, gaps, verdicts, better)) is not None)
+    beats = _beats(groups, gaps, verdicts, better)
+    leaders = frozenset(row for group in groups for row in group if 1 < len(group) == 1 + beats[row].sum())
     verdicts |= {pair: (+1 if pair[0] in leaders else -1) for pair in gaps if not leaders.isdisjoint(pair)}
     sure, alone = (np.zeros((rows, rows), bool) for _ in range(2))
     ahead = np.zeros((rows, rows))
     for (i, j), gap in gaps.items():
-        for beats, sign in ((sure, verdicts[i, j]), (alone, better * gap.sign)):
+        for known, sign in ((sure, verdicts[i, j]), (alone, better * gap.sign)):
             if sign:
-                beats[(i, j) if sign > 0 else (j, i)] = True
+                known[(i, j) if sign > 0 else (j, i)] = True
         mean = better * gap.mean if isinstance(gap, Difference) else better * gap.sign
         ahead[i, j], ahead[j, i] = (0.5 * (1 + (mean > 0) - (mean < 0)), 0.5 * (1 + (mean < 0) - (mean > 0)))
-    order = _strict(_without_contradiction(sure, alone))
-    before = _precedence(alone, order)
+    reached = _without_contradiction(sure, alone)
+    order = _strict(reached)
+    before, contends = _precedence(alone, order), _contenders(groups, beats, reached)
     places = []
     for number, group in enumerate(groups):
-        found = [_place(row, number, group, gaps, sure, order, float(ahead[row].sum())) for row in group]
+        found = [_place(row, number, group, gaps, sure, order, contends, float(ahead[row].sum())) for row in group]
         places += _with_places(_shown(found, before), order)
     return Ranking(tuple(places), verdicts, leaders)
 
 
-def _leader(
-    group: list[int],
+def _beats(
+    groups: Iterable[list[int]],
     gaps: Mapping[tuple[int, int], Gap],
     verdicts: Mapping[tuple[int, int], int],
     better: int,
-) -> int | None:
-    """Return the row that is better than each other one of its group, or None; `verdicts` are those of all pairs.
+) -> np.ndarray:
+    """Return which row is better than which as far as the first place asks; `verdicts` are those of all pairs.
 
-    A row that is wrongly named must have beaten the best one, and k rows can be that one: tests at 5%/k name a wrong
-    leader in 5% of cases at most. The verdicts of all pairs hold beside them.
+    One of k rows would have to beat the best one by chance: tests at 5%/k leave it out in 5% of cases at most. The
+    verdicts of all pairs hold beside them.
     """
-    for row in group if len(group) > 1 else ():
-        level = LEVEL / (len(group) - 1)
-        beaten = [
-            verdicts[pair] == side or (better * gap.sign == side and (not isinstance(gap, Difference) or gap.p < level))
-            for pair, gap in gaps.items()
-            if (side := (pair[0] == row) - (pair[1] == row))
-        ]
-        if len(beaten) == len(group) - 1 and all(beaten):
-            return row
-    return None
+    size = {row: len(group) for group in groups for row in group}
+    beats = np.zeros((len(size), len(size)), bool)
+    for (i, j), gap in gaps.items():
+        sign = verdicts[i, j]
+        if not sign and (not isinstance(gap, Difference) or gap.p < LEVEL / (size[i] - 1)):
+            sign = better * gap.sign
+        if sign:
+            beats[(i, j) if sign > 0 else (j, i)] = True
+    return beats
+
+
+def _contenders(groups: Iterable[list[int]], beats: np.ndarray, reached: np.ndarray) -> np.ndarray:
+    """Return which rows may be the best of their group: nothing beats them, nor stands strictly before them.
+
+    Rows in a circle are in or out together. If that leaves none, the rows that nothing stands strictly before are in.
+    """
+    first = np.logical_not(_strict(reached).any(axis=0))
+    unbeaten = first & ~beats.any(axis=0)
+    contends = unbeaten | (first & (reached & reached.T)[unbeaten].any(axis=0))
+    for group in groups:
+        if not contends[group].any():
+            contends[group] = first[group]
+    return contends
 
 
 def _with_places(shown: list[Place], order: np.ndarray) -> list[Place]:
@@ -127,7 +145,9 @@ def _with_places(shown: list[Place], order: np.ndarray) -> list[Place]:
     numbered: list[Place] = []
     start = 0
     for i, place in enumerate(shown):
-        if any(order[other.row, place.row] for other in shown[start:i]):
+        sharing = shown[start:i]
+        behind_the_best = start == 0 and not place.contends and any(other.contends for other in sharing)
+        if behind_the_best or any(order[other.row, place.row] for other in sharing):
             start = i
         numbered.append(replace(place, at=start + 1))
     sizes = Counter(place.at for place in numbered)
@@ -161,20 +181,24 @@ def _place(
     gaps: Mapping[tuple[int, int], Gap],
     sure: np.ndarray,
     order: np.ndarray,
+    contends: np.ndarray,
     ahead: float,
 ) -> Place:
     mine = [gap for pair, gap in gaps.items() if row in pair]
+    above = order[:, row]
+    best_elsewhere = not (contends[row] or contends[above].any())  # none of these: another row is before them all
     return Place(
         row=row,
         group=number,
         field=len(group),
-        first=1 + int(order[:, row].sum()),
+        first=1 + int(above.sum()) + int(best_elsewhere),
         last=len(group) - int(order[row].sum()),
         better=int(sure[row].sum()),
         worse=int(sure[:, row].sum()),
         ahead=ahead,
         compared=len(mine),
         tested=any(isinstance(gap, Difference) or gap.sign for gap in mine),
+        contends=bool(contends[row]),
     )
 
 
