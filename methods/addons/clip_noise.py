@@ -1,6 +1,7 @@
 """Differential privacy for clients: clipped updates, and noise on their sum."""
 
 import math
+import sys
 import warnings
 from typing import Annotated, Any
 
@@ -90,7 +91,12 @@ def _normal(like: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def epsilon_of(noise: float, rate: float, rounds: int, delta: float) -> float:
-    """Return the epsilon of so many Gaussian mechanisms, in which a client takes part with the chance `rate` each."""
+    """Return the epsilon of so many Gaussian mechanisms, in which a client takes part with the chance `rate` each.
+
+    It is the largest number where `noise` squared is 0 in floating point.
+    """
+    if noise**2 == 0:
+        return sys.float_info.max
     accountant = _accountants().create_accountant("rdp")
     accountant.history = [(noise, rate, rounds)]
     with warnings.catch_warnings():

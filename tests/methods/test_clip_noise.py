@@ -146,9 +146,10 @@ def test_a_budget_that_no_noise_keeps_is_said_to_be_one():
         _ = start(cell).privacy
 
 
-def test_an_epsilon_that_no_record_holds_is_refused_before_training():
+@pytest.mark.parametrize("noise", [1e-76, 1e-200])
+def test_an_epsilon_that_no_record_holds_is_refused_before_training(noise):
     with pytest.raises(Incompatible, match=r"^'clip_noise' gives epsilon=\S+e\+\d+, which protects nothing; raise"):
-        _ = start(toy_cell(FedAvg(), ClipNoise(noise=1e-76))).privacy
+        _ = start(toy_cell(FedAvg(), ClipNoise(noise=noise))).privacy
 
 
 @pytest.mark.parametrize("settings", [{"noise": 0.0}, {"clip": 0.0}, {"delta": 0.0}, {"delta": 1.0}, {"epsilon": 0.0}])
