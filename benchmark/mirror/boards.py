@@ -123,7 +123,7 @@ def _send(store: Mirror, experiment: str, row: Row, several: bool, start: int) -
         "seconds": _cost(row, "seconds"),
         "seconds_std": _cost(row, "seconds_std"),
         "cells_beside": _cost(row, "beside"),
-        "gigaflop": _cost(row, "train_flops", 1e9),
+        "gigaflop": _cost(row, "flops", 1e9),
         "kilobytes": None if up is None or down is None else up + down,
         "megabytes_of_memory": _cost(row, "memory_bytes", 1e6),
     }

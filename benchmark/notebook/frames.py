@@ -16,7 +16,7 @@ from fedspan.benchmark.records.model import STAGES, Record, accuracy_of, is_tria
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.verification import Repeated
 from fedspan.benchmark.registry import plugins
-from fedspan.benchmark.report.frame import waited
+from fedspan.benchmark.report.frame import flops, waited
 from fedspan.benchmark.spec.plan import plan_grid
 
 OWN = "own_results"  # the folder of one's own runs; nothing published lies there, and no board reads it by itself
@@ -51,7 +51,7 @@ COLUMNS = {
     "lr": ("Float64", "learning rate of the clients"),
     "scale": ("string", "paper, own, small or smoke"),
     "seconds": ("Float64", "wall time of the run; missing where it waited for a processor"),
-    "gflop": ("Float64", "compute of the training, 1e9 floating-point operations"),
+    "gflop": ("Float64", "compute of training and calibration, 1e9 floating-point operations"),
     "up_megabytes": ("Float64", "sent by one client in one round, 1e6 bytes"),
     "down_megabytes": ("Float64", "received by one client in one round, 1e6 bytes"),
     "memory_megabytes": ("Float64", "memory of one training step, 1e6 bytes"),
@@ -147,7 +147,7 @@ def _costs(record: Record) -> dict[str, float | None]:
     sizes = compute.get("bytes", {})
     found = {
         "seconds": (None if waited(record) else compute.get("seconds", {}).get("total"), 1),
-        "gflop": (compute.get("flops", {}).get("train"), 1e9),
+        "gflop": (flops(record), 1e9),
         "up_megabytes": (sizes.get("up_per_client_round"), 1e6),
         "down_megabytes": (sizes.get("down_per_client_round"), 1e6),
         "memory_megabytes": (compute.get("memory_bytes", {}).get("train"), 1e6),

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 STATUSES = ("done", "diverged", "skipped", "failed", "missing")
 BUSY = 0.9  # the least share of a run's seconds for which it had a processor, if they are to be compared
-COSTS = ("seconds", "train_flops", "bytes_up", "bytes_down", "memory_bytes")
+COSTS = ("seconds", "flops", "bytes_up", "bytes_down", "memory_bytes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +68,7 @@ class CellRow:
     spaces: np.ndarray | None  # [C, C]
     embedding: Mapping[str, Any] | None
     seconds: float
-    train_flops: float
+    flops: float  # `flops`
     bytes_up: float  # of all clients, with calibrations
     bytes_down: float
     memory_bytes: float
@@ -211,6 +211,15 @@ def waited(record: Record) -> bool:
     return had is not None and total is not None and not _on_cuda(record) and had < BUSY * total
 
 
+def flops(record: Record) -> float | None:
+    """Return the floating-point operations of a run without those of its evaluations; None where nobody counted them.
+
+    They are those of training, of what a method computes on clients' images beside it, and of calibrations.
+    """
+    counted = record["compute"].get("flops", {})
+    return sum(number for purpose, number in counted.items() if purpose != "evaluate") if "train" in counted else None
+
+
 def _seconds(record: Record) -> Mapping[str, float]:
     """Return the seconds by phase and in all of one core.
 
@@ -228,7 +237,7 @@ def _costs(record: Record) -> dict[str, float]:
     sizes = compute.get("bytes", {})
     found = (
         _seconds(record).get("total"),
-        compute.get("flops", {}).get("train"),
+        flops(record),
         sizes.get("up"),
         sizes.get("down"),
         compute.get("memory_bytes", {}).get("train"),

@@ -182,7 +182,7 @@ def _facts(frame: pd.DataFrame) -> list[tuple[str, str]]:
         facts += [
             ("Repeated", _repeated(frame)),
             ("Time in all", _time(done)),
-            ("Training compute in all", write_flops(float(done["train_flops"].sum()))),
+            ("Compute in all", write_flops(float(done["flops"].sum()))),
         ]
         if done["memory_bytes"].notna().any():
             facts.append(("Largest memory of a step", write_bytes(float(done["memory_bytes"].max()))))

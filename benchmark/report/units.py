@@ -85,7 +85,12 @@ COST_COLUMNS = (
         write=write_seconds,
         spread="seconds_std",
     ),
-    CostColumn(title="Compute", about="training compute", parts=("train_flops",), write=write_flops),
+    CostColumn(
+        title="Compute",
+        about="compute of training and calibration, without evaluation",
+        parts=("flops",),
+        write=write_flops,
+    ),
     CostColumn(
         title="Traffic",
         about="traffic up and down of all clients and rounds, with that of calibrations",

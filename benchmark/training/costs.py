@@ -37,7 +37,7 @@ from fedspan.benchmark.tree import nbytes
 STAGE = "computed"  # as a table's metric calls these numbers, beside the stages of records
 ASSUMES = (
     "Computed from shapes, at the scale of the papers, not measured: clients with equal shares of all training images, "
-    "whole batches, weights of the protocol's width."
+    "whole batches, weights of the protocol's width; compute is that of the training steps."
 )
 
 

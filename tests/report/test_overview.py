@@ -99,7 +99,7 @@ def overview(results):
 
 def test_gains_are_those_over_the_default_algorithm_and_costs_relative_to_it():
     results = [
-        replace(one, cost={"train_flops": 3e9 if one.method == "moon" else 2e9})
+        replace(one, cost={"flops": 3e9 if one.method == "moon" else 2e9})
         for one in results_on({"moon": {"a": 52.0, "b": 63.0}, "fedavg": BOTH, "fednova": {"a": 40.0, "b": 40.0}})
     ]
     view = overview(results).view(frozenset(one.task for one in results))
@@ -237,7 +237,7 @@ def test_fifty_methods_and_their_ablations_on_twenty_tasks_weigh_300_kilobytes_a
         replace(made[0].task, dataset=d, partition=f"dirichlet(alpha={a})", skew=a, clients=c, skew_field="alpha")
         for d, a, c in places
     ]
-    cost = {"seconds": 1234.5, "train_flops": 1.2345e15, "bytes_up": 1e6,
+    cost = {"seconds": 1234.5, "flops": 1.2345e15, "bytes_up": 1e6,
             "bytes_down": 1e6, "memory_bytes": 1e8}  # fmt: skip
     results = tuple(
         replace(one, task=task, cost=cost, point=f"{20 * i + j:020x}", ablation=i >= 50)

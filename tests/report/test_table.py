@@ -360,3 +360,13 @@ def test_a_cost_that_no_record_has_is_no_column():
     table = make(cells, records)
     assert [cost.title for cost in table.costs] == ["Time", "Compute", "Traffic"]
     assert "memory" not in table.caption
+
+
+def test_compute_is_all_that_a_method_computes_on_images_but_for_evaluations():
+    [planned] = cells_of(board({"partition": "iid"}))
+    one = record(planned)
+    one["compute"]["flops"] = {"train": 8, "hooks": 4, "calibrate": 2, "evaluate": 1}
+    frame = collect([planned], Memory([one]))
+    assert frame["flops"].tolist() == [14]
+    one["compute"]["flops"] = {"evaluate": 1}
+    assert math.isnan(collect([planned], Memory([one]))["flops"].item()), "nobody counted those of the training"
