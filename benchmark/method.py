@@ -315,6 +315,9 @@ def compose(base: Component, addons: Sequence[Component] = ()) -> Method:
     for hook, does in REVEALING.items():
         if method.guard and (others := method.using(hook)):
             raise Incompatible(_leak(method.guard, others[0].name, does))
+    for component in components:
+        if method.guard and component.pools:
+            raise Incompatible(_leak(method.guard, component.name, "pools the features of all clients"))
     return method
 
 

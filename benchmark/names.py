@@ -57,13 +57,18 @@ def method_name(what: Mapping[str, Any]) -> str:
     return " + ".join(name_from(kind, settings) for kind, settings in parts)
 
 
+def percent(share: float) -> str:
+    """Return a share in percent, with three digits at most: ``10%``, ``0.286%``."""
+    return f"{100 * share:.3g}%"
+
+
 def task_name(what: Mapping[str, Any]) -> str:
     """Return the name of the task of a cell: ``CIFAR-10, 5,000 images, 10 clients, alpha 0.05``."""
     clients = f"{what['clients']:,} client{'s' if what['clients'] != 1 else ''}"
     if what["participation"] != 1:
-        clients += f" ({what['participation']:.0%} a round)"
+        clients += f" ({percent(what['participation'])} a round)"
     if what.get("unseen"):
-        clients += f", {what['unseen']:.0%} of them unseen"
+        clients += f", {percent(what['unseen'])} of them unseen"
     dataset, partition, fleet = what["dataset"], what["partition"], what.get("fleet")
     images = [title_of("dataset", dataset["name"]), *_settings("dataset", dataset)]
     parts = [*images, clients, _partition_name(partition["name"], _settings("partition", partition))]

@@ -26,9 +26,9 @@ FIELDS: Mapping[str, Callable[[Task], str]] = {
     "clients": lambda task: counted_as(task.clients, "client"),
     "partition": lambda task: names.of_partition_label(task.partition),
     "model": lambda task: names.of_label("model", task.model),
-    "participation": lambda task: "" if task.participation == 1 else f"{task.participation:.0%} a round",
+    "participation": lambda task: "" if task.participation == 1 else f"{names.percent(task.participation)} a round",
     "fleet": lambda task: names.of_label("fleet", fleet_of(task)),
-    "unseen": lambda task: f"{task.unseen:.0%} of the clients unseen" if task.unseen else "",
+    "unseen": lambda task: f"{names.percent(task.unseen)} of the clients unseen" if task.unseen else "",
     "rounds": lambda task: counted_as(task.rounds, "round"),
     "local_epochs": lambda task: counted_as(task.local_epochs, "local epoch"),
     "protocol": lambda task: task.protocol,
@@ -54,7 +54,7 @@ def sentence(task: Task) -> str:
     """Return a task in words: ``CIFAR-10 (5,000 images), 10 clients, alpha 0.05, ConvNet (batch norm), 8 rounds``."""
     parts = [FIELDS[name](task) for name in SAID]
     if task.participation != 1:
-        parts[1] += f" ({task.participation:.0%} a round)"
+        parts[1] += f" ({names.percent(task.participation)} a round)"
     if task.local_epochs != 1:
         parts[-1] += f" of {task.local_epochs} epochs"
     return ", ".join([*parts, *(FIELDS[name](task) for name in SAID_IF_SET if getattr(task, name))])
@@ -63,7 +63,7 @@ def sentence(task: Task) -> str:
 def choice(task: Task, name: str) -> Any:
     """Return a task's value of a field that a reader may filter by."""
     if name == "unseen":
-        return f"{task.unseen:.0%}" if task.unseen else "none"
+        return names.percent(task.unseen) if task.unseen else "none"
     return fleet_of(task) if name == "fleet" else getattr(task, name)
 
 

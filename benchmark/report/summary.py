@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +20,7 @@ from msgspec import Meta
 
 from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.fields import defaults_of
+from fedspan.benchmark.names import percent
 from fedspan.benchmark.records.atomic import read_json
 from fedspan.benchmark.records.model import STAGES, Count, Finite, Key, Number, Percent, Share, accuracy_of
 from fedspan.benchmark.records.record import digest_of
@@ -65,9 +66,9 @@ class Task:
     @property
     def label(self) -> str:
         """A short text for people."""
-        part = "" if self.participation == 1 else f" ({self.participation:.0%} a round)"
+        part = "" if self.participation == 1 else f" ({percent(self.participation)} a round)"
         epochs = f"{self.rounds} rounds" + (f" of {self.local_epochs} epochs" if self.local_epochs != 1 else "")
-        unseen = f", {self.unseen:.0%} of them unseen" if self.unseen else ""
+        unseen = f", {percent(self.unseen)} of them unseen" if self.unseen else ""
         fleet = f", {self.fleet}" if self.fleet else ""
         own = ", own test images" if self.tested == "own" else ""
         return (
@@ -202,9 +203,16 @@ def summarise(
         scale=", ".join(dict.fromkeys(planned.cell.scale for planned in cells)),
         page=page,
         counts={str(status): int(count) for status, count in once["status"].value_counts().sort_index().items()},
-        results=tuple(results),
+        results=tuple(_on_common_tasks(results)),
         entries=tuple(entry for table in tables if table.of_runs for entry in _entries(table)),
     )
+
+
+def _on_common_tasks(results: Sequence[Result]) -> list[Result]:
+    """Return results of one task with the same test images: those of all clients if any global model was scored so."""
+    shared = {one.task for one in results if one.task.tested == "shared"}
+    as_shared = [replace(one, task=replace(one.task, tested="shared")) for one in results]
+    return [found if found.task in shared else one for one, found in zip(results, as_shared, strict=True)]
 
 
 def _entries(table: Tabulated) -> Iterator[TableNumber]:

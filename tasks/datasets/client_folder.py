@@ -57,9 +57,8 @@ def client_folders(root: Root) -> Labelled:
     if not test:
         raise UserError(f"{root.where} has no images below test/; it must name {root.layout}")
     if unknown := {folders[-1] for folders, _ in test} - set(classes):
-        raise UserError(
-            f"{root.where} has folders in test/ that are neither clients nor classes of train/: {some(unknown)}"
-        )
+        strange = some(unknown - set(clients) or unknown)
+        raise UserError(f"{root.where} has folders in test/ that are neither clients nor classes of train/: {strange}")
     number, owner = ({name: place for place, name in enumerate(names)} for names in (classes, clients))
     held = {"train": train, "test": test} if apart else {"train": train}
     return Labelled(

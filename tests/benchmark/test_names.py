@@ -103,6 +103,8 @@ def test_the_task_and_the_method_of_a_cell():
 
 def test_a_task_tells_how_many_clients_take_part():
     assert "1 client (50% a round)" in names.task_name(WHAT | {"clients": 1, "participation": 0.5})
+    few = [names.task_name(WHAT | {"clients": 3500, "participation": 10 / 3500, "unseen": s}) for s in (0.015, 0.02)]
+    assert ["(0.286% a round), 1.5% of them unseen" in few[0], "2% of them unseen" in few[1]] == [True, True]
 
 
 def test_a_plugin_without_words_is_told_by_its_name_and_the_first_line_of_its_docstring():

@@ -16,6 +16,7 @@ from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.rng import generator
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.methods.addons.clip_noise import ClipNoise, epsilon_of
+from fedspan.methods.addons.oracle_head import OracleHead
 from fedspan.methods.addons.topk import TopK
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.feddyn import FedDyn
@@ -170,6 +171,11 @@ def test_a_delta_that_allows_to_publish_a_client_is_refused():
 def test_weights_and_prototypes_are_no_updates_of_bounded_length(algorithm, why):
     with pytest.raises(Incompatible, match=why):
         start(toy_cell(algorithm, ClipNoise()))
+
+
+def test_a_bound_that_pools_features_of_all_clients_is_refused():
+    with pytest.raises(Incompatible, match="lets nothing but an update leave a client, and 'oracle_head' pools"):
+        start(toy_cell(FedAvg(), ClipNoise(), OracleHead()))
 
 
 def test_statistics_that_travel_in_a_warm_up_alone_are_refused_too():

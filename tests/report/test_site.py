@@ -146,6 +146,12 @@ def test_personal_models_that_are_tested_on_all_test_images_are_on_the_task_of_g
     assert tested == {"shared"}
 
 
+def test_clients_of_the_data_that_share_test_images_are_one_task_for_global_and_personal_models(tmp_path):
+    """The partition gives clients test images of their own where the data have some; here they have none."""
+    _, tested = judged(tmp_path, "natural", {"accuracy": 40.0, "loss": 0.5})
+    assert tested == {"shared"}
+
+
 def test_a_method_whose_runs_all_diverged_is_on_the_task_of_those_tested_on_own_images(tmp_path):
     example = board({"partition": "personal", "algorithm": ["fedavg", "fedbn"]})
     cells = cells_of(example)

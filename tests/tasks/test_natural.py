@@ -149,6 +149,10 @@ def test_the_key_is_that_of_the_content_wherever_it_lies(tmp_path):
         ({"train/ann/x.png": png(0), "test/ann/x.png": png(1)}, "no images below train/<client>/<class>/"),
         ({"train/ann/x/0.png": png(0), "test/0.png": png(1)}, "no images below test/"),
         ({"train/ann/x/0.png": png(0), "test/carl/x/0.png": png(1)}, "neither clients nor classes of train/: carl"),
+        (
+            {"train/ann/x/0.png": png(0), "test/ann/x/0.png": png(1), "test/carl/x/0.png": png(2)},
+            "neither clients nor classes of train/: carl$",
+        ),
         ({"train/ann/x/0.png": png(0), "test/ann/z/0.png": png(1)}, "neither clients nor classes of train/: z"),
     ],
 )
