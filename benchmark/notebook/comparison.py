@@ -13,6 +13,8 @@ from fedspan.benchmark.report import statistics
 from fedspan.benchmark.report.overall import verdict, with_names
 from fedspan.benchmark.report.statistics import Difference, Gap
 
+COUNTED = ("done", "diverged")  # the status of runs that count
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -26,6 +28,7 @@ class Comparison:
     b: str
     gap: Gap
     pairs: pd.DataFrame
+    diverged: int = 0  # runs of the two, on the tasks that both have
 
     @property
     def mean(self) -> float:
@@ -64,18 +67,28 @@ def compare(a: str, b: str, runs: pd.DataFrame | None = None, *, board: str | No
     Raises `UserError` if a method is unknown, has several settings, or shares no run with the other.
     """
     found = results(board) if runs is None else runs
-    one, other = _runs(found, a), _runs(found, b)
+    one, other = runs_of(found, a), runs_of(found, b)
+    if (compared := between(one, other)) is None:
+        names = [str(chosen["method"].iloc[0]) for chosen in (one, other)]
+        raise UserError(f"{names[0]} and {names[1]} have no run on the same task with the same seed")
+    return compared
+
+
+def between(one: pd.DataFrame, other: pd.DataFrame) -> Comparison | None:
+    """Compare two methods by the runs of each; None if they share none."""
     names = [str(chosen["method"].iloc[0]) for chosen in (one, other)]
     gap = statistics.difference(_scores(one), _scores(other))
     pairs = _pairs(one, other)
     if gap is None or pairs.empty:
-        raise UserError(f"{names[0]} and {names[1]} have no run on the same task with the same seed")
-    return Comparison(names[0], names[1], gap, pairs)
+        return None
+    shared = set(one["task_id"]) & set(other["task_id"])
+    lost = sum(int((of["status"].eq("diverged") & of["task_id"].isin(shared)).sum()) for of in (one, other))
+    return Comparison(names[0], names[1], gap, pairs, lost)
 
 
-def _runs(found: pd.DataFrame, wanted: str) -> pd.DataFrame:
+def runs_of(found: pd.DataFrame, wanted: str) -> pd.DataFrame:
     """Return the runs of a method that count: those that are done, and those that diverged."""
-    known = found[found["status"].isin(["done", "diverged"])]
+    known = found[found["status"].isin(COUNTED)]
     codes = known["algorithm"] + known["addons"].map(lambda addons: f" + {addons}" if addons else "")
     mine = known[(known["method"] == wanted) | (codes == wanted)]
     if mine.empty:

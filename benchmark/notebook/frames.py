@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedspan.benchmark import names
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.records.model import STAGES, Record, accuracy_of, is_trial
+from fedspan.benchmark.records.model import Record, is_trial, judged
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.verification import Repeated
 from fedspan.benchmark.registry import plugins
@@ -34,7 +34,11 @@ COLUMNS = {
         "percent, after the last round, at the last stage; the mean over clients where they have test images of their "
         "own; missing where there is none",
     ),
-    "stage": ("string", "trained, calibrated or personalised: the last stage that the method has"),
+    "stage": (
+        "string",
+        "trained, calibrated or personalised: the last stage that the method has; validation for a trial, whose "
+        "accuracy is on held-out images",
+    ),
     "epsilon": ("Float64", "epsilon of the whole training (differential privacy); missing for methods without it"),
     "delta": ("Float64", "the delta of that epsilon"),
     "status": ("string", "done, skipped, diverged or failed"),
@@ -85,13 +89,18 @@ def results(board: str | None = None, *, folder: str | Path | None = None, scale
 def curves(runs: pd.DataFrame, *, folder: str | Path | None = None) -> pd.DataFrame:
     """Return the accuracy after each evaluated round of some runs: `method`, `task`, `seed`, `round`, `accuracy`.
 
-    `runs` are rows of `results`, or of what `run` returned; the records are read from the folder they came from.
+    `runs` are rows of `results`, or of what `run` returned; the records are read from the folder they came from, which
+    frames that were put together do not know: name it. Raises `UserError` if a finished run has no record there.
     """
     place = Results(Path(folder or runs.attrs.get("folder", OWN)), mends=False)
+    records = {key: place.read(str(key)) for key in runs["key"]}
+    finished = runs.loc[runs["status"].isin(["done", "diverged"]), "key"]
+    if missing := sum(records[key] is None for key in finished):
+        raise UserError(f"{missing} of {len(finished)} finished runs have no record in {place.root}; give folder=DIR")
     lines = [
         {"method": run.method, "task": run.task, "seed": run.seed, "round": when, "accuracy": accuracy, "key": run.key}
         for run in runs.itertuples()
-        if (record := place.read(str(run.key))) is not None
+        if (record := records[run.key]) is not None
         for when, accuracy in _curve(record)
     ]
     types = {name: COLUMNS[name][0] for name in ("method", "task", "seed", "accuracy", "key")} | {"round": "Int64"}
@@ -104,10 +113,10 @@ def _curve(record: Record) -> Iterator[tuple[int, float]]:
     yield from ((when, value) for when, value in pairs if value is not None)
 
 
-def frame_of(place: Results, records: Iterable[Record]) -> pd.DataFrame:
-    """Return the frame of some records of a results folder, sorted by task, method and seed."""
+def frame_of(place: Results, records: Iterable[Record], trials: bool = False) -> pd.DataFrame:
+    """Return the frame of some records of a results folder, sorted by task, method and seed; of trials if asked."""
     repeated = Repeated.of(place)
-    rows = [_row(record, repeated) for record in records if not is_trial(record)]
+    rows = [_row(record, repeated) for record in records if trials or not is_trial(record)]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype({name: kind for name, (kind, _) in COLUMNS.items()})
     frame = frame.sort_values(["task", "model", "method", "seed"], ignore_index=True)
     frame.attrs["folder"] = str(place.root)
@@ -116,15 +125,14 @@ def frame_of(place: Results, records: Iterable[Record]) -> pd.DataFrame:
 
 def _row(record: Record, repeated: Repeated) -> dict[str, Any]:
     spec: Mapping[str, Any] = record["spec"]
-    stage = next((stage for stage in reversed(STAGES) if stage in record["scores"]), None)
-    scores: Mapping[str, Any] = record["scores"][stage] if stage else {}
+    stage, accuracy = judged(record)
     protocol, partition = spec["protocol"], spec["partition"]
     return {
         "method": names.method_name(spec),
         "task": names.task_name(spec),
         "model": names.name_from("model", spec["model"]),
-        "accuracy": accuracy_of(scores),
-        "stage": stage,
+        "accuracy": accuracy,
+        "stage": stage or None,
         **{name: record["scores"].get("privacy", {}).get(name) for name in ("epsilon", "delta")},
         "status": record["status"],
         "reason": record["reason"] or None,
@@ -158,6 +166,6 @@ def _costs(record: Record) -> dict[str, float | None]:
 def _task_id(spec: Mapping[str, Any]) -> str:
     parts = ("dataset", "partition", "clients", "participation", "model", "scale", "unseen", "fleet")
     shared = {name: spec[name] for name in parts if name in spec} | {
-        name: spec["protocol"].get(name) for name in OF_THE_TASK
+        name: spec["protocol"][name] for name in (*OF_THE_TASK, "validation") if name in spec["protocol"]
     }
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:12]

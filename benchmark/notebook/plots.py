@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.notebook.comparison import compare
+from fedspan.benchmark.notebook.comparison import COUNTED, Comparison, between, runs_of
 from fedspan.benchmark.notebook.frames import curves
 
 SIZE = (6.4, 3.6)  # inches
@@ -18,13 +18,16 @@ DASHES = ("-", "--", ":", "-.")  # so that grey print tells the first lines apar
 def plot_curves(runs: pd.DataFrame) -> Any:
     """Return a figure of the accuracy over rounds: a line for each method, its band the range over seeds.
 
-    `runs` are of one task. Raises `UserError` if they are of several, or have no curve.
+    `runs` are of one task. Raises `UserError` if they are of several, if a method has several runs of one seed, which
+    differ in their protocol, or if there is no curve.
     """
+    if (tasks := runs["task_id"].nunique()) > 1:
+        raise UserError(f"these runs are of {tasks} tasks; choose one: runs[runs.task_id == ...]")
+    for method in runs.loc[runs["status"].isin(COUNTED), "method"].unique():
+        runs_of(runs, str(method))
     lines = curves(runs)
     if lines.empty:
-        raise UserError("these runs have no curves; their records are missing, or they have not finished")
-    if runs["task_id"].nunique() > 1:
-        raise UserError(f"these runs are of {runs['task_id'].nunique()} tasks; choose one: runs[runs.task == ...]")
+        raise UserError("these runs have no curves; they have not finished")
     figure, plot = _figure()
     for number, (method, mine) in enumerate(lines.groupby("method", sort=False)):
         over_seeds = mine.groupby("round")["accuracy"].agg(["mean", "min", "max"]).astype(float)
@@ -38,31 +41,39 @@ def plot_curves(runs: pd.DataFrame) -> Any:
 def plot_gains(runs: pd.DataFrame, reference: str) -> Any:
     """Return a figure of what each method gains over `reference`, in points, with 95% intervals where runs carry one.
 
-    Raises `UserError` if the reference has no runs, or shares none with any other method.
+    Open dots have no interval. Where runs diverged, of the method or of the reference, there is no dot, and the name
+    says so. Raises `UserError` if the reference has no runs or shares none with any other method, and if a method has
+    several runs of one seed.
     """
-    methods = [name for name in runs["method"].unique() if name != reference]
-    found = []
-    for name in methods:
-        try:
-            one = compare(name, reference, runs)
-        except UserError:
-            continue  # the reference itself under its other name, or no run on a common task
-        if one.a != one.b:
-            found.append(one)
+    base = runs_of(runs, reference)
+    counted = runs[runs["status"].isin(COUNTED) & (runs["method"] != base["method"].iloc[0])]
+    compared = (between(runs_of(counted, str(name)), base) for name in counted["method"].unique())
+    found = sorted((one for one in compared if one is not None), key=_order)
     if not found:
         raise UserError(f"no method shares a run with '{reference}'")
-    found.sort(key=lambda one: float(one.pairs["difference"].mean()))
     figure, plot = _figure(height=0.9 + 0.32 * len(found))
     for place, one in enumerate(found):
-        mean = float(one.pairs["difference"].mean())
         low, high = one.interval
         if not math.isnan(low):
             plot.plot([low, high], [place, place], "-", color="tab:blue")
-        plot.plot(mean, place, "o", color="tab:blue", markerfacecolor="white" if math.isnan(low) else "tab:blue")
+        if not math.isnan(gain := _gain(one)):
+            plot.plot(gain, place, "o", color="tab:blue", markerfacecolor="white" if math.isnan(low) else "tab:blue")
     plot.axvline(0, color="0.6", linewidth=1)
-    plot.set_yticks(range(len(found)), [one.a for one in found])
+    plot.set_yticks(range(len(found)), [f"{one.a} (runs diverged)" if one.diverged else one.a for one in found])
     plot.set(xlabel=f"Gain over {found[0].b} (points)")
     return figure
+
+
+def _gain(one: Comparison) -> float:
+    """Return the mean over tasks, as the interval has it; without one that of all pairs, NaN where runs diverged."""
+    if one.diverged:
+        return math.nan
+    return float(one.pairs["difference"].mean()) if math.isnan(one.mean) else one.mean
+
+
+def _order(one: Comparison) -> tuple[bool, float]:
+    gain = _gain(one)
+    return (not math.isnan(gain), 0.0 if math.isnan(gain) else gain)
 
 
 def _figure(height: float = SIZE[1]) -> tuple[Any, Any]:

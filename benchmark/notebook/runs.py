@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fedspan.benchmark.errors import UserError
@@ -36,15 +37,15 @@ def run(
 
     Records go to the folder `results`, by default one of your own, which no published ranking reads. Cells with a
     record there are not trained again. With `workers` > 1 cells run in that many processes at a time. Raises
-    `UserError` for settings that are wrong; a cell that fails is a row with the status ``failed`` and its reason.
+    `UserError` for settings that are wrong; a cell that fails is a row with the status ``failed`` and its reason. A
+    trial (``protocol.validation``) is a row with the stage ``validation``: its accuracy is on held-out images.
     """
     given = {**(settings or {}), **{name.replace("__", "."): value for name, value in named.items()}}
+    given = {name: _plain(value) for name, value in given.items()}
     given = {"tracking": False, "workers": workers} | given | {"paths.results": str(results)}
-    grid = {name: list(values) for name, values in (over or {}).items()}
+    grid = {name: _values(name, values) for name, values in (over or {}).items()}
     if twice := given.keys() & grid:
         raise UserError(f"'{min(twice)}' is given twice, as a setting and in `over`")
-    if empty := [name for name, values in grid.items() if not values]:
-        raise UserError(f"over['{empty[0]}'] has no values")
     axes = {name: [value] for name, value in given.items()} | grid
     if studies_of(axes):
         raise UserError(f"board={axes['board'][0]} tunes its methods; run 'fedspan run board=NAME' in a terminal")
@@ -52,4 +53,18 @@ def run(
     how = How.of(planned[0].config)
     run_grid(planned, make_launcher(launcher_words(how)))
     place, keys = Results(how.results), [one.cell.key for one in planned]
-    return frame_of(place, (found for key in keys if (found := place.read(key) or place.failure(key)) is not None))
+    found = (record for key in keys if (record := place.read(key) or place.failure(key)) is not None)
+    return frame_of(place, found, trials=True)
+
+
+def _values(name: str, values: Any) -> list[Any]:
+    """Return the values of an axis, NumPy's as Python's; raise `UserError` where there are none."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise UserError(f"over['{name}'] must list values, got {values!r}; write [{values!r}]")
+    if not (listed := list(map(_plain, values))):
+        raise UserError(f"over['{name}'] has no values")
+    return listed
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -95,11 +96,25 @@ def test_a_board_that_tunes_is_for_the_terminal(tmp_path, monkeypatch):
         ({"algoritm": "fedavg"}, "did you mean"),
         ({"seed": 1, "over": {"seed": [1, 2]}}, "'seed' is given twice"),
         ({"over": {"seed": []}}, r"over\['seed'\] has no values"),
+        ({"over": {"seed": 3}}, r"over\['seed'\] must list values, got 3; write \[3\]"),
+        ({"over": {"algorithm": "fedavg"}}, r"over\['algorithm'\] must list values, got 'fedavg'; write \['fedavg'\]"),
     ],
 )
 def test_wrong_settings_are_one_line(settings, message, tmp_path):
     with pytest.raises(UserError, match=message):
         fedspan.run(results=tmp_path, **settings)
+
+
+def test_numpy_s_numbers_are_numbers(grid, folder):
+    axes = {"algorithm": np.array(["fedavg", "fedprox"]), "seed": np.arange(2)}
+    pd.testing.assert_frame_equal(fedspan.run(QUICK | {"clients": np.int64(3)}, over=axes, results=folder), grid)
+
+
+def test_a_trial_is_a_row_with_its_accuracy_on_held_out_images_and_on_no_task_of_results(folder, grid):
+    trial = fedspan.run(QUICK, protocol__validation=0.5, results=folder)
+    scores = Results(folder).read(trial["key"][0])["scores"]
+    assert trial[["stage", "accuracy"]].to_numpy().tolist() == [["validation", scores["validation"]["accuracy"]]]
+    assert trial["task_id"][0] not in set(grid["task_id"])
 
 
 # results --------------------------------------------------------------------------------------------------
@@ -136,6 +151,13 @@ def test_trials_of_a_search_are_no_results(tmp_path):
     fedspan.run(QUICK, protocol__validation=0.5, results=tmp_path)
     assert len(list((tmp_path / "records").glob("*.json"))) == 1
     assert fedspan.results(folder=tmp_path).empty
+
+
+def test_curves_of_frames_put_together_ask_for_the_folder_of_their_records(grid, folder, tmp_path):
+    together = pd.concat([grid, fedspan.results(folder=tmp_path)])
+    with pytest.raises(UserError, match="4 of 4 finished runs have no record in own_results; give folder=DIR"):
+        fedspan.curves(together)
+    pd.testing.assert_frame_equal(fedspan.curves(together, folder=folder), fedspan.curves(grid))
 
 
 def test_a_scale_needs_its_board():
@@ -215,13 +237,48 @@ def test_figures_are_matplotlib_s_and_show_every_method(grid):
 
 def test_curves_of_several_tasks_are_not_drawn_into_one_plot(grid):
     several = grid.assign(task_id=[str(number) for number in range(len(grid))])
-    with pytest.raises(UserError, match="of 4 tasks; choose one"):
+    with pytest.raises(UserError, match=r"of 4 tasks; choose one: runs\[runs.task_id == ...\]"):
         fedspan.plot_curves(several)
 
 
+@pytest.mark.parametrize("plot", [fedspan.plot_curves, lambda runs: fedspan.plot_gains(runs, "fedprox")])
+def test_runs_of_one_seed_under_several_protocols_are_not_drawn_as_one_method(grid, plot):
+    rates = pd.concat([grid, grid[grid["method"] == "FedAvg"].assign(lr=0.5)])
+    with pytest.raises(UserError, match=r"'FedAvg' has several runs of one seed on a task; choose among"):
+        plot(rates)
+
+
+def dots(figure):
+    """Return the gain that is drawn for each method, None without one."""
+    drawn = {
+        line.get_ydata()[0]: line.get_xdata()[0] for line in figure.axes[0].get_lines() if line.get_marker() == "o"
+    }
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    return {name: drawn.get(place) for place, name in enumerate(names)}
+
+
+def test_a_gain_is_drawn_at_the_mean_of_its_interval(grid):
+    """Nine seeds on one task and three on another: the mean over tasks is not that of all pairs."""
+    one = made(grid, Good=[60.0 + i % 2 for i in range(9)], FedAvg=[50.0] * 9)
+    other = made(grid, Good=[50.0, 51.0, 50.5], FedAvg=[50.0] * 3).assign(task_id="another")
+    both = pd.concat([one, other])
+    assert dots(fedspan.plot_gains(both, "fedavg")) == {
+        "Good": pytest.approx(fedspan.compare("Good", "fedavg", both).mean)
+    }
+
+
+def test_no_gain_is_drawn_where_runs_diverged_and_the_name_says_so(grid):
+    frame = made(grid, Wild=[60.0] + [None] * 4, Lost=[None] * 5, Good=GOOD, FedAvg=FAIR)
+    drawn = dots(fedspan.plot_gains(frame, "fedavg"))
+    assert drawn == {"Wild (runs diverged)": None, "Lost (runs diverged)": None, "Good": pytest.approx(11.1)}
+
+
 def test_without_the_reference_there_are_no_gains(grid):
-    with pytest.raises(UserError, match="no method shares a run with 'moon'"):
-        fedspan.plot_gains(grid, "moon")
+    with pytest.raises(UserError, match="no runs of the method 'fedagv'; did you mean 'fedavg'"):
+        fedspan.plot_gains(grid, "fedagv")
+    alone = grid[grid["method"] == "FedAvg"]
+    with pytest.raises(UserError, match="no method shares a run with 'fedavg'"):
+        fedspan.plot_gains(alone, "fedavg")
 
 
 # import ---------------------------------------------------------------------------------------------------
