@@ -192,6 +192,7 @@ class _Site:
         self.rankings = Overview(results, self.comparisons)
         self.family = {result.method: result.family for result in results}
         self.families = sorted(set(self.family.values()))
+        self.machines = ["", *sorted({result.machine for result in results} - {""})]
         self.datasets = sorted({bare(task.dataset) for task in self.tasks})
         self.scales = [scale for scale in SCALES if any(task.scale == scale for task in self.tasks)]
         self.view = self.rankings.view(self.rankings.opening) if self.scales else None
@@ -338,6 +339,7 @@ class _Site:
             int(result.tuned),
             result.repeated,
             result.refuted,
+            self.machines.index(result.machine),
         ]
         while packed[-1] == 0:
             packed.pop()

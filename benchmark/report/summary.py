@@ -1,7 +1,7 @@
 """What a board's records say about each method on each task, small enough for pages over all boards.
 
-Boards name the same method differently (each shows what varies on it), so results carry names of their own:
-a method by its components and what differs from their defaults, a task by everything that all methods share on it.
+Boards name a method by what varies on them, so results carry names of their own: a method by its components and what
+differs from their defaults, a task by everything that all methods share on it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Result:
     `point` names the page of its runs; `family` is the method without its settings; the runs of the seeds in `lost`
     diverged, so that they have no accuracy. An `ablation` or a bound competes only if a reader asks for it, and `tuned`
     results among themselves. `repeated` counts the runs that somebody repeated bit for bit, `refuted` those that some
-    machine could not repeat.
+    machine could not repeat; `machine` is the kind that made all of them, empty if several did.
     """
 
     point: Key
@@ -100,6 +100,7 @@ class Result:
     tuned: bool = False
     repeated: Count = 0
     refuted: Count = 0
+    machine: str = ""
 
     @property
     def diverged(self) -> int:
@@ -281,6 +282,7 @@ def _results(
             tuned=tuning == TUNED,
             repeated=sum(row.badge.state == "repeated" for row in mine),
             refuted=sum(row.badge.state in ("refuted", "mixed") for row in mine),
+            machine=str(kinds.pop() or "") if len(kinds := {row.device for row in mine}) == 1 else "",
         )
 
 

@@ -561,6 +561,19 @@ def test_the_comparison_opens_with_the_first_of_the_leaderboard_and_its_referenc
     assert one(compare, "#filters output").text.startswith("1 common task:")
 
 
+def test_times_are_compared_where_one_kind_of_machine_took_both(compare):
+    choose(compare, "a", "FedProx + FedDecorr (released form)")
+    choose(compare, "b", "FedProx")
+    times = texts(compare, "#compare tbody td:nth-child(5)")
+    assert all(time.endswith("×") for time in times)
+    compare.execute_script(
+        "site.results.forEach((one, i) => { one.machine = i; }); arguments[0].click()", one(compare, "#swap")
+    )
+    assert set(texts(compare, "#compare tbody td:nth-child(5)")) == {"—"}
+    assert "—" not in texts(compare, "#compare tbody td:nth-child(6)"), "counted costs compare"
+    compare.refresh()
+
+
 def test_two_methods_are_compared_task_by_task(compare):
     choose(compare, "a", "FedProx + FedDecorr (released form)")
     choose(compare, "b", "FedProx")

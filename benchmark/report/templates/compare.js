@@ -1,6 +1,8 @@
 "use strict";
 // Two methods task by task: who is better, by how much, at what cost.
 
+const TIME = 0; // of the costs
+
 function comparison() {
   const section = document.getElementById("compare");
   const first = section.querySelector("[name=a]"), second = section.querySelector("[name=b]");
@@ -17,6 +19,7 @@ function comparison() {
 
   function ratio(one, other, cost) {
     const a = one.costs[cost], b = other.costs[cost];
+    if (cost === TIME && (!one.machine || one.machine !== other.machine)) return null;
     return a !== null && b ? a / b : null;
   }
 
@@ -77,7 +80,7 @@ function comparison() {
     output.textContent = `${shown.length} common task${shown.length === 1 ? "" : "s"}: ${won} higher, ${lost} lower`;
     [verdict.textContent, assumes.textContent] = verdictOf(a, b, scale, filtered, together);
     if (assumes.textContent) assumes.textContent += " This interval is that of one pair; the ranking also corrects for all pairs.";
-    assumes.textContent += " Costs: first method over second.";
+    assumes.textContent += " Costs: first method over second; times where one kind of machine took both.";
     document.title = `${a.name} against ${b.name} · FedSpan`;
   }
 

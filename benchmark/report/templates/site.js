@@ -2,7 +2,7 @@
 // The results of the whole site, which the leaderboard and the comparison carry.
 
 const ALL = "all"; // the values of a field together
-const NUMBERS = 16; // of a result; those at its end that are zero are left out
+const NUMBERS = 17; // of a result; those at its end that are zero are left out
 
 function loaded(text) {
   const raw = JSON.parse(text);
@@ -10,11 +10,12 @@ function loaded(text) {
     ({ dataset, partition, skew, clients, fleet, unseen, tested, model, scale, label, order, short: raw.short?.[order] }));
   const methods = raw.methods.map(([code, slug, name], order) => ({ code, slug, name, order }));
   const results = raw.results.map((packed, order) => {
-    const [method, task, mean, std, n, asked, seconds, flops, traffic, stage, point, diverged, ablation, tuned, repeated, refuted] =
+    const [method, task, mean, std, n, asked, seconds, flops, traffic, stage, point, diverged, ablation, tuned, repeated, refuted,
+      machine] =
       [...packed, ...Array(NUMBERS - packed.length).fill(0)];
     return {
       method: methods[method], task: tasks[task], mean, std, n, asked, costs: [seconds, flops, traffic],
-      stage: stage < 0 ? "" : raw.stages[stage], point, diverged, ablation, tuned, repeated, refuted,
+      stage: stage < 0 ? "" : raw.stages[stage], point, diverged, ablation, tuned, repeated, refuted, machine,
       worth: diverged ? -Infinity : mean, scores: raw.scores?.[order],
     };
   });
