@@ -29,7 +29,7 @@ from fedspan.benchmark.spec.overrides import axes_of, single
 from fedspan.benchmark.spec.plan import Planned, digest_of_cells, plan_grid
 from fedspan.benchmark.spec.presets import yaml_files
 from fedspan.benchmark.spec.settings import SCALES, How
-from fedspan.benchmark.spec.studies import Study, studies
+from fedspan.benchmark.spec.studies import Study, digest_of_trials, studies
 
 Axes = Mapping[str, list[Any]]
 Grid = tuple[Board, list[Planned], list[Study]]
@@ -97,9 +97,12 @@ def _with_results(name: str, axes: Axes, results: Results) -> Iterator[Grid]:
 
 
 def _is_current(board: Board, cells: Sequence[Planned], scale: str) -> bool:
-    """Tell whether a frozen version equals its board today; the board's pages then show it."""
+    """Tell whether a frozen version has the cells and trials of its board today; the board's pages then show it."""
     try:
-        return digest_of_cells(cells) == digest_of_cells(plan_grid({"board": [board.lineage], "scale": [scale]}))
+        today = load_board(board.lineage)
+        same = digest_of_cells(cells) == digest_of_cells(plan_grid({"board": [today.name], "scale": [scale]}))
+        then, now = (digest_of_trials(studies(one, {"scale": [scale]})) for one in (board, today))
+        return same and then == now
     except UserError:  # the board, or this scale of it, is no more
         return False
 

@@ -18,6 +18,7 @@ from fedspan.benchmark.records import exchange
 from fedspan.benchmark.records.provenance import processor_name
 from fedspan.benchmark.records.record import is_record_file
 from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.records.selection import cells_of
 from fedspan.benchmark.records.verification import Repeated
 from fedspan.benchmark.report.standings import changes, standings
 from fedspan.benchmark.spec.board import Board, load_board
@@ -28,6 +29,9 @@ from fedspan.benchmark.spec.settings import How, is_how
 
 PUBLISHED = PurePosixPath("results/records")  # in the repository
 REVIEW = "Review: fedspan review "  # in the description of a branch, before what it is of
+DOES = {"A": "adds", "D": "deletes"}  # what a branch does with a path, by git's letter
+REPLACED = "compare it with the published one"
+UNREAD = "read it; records of plugins that are not checked out here are refused"
 SAMPLE = {"submit": 2, "review": 3}  # records that are computed anew
 
 
@@ -36,9 +40,14 @@ class Submission:
     """What a command line asks for: a board at a scale, how many records to repeat, and how to run them."""
 
     board: Board
+    axes: dict[str, list[Any]]
     cells: list[Planned]
     sample: int
     how: dict[str, Any]
+
+    def keys(self, results: Results) -> list[str]:
+        """Return the keys of all cells of the board: where it tunes also of trials, and of what these have chosen."""
+        return [one.cell.key for one in cells_of(self.axes, results.read)]
 
     @classmethod
     def of(cls, words: Sequence[str], sample: int) -> Submission:
@@ -53,7 +62,7 @@ class Submission:
         if other := next((name for name in axes if name not in ("board", "scale") and not is_how(name)), None):
             raise UserError(f"a submission is of a board as it is, so '{other}' cannot be set")
         how = single({name: values for name, values in axes.items() if name not in ("board", "scale")})
-        return cls(load_board(str(names[0])), plan_grid(axes), repeated, how)
+        return cls(load_board(str(names[0])), axes, plan_grid(axes), repeated, how)
 
 
 def submit(arguments: argparse.Namespace) -> int:
@@ -61,20 +70,20 @@ def submit(arguments: argparse.Namespace) -> int:
     submission = Submission.of(arguments.settings, SAMPLE["submit"])
     results, top = Results(How.of(resolve(submission.how)).results, mends=False), _top()
     published = set(_git(top, "ls-files", str(PUBLISHED)).split())
-    keys = [one.cell.key for one in submission.cells]
+    keys = submission.keys(results)
     new = [key for key in keys if results.path(key).exists() and f"{PUBLISHED}/{key}.json" not in published]
     if not new:
         raise UserError(
             f"{results.records} has no record of board '{submission.board.name}' that is not published already; "
             f"run 'fedspan run -m {' '.join(_grid(arguments.settings))}', or name another folder with paths.results=DIR"
         )
-    _validate([results.path(key) for key in new])
-    if status := _repeat(new, submission, results.root):
-        return status
     with _published(top, "HEAD") as before:
+        _validate([results.path(key) for key in new], [before.path(key) for key in keys])
+        if status := _repeat(new, submission, results.root):
+            return status
         said = _ranking(submission, before, results, new)
     branch = _free_branch(top, submission.board.name)
-    text = _description(submission, new, said, branch)
+    text = _description(submission, new, len(keys), said, branch)
     _commit(top, branch, results, new, text)
     note = results.root / f"submission-{submission.board.name}.md"
     note.write_text(text, encoding="utf-8")
@@ -91,34 +100,48 @@ def review(arguments: argparse.Namespace) -> int:
     [branch], top = branches, _top()
     _require(top, branch)
     base = _git(top, "merge-base", "HEAD", branch).strip()
-    changed = _git(top, "diff", "--name-only", "--no-renames", base, branch).split("\n")
-    records = [path for path in changed if PurePosixPath(path).parent == PUBLISHED]
-    for path in sorted({path for path in changed if path} - set(records)):
-        print(f"also changes {path}: read it; records of plugins that are not checked out here are refused")
-    with _published(top, branch) as results:
-        new = [results.path(PurePosixPath(path).stem) for path in records]
-        new = [path for path in new if is_record_file(path) and path.exists()]
-        if not new:
-            raise UserError(f"{branch} brings no record in {PUBLISHED}")
-        _validate(new)
+    changed = _changed(top, base, branch)
+    brought = sorted(path.stem for path, letter in changed.items() if letter != "D" and _is_record(path))
+    gone = [path.stem for path, letter in changed.items() if letter == "D" and _is_record(path)]
+    for path, letter in sorted(changed.items()):
+        own = path.parent == PUBLISHED and path.name.split(".")[0] in brought  # a record, or what lies beside it
+        if not own or letter != "A":
+            print(f"also {DOES.get(letter, 'changes')} {path}: {REPLACED if own else UNREAD}")
+    if not brought:
+        raise UserError(f"{branch} brings no record in {PUBLISHED}")
+    with _published(top, branch) as results, _published(top, "HEAD") as before:
+        shutil.rmtree(results.root / "verifications", ignore_errors=True)  # what a branch says of itself counts nothing
         settings = [word for word in arguments.words if "=" in word]
         given = {word.partition("=")[0] for word in settings}
         said = [] if "board" in given else [word for word in _said_of(top, branch) if word.split("=")[0] not in given]
         submission = Submission.of([*settings, *said], SAMPLE["review"])
-        status = _repeat([path.stem for path in new], submission, results.root)
+        others = [before.path(key) for key in submission.keys(before) if key not in {*brought, *gone}]
+        _validate([results.path(key) for key in brought], others)
+        status = _repeat(brought, submission, results.root)
         kept = _keep_verifications(results.root, Path(top) / "results")
-        with _published(top, "HEAD") as before:
-            print("\n".join(["", *_ranking(submission, before, results, [path.stem for path in new])]))
+        print("\n".join(["", *_ranking(submission, before, results, brought, gone)]))
     print("\nWhat remains:\n" + (f"  git merge {branch}" if not status else f"  ask the submitter of {branch}"))
     if kept:
         print("  git add -f results/verifications && git commit -m 'Repeated a sample'")
     return status
 
 
-def _validate(paths: Sequence[Path]) -> None:
-    """Raise `UserError` unless every record can be accepted."""
+def _changed(top: str, base: str, branch: str) -> dict[PurePosixPath, str]:
+    """Return git's letter for each path that a branch adds (A), changes (M, T) or deletes (D)."""
+    lines = _git(top, "diff", "--name-status", "--no-renames", "-z", base, branch).split("\0")
+    return {PurePosixPath(path): letter for letter, path in zip(lines[::2], lines[1::2], strict=False)}
+
+
+def _is_record(path: PurePosixPath) -> bool:
+    return path.parent == PUBLISHED and is_record_file(Path(path))
+
+
+def _validate(paths: Sequence[Path], published: Sequence[Path]) -> None:
+    """Raise `UserError` unless every record can be accepted, alone and beside the published ones of the board."""
     found = exchange.validate_files(list(paths), Repeated())
     print(found.summary("valid"))
+    if not found.refused:
+        found = exchange.validate_files([*paths, *(path for path in published if path.exists())], Repeated())
     if found.refused:
         name, why = next(iter(found.refused.items()))
         more = f" (and {len(found.refused) - 1} more)" if len(found.refused) > 1 else ""
@@ -134,12 +157,15 @@ def _repeat(keys: Sequence[str], submission: Submission, root: Path) -> int:
     return verify.show(argparse.Namespace(words=words))
 
 
-def _ranking(submission: Submission, before: Results, after: Results, new: Sequence[str]) -> list[str]:
-    """Return the lines that say what the new records change in the ranking of the board."""
+def _ranking(
+    submission: Submission, before: Results, after: Results, new: Sequence[str], gone: Sequence[str] = ()
+) -> list[str]:
+    """Return the lines that say what new and deleted records change in the ranking of the board."""
     with tempfile.TemporaryDirectory() as folder:
         both = Results(Path(folder), mends=False)
         both.records.mkdir(parents=True)
-        for path in (*before.records.glob("*"), *_files(after, new)):
+        kept = (path for path in before.records.glob("*") if path.name.split(".")[0] not in gone)
+        for path in (*kept, *_files(after, new)):
             shutil.copy(path, both.records)
         known = standings(submission.board, submission.cells, before)
         return ["What changes in the ranking:", *changes(known, standings(submission.board, submission.cells, both))]
@@ -151,7 +177,7 @@ def _files(results: Results, keys: Iterable[str]) -> Iterator[Path]:
         yield from sorted(results.records.glob(f"{key}.*json"))
 
 
-def _description(submission: Submission, new: Sequence[str], said: Sequence[str], branch: str) -> str:
+def _description(submission: Submission, new: Sequence[str], cells: int, said: Sequence[str], branch: str) -> str:
     scales = sorted({one.cell.scale for one in submission.cells})
     words = [branch, f"board={submission.board.name}"] + [
         f"scale={scale}" for scale in scales if scale != submission.board.full
@@ -167,7 +193,7 @@ def _description(submission: Submission, new: Sequence[str], said: Sequence[str]
             "",
             f"Board: {submission.board.title}",
             f"Machine: {processor_name()}",
-            f"Records: {len(new)} of {len(submission.cells)} cells{', ' + repeated if repeated else ''}",
+            f"Records: {len(new)} of {cells} cells{', ' + repeated if repeated else ''}",
             "",
             *said,
             "",

@@ -34,6 +34,7 @@ from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.provenance import instructions, processor_name
 from fedspan.benchmark.records.record import digest_of
 from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.records.selection import cells_of
 from fedspan.benchmark.records.verification import Draw, Verification
 from fedspan.benchmark.registry import how_settings
 from fedspan.benchmark.running.progress import Status, read_as, where
@@ -41,7 +42,6 @@ from fedspan.benchmark.running.repetition import FirstDifference, Repetition, co
 from fedspan.benchmark.running.signals import Stopped
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, single
-from fedspan.benchmark.spec.plan import plan_grid
 from fedspan.benchmark.spec.rebuild import rebuild
 from fedspan.benchmark.spec.settings import How
 
@@ -105,7 +105,7 @@ class Request:
                 said = "fedspan verify KEY ..., board=NAME, or sample=N"
                 raise UserError(f"name the records to repeat: {said} of all {len(there):,} in {results.records}")
             return there
-        planned = [cell.cell.key for cell in plan_grid(self.cells)]
+        planned = [cell.cell.key for cell in cells_of(self.cells, results.read)]
         if not (found := [key for key in planned if key in set(there)]):
             raise UserError(f"{results.records} holds no record of the {len(planned)} cells of {self.among}")
         return found

@@ -208,6 +208,7 @@ def collect(results: Results, records: Iterable[tuple[str, Callable[[], Record]]
                 raise CorruptFile(f"{results.path(record['key'])} is there and cannot be used: {why}")
             if here is None:
                 results.write(record)
+                digests.add(record)
                 found.good.append(name)
             elif (difference := _difference(here, record)) is None:
                 found.known.append(name)

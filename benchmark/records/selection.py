@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from fedspan.benchmark.records.model import Record
-from fedspan.benchmark.spec.plan import Planned
-from fedspan.benchmark.spec.studies import Study, Trial
+from fedspan.benchmark.spec.plan import Planned, plan_grid
+from fedspan.benchmark.spec.studies import Study, Trial, studies_of
 
 WORST = -math.inf  # of a trial that diverged or cannot run
 
@@ -24,13 +25,15 @@ class Selection:
 
     `accuracies` are those of its trials on validation images, in percent, means over the tuning seeds: `WORST` for a
     trial without one, None for one that has not run on every seed. `chosen` is None until all trials have run.
-    `strangers` are the numbers of trials with a run on other data than most runs of the study.
+    `strangers` are the numbers of trials with a run on other data than most runs of the study, `impossible` counts the
+    trials that cannot run.
     """
 
     study: Study
     accuracies: tuple[float | None, ...]
     chosen: Trial | None
     strangers: tuple[int, ...] = ()
+    impossible: int = 0
 
     @property
     def missing(self) -> int:
@@ -41,6 +44,13 @@ class Selection:
     def diverged(self) -> int:
         """How many trials count as worst: they diverged, or cannot run."""
         return sum(accuracy == WORST for accuracy in self.accuracies)
+
+    @property
+    def _worst(self) -> str:
+        """What became of the trials that count as worst."""
+        if not self.impossible:
+            return "diverged"
+        return "cannot run" if self.impossible == self.diverged else "diverged or cannot run"
 
     @property
     def tuned(self) -> list[Planned]:
@@ -57,9 +67,9 @@ class Selection:
             said.append(f"{self.missing} of {trials} trials {'has' if self.missing == 1 else 'have'} no record yet")
         elif self.diverged == trials:
             every = "the only trial" if trials == 1 else f"all {trials} trials"
-            said.append(f"{every} diverged: the default is kept")
+            said.append(f"{every} {self._worst}: the default is kept")
         elif self.diverged:
-            said.append(f"{self.diverged} of {trials} trials diverged")
+            said.append(f"{self.diverged} of {trials} trials {self._worst}")
         if self.strangers:
             which = ("trial " if len(self.strangers) == 1 else "trials ") + ", ".join(map(str, self.strangers))
             said.append(f"{which} ran on other data than the rest (by digest), so accuracies do not compare")
@@ -79,7 +89,19 @@ def select(study: Study, read: Read) -> Selection:
     known = [accuracy for accuracy in accuracies if accuracy is not None]
     complete = len(known) == len(accuracies)
     chosen = study.trials[known.index(max(known))] if complete else None
-    return Selection(study, accuracies, chosen, _strangers(runs))
+    impossible = sum(any(record and record["status"] == "skipped" for record in records) for records in runs)
+    return Selection(study, accuracies, chosen, _strangers(runs), impossible)
+
+
+def cells_of(axes: Mapping[str, list[Any]], read: Read) -> list[Planned]:
+    """Return all cells that a command line can have records of, each once.
+
+    They are those of its board or sweeps; where it tunes also all trials, and the cells with what these have chosen.
+    """
+    cells = plan_grid(axes)
+    for study in studies_of(axes):
+        cells += [*study.cells, *select(study, read).tuned]
+    return list({one.cell.key: one for one in cells}.values())
 
 
 def _strangers(runs: Sequence[Sequence[Record | None]]) -> tuple[int, ...]:

@@ -67,12 +67,13 @@ def _ranked(methods: Mapping[str, Mapping[Protocol, list[float]]]) -> dict[str, 
 
 def _called(cell: Cell, known: dict[tuple[object, ...], tuple[str, str]]) -> tuple[str, str]:
     """Return the names of a cell's task and method; cells of one plan that share their parts share their names."""
-    parts = (cell.dataset, cell.partition, cell.model, cell.algorithm, *cell.addons, cell.protocol, cell.diagnostics)
-    alike = (*map(id, parts), cell.clients, cell.participation, cell.scale)
+    task = (cell.dataset, cell.partition, cell.model, cell.fleet)
+    parts = (*task, cell.algorithm, *cell.addons, cell.protocol, cell.diagnostics)
+    alike = (*map(id, parts), cell.clients, cell.participation, cell.unseen, cell.scale)
     if alike not in known:
         what = cell.settings
-        task = f"{names.task_name(what)}, {names.name_from('model', what['model'])}"
-        known[alike] = task, names.method_name(what)
+        said = f"{names.task_name(what)}, {names.name_from('model', what['model'])}"
+        known[alike] = said, names.method_name(what)
     return known[alike]
 
 

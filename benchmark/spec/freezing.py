@@ -1,5 +1,7 @@
 """Frozen versions of boards: a board's text under a name with its number, and digests that hold its cells fixed.
 
+A board that tunes has digests of its trials too.
+
 ``digits-v1`` is a board like others, with an address and pages of its own. What its text refers to, as protocols and
 pieces, may change later; then its cells are no longer those of its version, and it is refused instead of misread.
 """
@@ -8,12 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.spec.board import Board, board_files, load_board
-from fedspan.benchmark.spec.plan import Planned, digest_of_cells, plan
+from fedspan.benchmark.spec.plan import digest_of_cells, plan
+from fedspan.benchmark.spec.studies import digest_of_trials, studies, trials_at
 
 FOLDER = Path("leaderboards/frozen")
 
@@ -28,7 +32,7 @@ def freeze(name: str) -> Path:
         raise UserError(f"board '{name}' is made of boards; freeze those instead")
     if board.frozen:
         raise UserError(f"board '{name}' is frozen already")
-    digests = {scale: digest_of_cells(cells) for scale, cells in _at_each_scale(board)}
+    digests = digests_of(board)
     last = max(_versions(name), default=0)
     if last and load_board(f"{name}-v{last}").frozen == digests:
         raise UserError(f"board '{name}' has the cells of its version {name}-v{last}; nothing is to be frozen")
@@ -46,9 +50,14 @@ def _versions(name: str) -> Iterable[int]:
             yield int(found[1])
 
 
-def _at_each_scale(board: Board) -> Iterable[tuple[str, list[Planned]]]:
+def digests_of(board: Board) -> dict[str, str]:
+    """Return the digests of a board's cells by scale, and where it tunes those of its trials beside them."""
+    found: dict[str, str] = {}
     for scale in dict.fromkeys([board.full, *board.scales]):
-        yield scale, plan(board.expand({"scale": [scale]}))
+        found[scale] = digest_of_cells(plan(board.expand({"scale": [scale]})))
+        if board.tune:
+            found[trials_at(scale)] = digest_of_trials(studies(replace(board, frozen={}), {"scale": [scale]}))
+    return found
 
 
 def latest(name: str) -> str:
@@ -58,6 +67,6 @@ def latest(name: str) -> str:
 
 
 def mismatch(board: Board) -> Mapping[str, Any]:
-    """Return the scales whose cells are no longer those that were frozen, with the digest of the cells now."""
-    now = {scale: digest_of_cells(cells) for scale, cells in _at_each_scale(board)}
+    """Return the scales whose cells or trials are no longer those that were frozen, with the digest of those now."""
+    now = digests_of(board)
     return {scale: now.get(scale) for scale, digest in board.frozen.items() if now.get(scale) != digest}

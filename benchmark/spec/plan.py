@@ -112,9 +112,8 @@ def _check_frozen(names: Sequence[Any], planned: Sequence[Planned]) -> None:
     """Raise `UserError` if the cells of a frozen board are not those of its version."""
     for board in map(load_board, map(str, names)):
         mine = [one for one in planned if one.overrides.get("board") == board.name]
-        scales = {one.cell.scale for one in mine}
-        for scale in scales & board.frozen.keys() if len(scales) == 1 else ():
-            if digest_of_cells(mine) != board.frozen[scale]:
+        for scale in {one.cell.scale for one in mine} & board.frozen.keys():
+            if digest_of_cells(one for one in mine if one.cell.scale == scale) != board.frozen[scale]:
                 raise UserError(
                     f"board '{board.name}' is frozen, but its cells are no longer those of its version: a protocol, "
                     "a piece or a plugin changed; check out the commit that froze it, or freeze a new version"

@@ -23,7 +23,8 @@ from fedspan.benchmark.search import Space
 from fedspan.benchmark.spec.board import Board, Overrides, Point, load_board
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.compose import make_cell, resolve, tuned
-from fedspan.benchmark.spec.plan import Planned, plan
+from fedspan.benchmark.spec.plan import Planned, digest_of_cells, plan
+from fedspan.benchmark.spec.settings import is_how
 from fedspan.benchmark.spec.tuning import Tune, tuning_settings
 
 RULES = 1  # of how trials are drawn; another number draws others
@@ -110,8 +111,29 @@ def studies(board: Board, axes: Mapping[str, list[Any]]) -> list[Study]:
         named = rest if scale is None else {**rest, "scale": [scale]}
         tune = board.tune.changed(board.scale(str(scale or board.full)).tune).changed(asked)
         points = [point.with_settings({"board": board.name}) for point in board.expand(named)]
-        found += _studies(tune, points)
+        made = _studies(tune, points)
+        if not own and all(key == "scale" or is_how(key) for key in rest):
+            _check_frozen(board, str(scale or board.full), made)
+        found += made
     return found
+
+
+def trials_at(scale: str) -> str:
+    """Return the name under which a frozen board has the digest of its trials at a scale."""
+    return f"{scale} trials"
+
+
+def digest_of_trials(found: Sequence[Study]) -> str:
+    """Return a digest of the keys of all trials of some studies."""
+    return digest_of_cells(cell for study in found for cell in study.cells)
+
+
+def _check_frozen(board: Board, scale: str, found: Sequence[Study]) -> None:
+    if digest_of_trials(found) != board.frozen.get(trials_at(scale), digest_of_trials(found)):
+        raise UserError(
+            f"it is frozen, but its trials at scale={scale} are no longer those of its version: how it tunes, a search "
+            "space or a plugin changed; check out the commit that froze it, or freeze a new version"
+        )
 
 
 def _studies(tune: Tune, points: Sequence[Point]) -> list[Study]:
@@ -120,6 +142,8 @@ def _studies(tune: Tune, points: Sequence[Point]) -> list[Study]:
         alike = {key: value for key, value in point.items() if key != "seed"}
         groups.setdefault(json.dumps(alike, sort_keys=True), []).append(point)
     cells = [_cell(group[0]) for group in groups.values()]
+    if any(cell.protocol.trial for cell in cells):
+        raise UserError("protocol.validation makes trials of the reported cells; trials hold out tune.validation")
     tune.check_names(cells)
     met = {seed for point in points if (seed := _cell(point).seed) in tune.seeds}
     if met:

@@ -13,6 +13,7 @@ import pytest
 
 from fedspan.benchmark import numerics, registry
 from fedspan.benchmark.cli.main import main
+from fedspan.benchmark.records.record import digest_of
 from fedspan.benchmark.running import estimate
 from tests.helpers import PATIENCE, numbers
 
@@ -37,6 +38,14 @@ class Ran:
         """The one line that the user reads on standard error."""
         [line] = self.err.splitlines()
         return line
+
+
+def change(path, edit):
+    """Change a record as somebody would who computes its digest again."""
+    record = json.loads(path.read_text())
+    del record["digest"]
+    edit(record)
+    path.write_text(json.dumps({**record, "digest": digest_of(record)}))
 
 
 @pytest.fixture(scope="session")

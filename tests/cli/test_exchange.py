@@ -1,6 +1,5 @@
 """Records that travel: collected from folders and from MLflow, checked, refused by name. Cells that are run again."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -8,9 +7,8 @@ import pytest
 from PIL import Image
 
 from fedspan.benchmark.mirror.runs import Mirror
-from fedspan.benchmark.records.record import digest_of
 from fedspan.benchmark.records.results import Results
-from tests.cli.conftest import ONE, QUICK, failures, records
+from tests.cli.conftest import ONE, QUICK, change, failures, records
 
 GRID = ("run", "-m", *QUICK, *ONE)
 
@@ -28,14 +26,6 @@ def made(fedspan, elsewhere):
         shutil.copytree("there/records", elsewhere)
     shutil.copytree(elsewhere, "there/records", dirs_exist_ok=True)
     return sorted(Path("there/records").glob("*.json"))
-
-
-def change(path, edit):
-    """Change a record as somebody would who computes its digest again."""
-    record = json.loads(path.read_text())
-    del record["digest"]
-    edit(record)
-    path.write_text(json.dumps({**record, "digest": digest_of(record)}))
 
 
 def content(folder):
@@ -140,6 +130,7 @@ def test_records_of_one_task_are_made_from_the_same_data(fedspan, made):
     ran = fedspan("validate", "there")
     assert ran.status == 1
     assert "its provenance.dataset_digest is 000000000000, that of" in ran.complaint
+    assert fedspan("sync", "--from", "there").out == "records: 2 collected, 1 refused\n"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"key": NaN}', "\xff"])

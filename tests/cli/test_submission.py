@@ -10,7 +10,7 @@ import pytest
 
 from fedspan.benchmark.bibliography import papers
 from fedspan.benchmark.records.record import digest_of
-from tests.cli.conftest import QUICK
+from tests.cli.conftest import QUICK, change
 
 BOARD = """\
 title: Tiny
@@ -121,8 +121,77 @@ def test_review_names_what_else_a_branch_changes(ran, fedspan):
     git("commit", "--quiet", "--message", "Code")
     git("checkout", "--quiet", "main")
     told = fedspan("review", "submit/tiny", "board=tiny", "sample=0")
-    assert "also changes code.py: read it" in told.out
+    assert "also adds code.py: read it" in told.out
     assert not Path("code.py").exists()
+
+
+@pytest.fixture
+def published(ran, fedspan):
+    """A repository that publishes all records of the board but the last; that one is on a branch, checked out."""
+    *there, last = sorted(Path("results/records").glob("*.json"))
+    git("add", "--force", *map(str, there))
+    git("commit", "--quiet", "--message", "Records")
+    git("checkout", "--quiet", "-b", "theirs")
+    git("add", "--force", str(last))
+    return there, last
+
+
+def reviewed(fedspan, *words):
+    git("commit", "--quiet", "--message", "Theirs")
+    git("checkout", "--quiet", "main")
+    return fedspan("review", "theirs", "board=tiny", "sample=0", *words)
+
+
+def test_review_names_records_that_a_branch_deletes_or_replaces_and_strangers_among_them(published, fedspan):
+    (gone, replaced, *_), last = published
+    git("rm", "--quiet", str(gone))
+    change(replaced, lambda record: record["provenance"].update(git_commit="0123abcd"))
+    stranger = Path("results/records/note.py")
+    stranger.write_text("print('never run')\n")
+    git("add", "--force", str(replaced), str(stranger))
+    told = reviewed(fedspan)
+    assert told.status == 0, told.err
+    said = told.out.splitlines()
+    assert f"also deletes {gone}: read it; records of plugins that are not checked out here are refused" in said
+    assert f"also changes {replaced}: compare it with the published one" in said
+    assert any(line.startswith(f"also adds {stranger}: read it") for line in said)
+    assert not any(str(last) in line for line in said)
+    deleted = json.loads(git("show", f"main:{gone}"))["spec"]["algorithm"]["name"]
+    title = {"fedavg": "FedAvg", "fedprox": "FedProx"}[deleted]
+    assert any(line.strip().startswith(f"{title}: ") for line in said), "its mean is another one"
+
+
+def test_a_record_of_other_data_than_the_published_ones_is_refused(published, fedspan):
+    _, last = published
+    change(last, lambda record: record["provenance"].update(dataset_digest="0" * 64))
+    git("add", "--force", str(last))
+    told = reviewed(fedspan)
+    assert (told.status, "its provenance.dataset_digest is" in told.complaint) == (2, True)
+
+
+@pytest.mark.usefixtures("published")
+def test_what_a_branch_says_was_repeated_counts_nothing(fedspan):
+    forged = Path("results/verifications/forged.json")
+    forged.parent.mkdir()
+    forged.write_text("{}")
+    git("add", "--force", str(forged))
+    told = reviewed(fedspan)
+    assert (told.status, "git add -f results/verifications" in told.out) == (0, False)
+    assert not forged.exists()
+
+
+def test_a_submission_of_a_tuned_board_has_its_trials_and_tuned_cells(repository, fedspan):
+    board = Path("leaderboards/boards/tiny.yaml")
+    board.write_text(board.read_text().replace("[fedavg, fedprox]", "[fedavg]") + "tune: {trials: 2, seeds: [100]}\n")
+    assert fedspan("run", "-m", "board=tiny", "workers=1", "launcher=basic", "tracking=false").status == 0
+    records = {path.stem for path in Path("results/records").glob("*.json")}
+    told = fedspan("submit", "board=tiny", "sample=0")
+    assert told.status == 0, told.err
+    assert len(records) in (4, 6), "two trials, two cells with the defaults, and two tuned ones if these are others"
+    assert f"Records: {len(records)} of {len(records)} cells" in told.out
+    assert {Path(path).stem for path in git("diff", "--name-only", "main", "submit/tiny").split()} == records
+    drawn = fedspan("verify", "board=tiny", "sample=1", "sample_seed=0", "workers=1").out
+    assert f"sample: 1 of {len(records)} records of board tiny" in drawn
 
 
 def test_a_submission_is_ranked_among_what_is_published(ran, fedspan):
@@ -202,11 +271,14 @@ def test_a_changed_board_leaves_its_frozen_version_as_it_was(repository, fedspan
     assert fedspan("freeze", "tiny").out.startswith("leaderboards/frozen/tiny-v2.yaml\n")
 
 
-def test_a_frozen_version_whose_cells_changed_is_refused(repository, fedspan):
+@pytest.mark.parametrize("scales", ["own", "own,small"])
+def test_a_frozen_version_whose_cells_changed_is_refused(repository, fedspan, scales):
+    board = Path("leaderboards/boards/tiny.yaml")
+    board.write_text(board.read_text() + "scales: {small: {seed: [0]}}\n")
     fedspan("freeze", "tiny")
     path = Path("leaderboards/frozen/tiny-v1.yaml")
     path.write_text(path.read_text().replace("model.width: 2", "model.width: 3"))
-    told = fedspan("plan", "board=tiny-v1")
+    told = fedspan("plan", "board=tiny-v1", f"scale={scales}")
     assert told.status == 2
     assert "its cells are no longer those of its version" in told.complaint
 

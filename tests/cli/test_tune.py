@@ -93,6 +93,26 @@ def test_it_goes_on_where_it_stopped_and_chooses_the_same(fedspan, tuned):
     assert records() == before
 
 
+def test_a_frozen_version_holds_its_trials_fixed_too(fedspan, tuned):
+    tuned("fedavg")
+    fedspan("freeze", "mine")
+    tuned("fedavg", trials=4)
+    assert fedspan("plan", "board=mine-v1").status == 0
+    assert fedspan("freeze", "mine").out.startswith("leaderboards/frozen/mine-v2.yaml")
+    path = Path("leaderboards/frozen/mine-v1.yaml")
+    path.write_text(path.read_text().replace("trials: 3", "trials: 2"))
+    told = fedspan("plan", "board=mine-v1")
+    assert (told.status, "its trials at scale=own are no longer those of its version" in told.complaint) == (2, True)
+    assert fedspan("plan", "board=mine-v1", "tune.trials=2").status == 0, "that is asked for"
+
+
+def test_the_share_that_trials_hold_out_is_not_set_for_the_reported_cells(fedspan, tuned):
+    tuned("fedavg")
+    told = fedspan("run", *ASKED, "protocol.validation=0.3")
+    assert (told.status, "; trials hold out tune.validation" in told.complaint) == (2, True)
+    assert not records()
+
+
 def test_another_method_adds_its_trials_alone(fedspan, tuned):
     tuned("fedavg")
     fedspan("tune", *ASKED)

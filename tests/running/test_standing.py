@@ -33,6 +33,14 @@ def test_runs_of_one_method_under_several_protocols_are_no_seeds_of_one():
     assert list(*scores(cells[:2], values).values()) == ["FedAvg"]
 
 
+def test_other_fleets_and_clients_that_never_train_are_other_tasks():
+    cells = plan([{"fleet": fleet, "seed": seed} for fleet in ("reliable", "dropout") for seed in (0, 1)])
+    cells += plan([{"unseen": unseen} for unseen in (0.0, 0.2)])
+    found = scores(cells, {cell.cell.key: 50.0 for cell in cells})
+    assert len(found) == 3
+    assert sorted(len(seeds) for methods in found.values() for seeds in methods.values()) == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("settings", "command"),
     [
