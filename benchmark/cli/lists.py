@@ -49,7 +49,8 @@ def show(arguments: argparse.Namespace) -> int:
     if arguments.compat:
         return _show_compatibility(words)
     if arguments.spaces:
-        return _show_spaces([word for word in words if word != METHODS])
+        resolve(settings_of(word for word in words if "=" in word))
+        return _show_spaces([word for word in words if word != METHODS and "=" not in word])
     resolve(settings_of(word for word in words if "=" in word))  # imports the files of plugins=
     plain = [word for word in words if "=" not in word]
     wanted = [word for word in plain if word in (*PLURALS.values(), METHODS)]

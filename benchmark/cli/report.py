@@ -28,7 +28,7 @@ from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, single
 from fedspan.benchmark.spec.plan import Planned, digest_of_cells, plan_grid
 from fedspan.benchmark.spec.presets import yaml_files
-from fedspan.benchmark.spec.settings import SCALES, How
+from fedspan.benchmark.spec.settings import SCALES, How, is_how
 from fedspan.benchmark.spec.studies import Study, digest_of_trials, studies
 
 Axes = Mapping[str, list[Any]]
@@ -46,6 +46,7 @@ def show(arguments: argparse.Namespace) -> int:
     for scale in axes.get("scale", []):
         if scale not in SCALES:
             raise UserError(f"unknown scale '{scale}'{did_you_mean(str(scale), SCALES)}")
+    _refuse_parts(axes)
     results, pages = Results(How.of(config).results, mends=False), Path(config["paths"]["pages"])
     status, built = 0, []
     for name in named or sorted(board_files()):
@@ -71,6 +72,16 @@ def show(arguments: argparse.Namespace) -> int:
         _write_site(pages, summaries, clean=not named)
     print(f"site: {pages / 'index.html'}")
     return status
+
+
+def _refuse_parts(axes: Axes) -> None:
+    """Raise `UserError` if a board's page, which the leaderboard reads, would be of other cells than its own."""
+    other = next((name for name in axes if name != "scale" and name.split(".")[0] != "tune" and not is_how(name)), None)
+    if other and "paths.pages" not in axes:
+        raise UserError(
+            f"the page of a board is of all its cells, so '{other}' cannot be set; name a folder for other pages with "
+            "paths.pages=DIR, or write a board that extends this one"
+        )
 
 
 def _asked(name: str, axes: Axes) -> Iterator[Grid]:

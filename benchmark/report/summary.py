@@ -282,7 +282,7 @@ def _results(
             tuned=tuning == TUNED,
             repeated=sum(row.badge.state == "repeated" for row in mine),
             refuted=sum(row.badge.state in ("refuted", "mixed") for row in mine),
-            machine=str(kinds.pop() or "") if len(kinds := {row.device for row in mine}) == 1 else "",
+            machine=str(made.pop() or "") if len(made := {row.device for row in mine}) == 1 else "",
         )
 
 

@@ -88,8 +88,11 @@ def estimate(missing: Sequence[Planned], results: Results, console: Console) -> 
     """Return the expected cost of all `missing` cells together.
 
     A cell costs what records of its like did; else, if its rounds are short, what a few of them take now; else its
-    FLOPs at the speed at which a few batches of its workload train now. Raises `UserError` if none of them can run.
+    FLOPs at the speed at which a few batches of its workload train now. Cells that go on from the training of another
+    one are not counted beside it. Raises `UserError` if none of them can run.
     """
+    trainings = {planned.cell.train_key: planned for planned in reversed(missing)}
+    after, missing = len(missing) - len(trainings), list(reversed(trainings.values()))
     measured: dict[str, list[float]] = {}
     for entry, spec in results.specs():
         if entry.status == "done" and entry.seconds is not None:
@@ -120,7 +123,10 @@ def estimate(missing: Sequence[Planned], results: Results, console: Console) -> 
         raise UserError(next(iter(failing)))
     basis = [f"{len(known)} from records"] if known else []
     basis += [f"{calibrated} calibrated now"] if calibrated else []
-    return Estimate(total, f"kinds of cells: {', '.join(basis)}", tuple((count, why) for why, count in failing.items()))
+    rest = f"; without {after} cell{'s' if after > 1 else ''} after the training of another" if after else ""
+    return Estimate(
+        total, f"kinds of cells: {', '.join(basis)}{rest}", tuple((count, why) for why, count in failing.items())
+    )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fedspan.benchmark.records.atomic import write_atomically
 from fedspan.benchmark.records.exchange import words_of
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
-from fedspan.benchmark.registry import how_settings
+from fedspan.benchmark.registry import UnknownPlugin, how_settings
 from fedspan.benchmark.spec.compose import default_choices
 from fedspan.benchmark.spec.overrides import settings_of
 from fedspan.benchmark.spec.plan import plan
@@ -61,7 +61,12 @@ def _settings(record: Record, places: Mapping[str, Any]) -> dict[str, Any]:
     settings = {key: value for key, value in made.items() if key.split(".")[0] not in how_defaults()}
     hows, choices = how_settings(), {**default_choices(), **settings}
     here = {name: value for name, value in places.items() if choices.get(name.split(".")[0]) in hows[name]}
-    [planned] = plan([settings | here])
+    try:
+        [planned] = plan([settings | here])
+    except UnknownPlugin as error:
+        if files := made.get("plugins"):
+            raise UserError(f"{error}; its own command had plugins={files}") from None
+        raise
     if planned.cell.key != record["key"]:
         raise CorruptFile("its settings make another cell now; run its board or command again")
     return settings

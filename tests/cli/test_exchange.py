@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from fedspan.benchmark import registry
 from fedspan.benchmark.mirror.runs import Mirror
 from fedspan.benchmark.records.results import Results
 from tests.cli.conftest import ONE, QUICK, change, failures, records
@@ -178,6 +179,24 @@ def test_a_cell_that_took_too_long_goes_on_with_more_time(fedspan, with_toys):
     assert fedspan("retry", "--failed", "tracking=false", *ONE, "timeout=60").status == 0
     assert fedspan(*GRID, *slow, "paths.results=undisturbed").status == 0
     assert records() == records("undisturbed")
+
+
+def test_a_retry_names_the_plugin_files_that_it_needs(fedspan, here, monkeypatch):
+    text = """
+from fedspan.benchmark.component import Component, Setting, algorithm
+
+@algorithm("of_a_file_too")
+class OfAFile(Component):
+    \"\"\"Ours (2026).\"\"\"
+
+    def check(self, setting: Setting) -> None:
+        raise RuntimeError("it fails")
+"""
+    (here / "mine.py").write_text(text)
+    assert fedspan(*GRID, "algorithm=of_a_file_too", "plugins=mine.py").status == 1
+    monkeypatch.delitem(registry._plugins["algorithm"], "of_a_file_too")  # as in another process
+    ran = fedspan("retry", "--failed", "tracking=false")
+    assert "its own command had plugins=mine.py" in " ".join(ran.err.split())
 
 
 def test_with_nothing_to_run_again_it_says_so(fedspan):

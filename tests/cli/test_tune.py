@@ -208,6 +208,23 @@ def test_a_misspelt_method_gets_a_suggestion(fedspan):
     assert (told.status, told.complaint) == (2, "fedspan: cannot list the method 'fedprix'; did you mean 'fedprox'?")
 
 
+def test_spaces_of_a_file_s_plugins_are_listed_too(fedspan, here):
+    text = """
+from typing import Annotated
+from fedspan.benchmark.component import Component, algorithm
+from fedspan.benchmark.search import log
+
+@algorithm("of_a_file")
+class OfAFile(Component):
+    \"\"\"Ours (2026).\"\"\"
+
+    pull: Annotated[float, log(0.125, 0.5)] = 0.25
+"""
+    (here / "mine.py").write_text(text)
+    told = fedspan("list", "methods", "--spaces", "of_a_file", "plugins=mine.py")
+    assert (told.status, "0.125" in told.out) == (0, True)
+
+
 @pytest.mark.usefixtures("with_toys")
 def test_a_plugin_s_numeric_field_without_a_space_is_named(fedspan):
     told = fedspan("list", "methods", "--spaces", "toy_spaced")

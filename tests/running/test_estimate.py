@@ -82,6 +82,13 @@ def test_records_of_like_cells_give_their_mean(tmp_path, asked):
     assert (cost.seconds, cost.basis, asked) == (30.0, "kinds of cells: 1 from records", [])
 
 
+def test_cells_that_go_on_from_one_training_count_as_one(tmp_path, asked):
+    ridges = [{"addons": ["ffc"], "addon.ffc.ridge": ridge} for ridge in (0.0, 0.1, 1.0)]
+    found = expected(cells(*ridges, *({**ridges[0], "seed": seed} for seed in (1, 2))), Results(tmp_path))
+    assert found.seconds == 300.0
+    assert found.basis == "kinds of cells: 1 calibrated now; without 2 cells after the training of another"
+
+
 def test_every_other_kind_is_calibrated_once(tmp_path, asked):
     results = Results(tmp_path)
     keep(results, *cells({"clients": 4}), 10.0)
