@@ -60,12 +60,12 @@ def test_of_equals_the_earlier_trial_is_chosen():
     assert found.chosen.number == 1
 
 
-@pytest.mark.parametrize("outcome", ["diverged", "skipped"])
-def test_a_trial_that_diverges_on_one_seed_is_the_worst(outcome):
+@pytest.mark.parametrize(("outcome", "said"), [("diverged", "diverged"), ("skipped", "cannot run")])
+def test_a_trial_that_diverges_or_cannot_run_on_one_seed_is_the_worst(outcome, said):
     found = select(STUDY, read_from(STUDY, [(0, 0), (99, outcome), (0, 0), (0, 0), (1, 1)]))
     assert found.chosen.number == 4
     assert found.accuracies[1] == WORST
-    assert found.note == "1 of 5 trials diverged"
+    assert found.note == f"1 of 5 trials {said}"
 
 
 def test_if_all_trials_diverge_the_default_is_kept_and_that_is_said():
@@ -87,6 +87,8 @@ def test_nothing_is_chosen_before_every_trial_has_run_on_every_seed():
         (5, 5 * [(None, None)], "no trial has a record yet"),
         (5, [(9, None), *(4 * [(1, 1)])], "1 of 5 trials has no record yet"),
         (1, [("diverged", 3.0)], "the only trial diverged: the default is kept"),
+        (1, [("skipped", 3.0)], "the only trial cannot run: the default is kept"),
+        (2, [("skipped", 3.0), ("diverged", 3.0)], "all 2 trials diverged or cannot run: the default is kept"),
     ],
 )
 def test_what_is_said_of_trials_agrees_with_their_number(trials, outcomes, said):
