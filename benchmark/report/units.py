@@ -87,7 +87,7 @@ COST_COLUMNS = (
     ),
     CostColumn(
         title="Compute",
-        about="compute of training and calibration, without evaluation",
+        about="compute without that of evaluations",
         parts=("flops",),
         write=write_flops,
     ),
