@@ -48,11 +48,10 @@ def show(arguments: argparse.Namespace) -> int:
     words = arguments.words
     if arguments.compat:
         return _show_compatibility(words)
-    if arguments.spaces:
-        resolve(settings_of(word for word in words if "=" in word))
-        return _show_spaces([word for word in words if word != METHODS and "=" not in word])
     resolve(settings_of(word for word in words if "=" in word))  # imports the files of plugins=
     plain = [word for word in words if "=" not in word]
+    if arguments.spaces:
+        return _show_spaces([word for word in plain if word != METHODS])
     wanted = [word for word in plain if word in (*PLURALS.values(), METHODS)]
     named = [word for word in plain if word not in wanted]
     if named and not wanted:

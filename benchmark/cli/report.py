@@ -28,7 +28,7 @@ from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, single
 from fedspan.benchmark.spec.plan import Planned, digest_of_cells, plan_grid
 from fedspan.benchmark.spec.presets import yaml_files
-from fedspan.benchmark.spec.settings import SCALES, How, is_how
+from fedspan.benchmark.spec.settings import SCALES, How, first_change
 from fedspan.benchmark.spec.studies import Study, digest_of_trials, studies
 
 Axes = Mapping[str, list[Any]]
@@ -76,7 +76,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 def _refuse_parts(axes: Axes) -> None:
     """Raise `UserError` if a board's page, which the leaderboard reads, would be of other cells than its own."""
-    other = next((name for name in axes if name != "scale" and name.split(".")[0] != "tune" and not is_how(name)), None)
+    other = first_change(name for name in axes if name.split(".")[0] != "tune")
     if other and "paths.pages" not in axes:
         raise UserError(
             f"the page of a board is of all its cells, so '{other}' cannot be set; name a folder for other pages with "

@@ -25,7 +25,7 @@ from fedspan.benchmark.spec.board import Board, load_board
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, single
 from fedspan.benchmark.spec.plan import Planned, plan_grid
-from fedspan.benchmark.spec.settings import How, is_how
+from fedspan.benchmark.spec.settings import How, first_change
 
 PUBLISHED = PurePosixPath("results/records")  # in the repository
 REVIEW = "Review: fedspan review "  # in the description of a branch, before what it is of
@@ -59,7 +59,7 @@ class Submission:
         names = axes.get("board", [])
         if len(names) != 1:
             raise UserError("name one board, as board=digits")
-        if other := next((name for name in axes if name not in ("board", "scale") and not is_how(name)), None):
+        if other := first_change(axes):
             raise UserError(f"a submission is of a board as it is, so '{other}' cannot be set")
         how = single({name: values for name, values in axes.items() if name not in ("board", "scale")})
         return cls(load_board(str(names[0])), axes, plan_grid(axes), repeated, how)
@@ -78,7 +78,7 @@ def submit(arguments: argparse.Namespace) -> int:
             f"run 'fedspan run -m {' '.join(_grid(arguments.settings))}', or name another folder with paths.results=DIR"
         )
     with _published(top, "HEAD") as before:
-        _validate([results.path(key) for key in new], [before.path(key) for key in keys])
+        _validate(results, new, before, keys)
         if status := _repeat(new, submission, results.root):
             return status
         said = _ranking(submission, before, results, new)
@@ -115,8 +115,7 @@ def review(arguments: argparse.Namespace) -> int:
         given = {word.partition("=")[0] for word in settings}
         said = [] if "board" in given else [word for word in _said_of(top, branch) if word.split("=")[0] not in given]
         submission = Submission.of([*settings, *said], SAMPLE["review"])
-        others = [before.path(key) for key in submission.keys(before) if key not in {*brought, *gone}]
-        _validate([results.path(key) for key in brought], others)
+        _validate(results, brought, before, set(submission.keys(before)) - {*brought, *gone})
         status = _repeat(brought, submission, results.root)
         kept = _keep_verifications(results.root, Path(top) / "results")
         print("\n".join(["", *_ranking(submission, before, results, brought, gone)]))
@@ -136,12 +135,11 @@ def _is_record(path: PurePosixPath) -> bool:
     return path.parent == PUBLISHED and is_record_file(Path(path))
 
 
-def _validate(paths: Sequence[Path], published: Sequence[Path]) -> None:
-    """Raise `UserError` unless every record can be accepted, alone and beside the published ones of the board."""
-    found = exchange.validate_files(list(paths), Repeated())
+def _validate(results: Results, keys: Sequence[str], published: Results, others: Iterable[str]) -> None:
+    """Raise `UserError` unless every record can be accepted, also beside the published ones with the keys `others`."""
+    beside = (record for key in others if (record := published.read(key)) is not None)
+    found = exchange.validate_files([results.path(key) for key in keys], Repeated(), beside)
     print(found.summary("valid"))
-    if not found.refused:
-        found = exchange.validate_files([*paths, *(path for path in published if path.exists())], Repeated())
     if found.refused:
         name, why = next(iter(found.refused.items()))
         more = f" (and {len(found.refused) - 1} more)" if len(found.refused) > 1 else ""

@@ -116,9 +116,14 @@ def record_files(places: Sequence[Path]) -> Iterator[Path]:
             raise UserError(f"{place} does not exist; name record files, or a folder that holds them")
 
 
-def validate_files(places: Sequence[Path], repeated: Repeated) -> Found:
-    """Check every record, and that those of one task were made from the same data and the same partition."""
+def validate_files(places: Sequence[Path], repeated: Repeated, beside: Iterable[Record] = ()) -> Found:
+    """Check every record, and that those of one task were made from the same data and the same partition.
+
+    Those `beside` them are taken as right: what contradicts one of these is refused.
+    """
     found, digests, names = Found(), DataDigests(), dict[str, str]()
+    for record in beside:
+        digests.add(record, trusted=True)
     for path in record_files(places):
         try:
             record = read(path)
@@ -130,8 +135,9 @@ def validate_files(places: Sequence[Path], repeated: Repeated) -> Found:
         except CorruptFile as error:
             found.refused[str(path)] = str(error)
     for key, why in digests.outvoted().items():
-        found.good.remove(names[key])
-        found.refused[names[key]] = why
+        if key in names:
+            found.good.remove(names[key])
+            found.refused[names[key]] = why
     return found
 
 

@@ -84,7 +84,7 @@ def rank(rows: int, gaps: Mapping[tuple[int, int], Gap], better: int = +1) -> Ra
     groups = _groups(rows, gaps)
     verdicts = {pair: sign for group in groups for pair, sign in _sure(group, gaps, better).items()}
     beats = _beats(groups, gaps, verdicts, better)
-    leaders = frozenset(row for group in groups for row in group if 1 < len(group) == 1 + beats[row].sum())
+    leaders = frozenset(row for group in groups for row in group if beats[row].sum() == len(group) - 1 > 0)
     verdicts |= {pair: (+1 if pair[0] in leaders else -1) for pair in gaps if not leaders.isdisjoint(pair)}
     sure, alone = (np.zeros((rows, rows), bool) for _ in range(2))
     ahead = np.zeros((rows, rows))

@@ -14,7 +14,7 @@ from fedspan.benchmark.registry import how_settings
 from fedspan.benchmark.spec.board import Overrides, Point, load_board, product
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.compose import Composer, default_choices
-from fedspan.benchmark.spec.settings import FULL, is_how
+from fedspan.benchmark.spec.settings import FULL, first_change
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def plan_grid(axes: Mapping[str, list[Any]]) -> list[Planned]:
             planned = plan(points)
     except UserError as error:
         raise UserError(f"board {', '.join(map(str, names))}: {error}") from None
-    if all(key == "scale" or is_how(key) for key in rest):
+    if not first_change(rest):
         _check_frozen(names, planned)
     return planned
 

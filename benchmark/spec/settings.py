@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -125,6 +125,11 @@ def paths_of(value: Any) -> tuple[str, ...]:
 def is_how(setting: str) -> bool:
     """Tell whether a setting is about where or how to run, not about what to compute."""
     return setting.split(".")[0] in _NODES
+
+
+def first_change(settings: Iterable[str]) -> str | None:
+    """Return the first setting that makes other cells than those of a board at its scales; None without one."""
+    return next((name for name in settings if name != "scale" and not is_how(name)), None)
 
 
 def what_defaults() -> dict[str, Any]:

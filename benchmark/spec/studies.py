@@ -24,7 +24,7 @@ from fedspan.benchmark.spec.board import Board, Overrides, Point, load_board
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.compose import make_cell, resolve, tuned
 from fedspan.benchmark.spec.plan import Planned, digest_of_cells, plan
-from fedspan.benchmark.spec.settings import is_how
+from fedspan.benchmark.spec.settings import first_change
 from fedspan.benchmark.spec.tuning import Tune, tuning_settings
 
 RULES = 1  # of how trials are drawn; another number draws others
@@ -112,7 +112,7 @@ def studies(board: Board, axes: Mapping[str, list[Any]]) -> list[Study]:
         tune = board.tune.changed(board.scale(str(scale or board.full)).tune).changed(asked)
         points = [point.with_settings({"board": board.name}) for point in board.expand(named)]
         made = _studies(tune, points)
-        if not own and all(key == "scale" or is_how(key) for key in rest):
+        if not first_change(axes):
             _check_frozen(board, str(scale or board.full), made)
         found += made
     return found
@@ -129,7 +129,9 @@ def digest_of_trials(found: Sequence[Study]) -> str:
 
 
 def _check_frozen(board: Board, scale: str, found: Sequence[Study]) -> None:
-    if digest_of_trials(found) != board.frozen.get(trials_at(scale), digest_of_trials(found)):
+    """Raise `UserError` if the trials of a frozen board are not those of its version."""
+    frozen = board.frozen.get(trials_at(scale))
+    if frozen and digest_of_trials(found) != frozen:
         raise UserError(
             f"it is frozen, but its trials at scale={scale} are no longer those of its version: how it tunes, a search "
             "space or a plugin changed; check out the commit that froze it, or freeze a new version"

@@ -8,7 +8,9 @@ from PIL import Image
 
 from fedspan.benchmark import registry
 from fedspan.benchmark.mirror.runs import Mirror
+from fedspan.benchmark.records.exchange import read, validate_files
 from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.records.verification import Repeated
 from tests.cli.conftest import ONE, QUICK, change, failures, records
 
 GRID = ("run", "-m", *QUICK, *ONE)
@@ -132,6 +134,14 @@ def test_records_of_one_task_are_made_from_the_same_data(fedspan, made):
     assert ran.status == 1
     assert "its provenance.dataset_digest is 000000000000, that of" in ran.complaint
     assert fedspan("sync", "--from", "there").out == "records: 2 collected, 1 refused\n"
+
+
+def test_published_records_are_right_however_many_new_ones_contradict_them(fedspan, made):
+    published, *new = made
+    for path in new:
+        change(path, lambda record: record["provenance"].update(dataset_digest="0" * 64))
+    found = validate_files(new, Repeated(), [read(published)])
+    assert (found.good, set(found.refused)) == ([], set(map(str, new)))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"key": NaN}', "\xff"])
