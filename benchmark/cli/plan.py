@@ -66,20 +66,20 @@ def _show_missing(
     known = results.entries([cell.cell.key for cell in cells])
     missing = [cell for cell in cells if (e := known.get(cell.cell.key)) is None or e.status == "failed"]
     failed = sum(results.failure(cell.cell.key) is not None for cell in missing)
-    done, missing = len(cells) - len(missing), [*missing, *unknown]
-    line = f"{counted_as(done + len(missing), name)}{of}: {done} done, {len(missing)} missing"
+    done, open_cells = len(cells) - len(missing), [*missing, *unknown]
+    line = f"{counted_as(done + len(open_cells), name)}{of}: {done} done, {len(open_cells)} missing"
     said = f", at most {len(unknown)} of them tuned ones that the trials choose" if unknown else ""
     print(f"{part}: {line}{said}" if part else line)
     if failed:
         print(f"{failed} of the missing failed before and will be retried")
-    if missing:
-        workers = min(how.cells_at_a_time, len(missing))
-        cost = estimate(missing, results, Console(stderr=True))
+    if open_cells:
+        workers = min(how.cells_at_a_time, len(open_cells))
+        cost = estimate(missing, results, Console(stderr=True), unknown)
         wall = cost.seconds / workers
         print(
             f"estimated: {duration(cost.seconds)} of one core, {duration(wall)} with workers={workers} ({cost.basis})"
         )
-        _show_gain(missing, how, wall, lone=len(cells) == 1 and how.board is None)
+        _show_gain(open_cells, how, wall, lone=len(cells) == 1 and how.board is None)
         for count, why in cost.failing:
             print(f"not counted: {count} that cannot run here ({why})")
 

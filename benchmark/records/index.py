@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from fedspan.benchmark.records import model, record, validation
 from fedspan.benchmark.records.atomic import discard
-from fedspan.benchmark.records.model import Record, core_seconds, judged
+from fedspan.benchmark.records.model import Record, core_seconds, judged, machine_of
 from fedspan.benchmark.records.record import digest_of
 from fedspan.benchmark.spec.cell import key_of
 
@@ -31,10 +31,10 @@ NAME = "index.db"
 EMBEDDED = "mlflow.db"  # MLflow's database in a results folder
 TABLES = (
     "CREATE TABLE records (key TEXT PRIMARY KEY, status TEXT, reason TEXT, digest TEXT, accuracy REAL, "
-    "seconds REAL, sources TEXT, stamp TEXT, sum INTEGER, spec TEXT)",
+    "seconds REAL, machine TEXT, sources TEXT, stamp TEXT, sum INTEGER, spec TEXT)",
     "CREATE TABLE mirrored (key TEXT, store TEXT, digest TEXT, PRIMARY KEY (key, store))",
 )
-FIELDS = "key, status, reason, digest, accuracy, seconds, sources, stamp, sum"
+FIELDS = "key, status, reason, digest, accuracy, seconds, machine, sources, stamp, sum"
 WAIT_SECONDS = 5.0  # for other processes that write
 # A file that changes twice within one tick of a file system's clock keeps its times.
 SETTLED_SECONDS = 2.0
@@ -52,7 +52,8 @@ class Entry:
     """What there is to know of a record without its curves.
 
     `accuracy` is that by which it is judged, in percent, `seconds` are those of one core, None where it has no such
-    number. `digest` is of the whole record; `sources` are the digests of the plugins that made it, as JSON.
+    number. `machine` is the kind that took them. `digest` is of the whole record; `sources` are the digests of the
+    plugins that made it, as JSON.
     """
 
     key: str
@@ -61,6 +62,7 @@ class Entry:
     digest: str
     accuracy: float | None
     seconds: float | None
+    machine: str | None
     sources: str
 
     @classmethod
@@ -73,6 +75,7 @@ class Entry:
             digest=digest_of(found),
             accuracy=judged(found)[1],
             seconds=core_seconds(found),
+            machine=machine_of(found["provenance"]),
             sources=json.dumps(found["provenance"].get("sources", {})),
         )
 
@@ -161,7 +164,7 @@ class Index:
             known = [key for (key,) in database.execute("SELECT key FROM records")]
             gone = [(key,) for key in known if key not in stamped]
             database.executemany("DELETE FROM records WHERE key = ?", gone)
-            database.executemany("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            database.executemany("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
         self._with(_at_once(write), None)
 
@@ -257,11 +260,6 @@ def _sum(values: tuple[Any, ...]) -> int:
 def _entries(rows: Iterable[tuple[Any, ...]], stamped: Stamps) -> Iterator[tuple[str, Entry]]:
     """Yield the entries of rows that are whole and of the files as they are."""
     texts: dict[str, str] = {}  # thousands of records have the same sources
-    for *values, total in rows:
-        key, status, reason, digest, accuracy, seconds, sources, stamp = values
-        if stamped.get(key) == stamp is not None and _sum(tuple(values)) == total:
-            same = texts.setdefault(sources, sources)
-            entry = Entry(
-                key=key, status=status, reason=reason, digest=digest, accuracy=accuracy, seconds=seconds, sources=same
-            )
-            yield key, entry
+    for *values, sources, stamp, total in rows:
+        if stamped.get(values[0]) == stamp is not None and _sum((*values, sources, stamp)) == total:
+            yield values[0], Entry(*(*values, texts.setdefault(sources, sources)))

@@ -242,6 +242,13 @@ def core_seconds(record: Mapping[str, Any]) -> float | None:
     return compute.get("seconds", {}).get("total")
 
 
+def machine_of(made: Mapping[str, Any]) -> str | None:
+    """Return the kind of machine that a provenance names, by device and processor; None if it names no device."""
+    if "device" not in made:
+        return None
+    return f"{made['device']} · {made.get('gpu') or made.get('processor') or made.get('platform', 'unknown')}"
+
+
 def judged(record: Mapping[str, Any]) -> tuple[str, float | None]:
     """Return the stage by which a record is judged, the last that it has, and its accuracy there in percent.
 

@@ -15,6 +15,7 @@ import torch
 from fedspan import __version__
 from fedspan.benchmark import numerics
 from fedspan.benchmark.places import PACKAGE
+from fedspan.benchmark.records.model import machine_of
 from fedspan.benchmark.records.sources import engine_digest, source_digests, uncommitted
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.settings import How
@@ -65,6 +66,13 @@ def commit_of(root: Path) -> str | None:
 def processor() -> str:
     """Return the processor's model name and the widest instructions that torch would take there on its own."""
     return f"{processor_name()} ({instructions()})"
+
+
+def machine_here(device: str) -> str | None:
+    """Return the kind of this machine, as `machine_of` names that of a record which `device` makes here."""
+    if device.startswith("cuda") and torch.cuda.is_available():
+        return machine_of({"device": device, "gpu": torch.cuda.get_device_name(device)})
+    return machine_of({"device": device, "processor": processor()})
 
 
 def instructions() -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fedspan.benchmark.numerics import PORTABLE
-from fedspan.benchmark.records.model import STAGES, TRIAL, Bytes, Provenance, Record, Scores, is_trial
+from fedspan.benchmark.records.model import STAGES, TRIAL, Bytes, Provenance, Record, Scores, is_trial, machine_of
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import stale
 from fedspan.benchmark.records.verification import Badge, Repeated
@@ -157,7 +157,7 @@ def _row(planned: Planned, record: Record | None, repeated: Repeated, shared: _S
         beside=float(made.get("cells_beside", math.nan)),
         waited=record is not None and waited(record),
         workers=int(made.get("workers", 1)),
-        device=shared(_device(made)),
+        device=shared(machine_of(made)),
         portable=made.get("numerics") == PORTABLE,
         versions=shared(tuple(sorted(made.get("versions", {}).items()))),
         git_commit=shared(made.get("git_commit")),
@@ -371,9 +371,3 @@ def _cost_of(record: Record) -> dict[str, float | None]:
 def _on_cuda(record: Record) -> bool:
     """Tell whether a record's peak is that of an allocator; on CPU earlier versions gave that of the process."""
     return record["provenance"].get("device", "").startswith("cuda")
-
-
-def _device(made: Provenance) -> str | None:
-    if "device" not in made:
-        return None
-    return f"{made['device']} · {made.get('gpu') or made.get('processor') or made.get('platform', 'unknown')}"

@@ -1,4 +1,4 @@
-"""What missing cells will cost: from records of like cells, else from a short calibration on this machine."""
+"""What missing cells will cost: from such a machine's records of like cells, else from a short calibration."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from fedspan.benchmark.data.unseen import set_apart
 from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.fleet import Fleet
 from fedspan.benchmark.protocol import MOST_ROUNDS
+from fedspan.benchmark.records.provenance import machine_here
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
@@ -84,28 +85,31 @@ def workload(what: Mapping[str, Any]) -> str:
     return json.dumps({"dataset": what["dataset"], "model": what["model"], "protocol": protocol}, sort_keys=True)
 
 
-def estimate(missing: Sequence[Planned], results: Results, console: Console) -> Estimate:
-    """Return the expected cost of all `missing` cells together.
+def estimate(
+    missing: Sequence[Planned], results: Results, console: Console, unknown: Sequence[Planned] = ()
+) -> Estimate:
+    """Return the expected cost of all `missing` cells together, and of as many as `unknown`, which stand for others.
 
-    A cell costs what records of its like did; else, if its rounds are short, what a few of them take now; else its
-    FLOPs at the speed at which a few batches of its workload train now. Cells that go on from the training of another
-    one are not counted beside it. Raises `UserError` if none of them can run.
+    A cell costs what records of its like did on such a machine; else, if its rounds are short, what a few of them take
+    now; else its FLOPs at the speed at which a few batches of its workload train now. Missing cells that go on from the
+    training of another one are not counted beside it. Raises `UserError` if none of them can run.
     """
     trainings = {planned.cell.train_key: planned for planned in reversed(missing)}
-    after, missing = len(missing) - len(trainings), list(reversed(trainings.values()))
+    after, missing = len(missing) - len(trainings), [*reversed(trainings.values()), *unknown]
+    here = machine_here(How.of(missing[0].config).device) if missing else None
     measured: dict[str, list[float]] = {}
     for entry, spec in results.specs():
-        if entry.status == "done" and entry.seconds is not None:
+        if entry.status == "done" and entry.seconds is not None and entry.machine == here:
             measured.setdefault(family(spec), []).append(entry.seconds)
     kinds: dict[str, list[Planned]] = {}
     for planned in missing:
         kinds.setdefault(family(planned.cell.what), []).append(planned)
     known = kinds.keys() & measured.keys()
-    unknown, total = len(kinds) - len(known), 0.0
+    calibrated = new = len(kinds) - len(known)
+    total = 0.0
     speeds: dict[str, Speed] = {}
-    calibrated = unknown
     failing: dict[str, int] = {}
-    tell = _Calibrating(console, unknown)
+    tell = _Calibrating(console, new)
     with tell.status:
         for name, cells in kinds.items():
             try:
@@ -113,7 +117,7 @@ def estimate(missing: Sequence[Planned], results: Results, console: Console) -> 
                     each = fmean(measured[name])
                 else:
                     tell.next(cells[0].cell.label)
-                    each = expected_seconds(cells[0], speeds, max(LEAST, SECONDS / unknown))
+                    each = expected_seconds(cells[0], speeds, max(LEAST, SECONDS / new))
             except UserError as error:
                 failing[str(error)] = failing.get(str(error), 0) + len(cells)
                 calibrated -= 1

@@ -38,15 +38,16 @@ def short(monkeypatch):
     monkeypatch.setattr(estimate, "LEAST", 0.0)
 
 
-def keep(results, planned, seconds):
+def keep(results, planned, seconds, **made):
     record = make_record(
         planned.cell, How(results.root, results.root), Outcome(scores={"trained": {"accuracy": 1.0}}), None
     )
+    record["provenance"] |= made
     results.write(helpers.whole(record | {"compute": {"seconds": {"total": seconds}}}))
 
 
-def expected(missing, results):
-    return estimate.estimate(missing, results, Console(file=io.StringIO()))
+def expected(missing, results, unknown=()):
+    return estimate.estimate(missing, results, Console(file=io.StringIO()), unknown)
 
 
 def test_cells_that_differ_in_seed_or_partition_cost_the_same():
@@ -87,6 +88,22 @@ def test_cells_that_go_on_from_one_training_count_as_one(tmp_path, asked):
     found = expected(cells(*ridges, *({**ridges[0], "seed": seed} for seed in (1, 2))), Results(tmp_path))
     assert found.seconds == 300.0
     assert found.basis == "kinds of cells: 1 calibrated now; without 2 cells after the training of another"
+
+
+@pytest.mark.parametrize("made", [{"processor": "Another (AVX512)"}, {"device": "cuda:0", "gpu": "A card"}])
+def test_what_another_kind_of_machine_took_says_nothing(tmp_path, asked, made):
+    results = Results(tmp_path)
+    keep(results, *cells({"seed": 0}), 10.0, **made)
+    assert expected(cells({"seed": 1}), results).seconds == 100.0
+    keep(results, *cells({"seed": 2}), 20.0)
+    assert expected(cells({"seed": 1}), results).seconds == 20.0
+    assert len(asked) == 1
+
+
+def test_cells_that_trials_will_choose_are_trained_beside_those_they_stand_for(tmp_path, asked):
+    default = cells({"seed": 0}, {"seed": 1})
+    assert expected(default, Results(tmp_path), unknown=default).seconds == 400.0
+    assert expected([], Results(tmp_path), unknown=default).seconds == 200.0
 
 
 def test_every_other_kind_is_calibrated_once(tmp_path, asked):
