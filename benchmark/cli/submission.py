@@ -26,6 +26,7 @@ from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, single
 from fedspan.benchmark.spec.plan import Planned, plan_grid
 from fedspan.benchmark.spec.settings import How, first_change
+from fedspan.benchmark.spec.studies import studies_of
 
 PUBLISHED = PurePosixPath("results/records")  # in the repository
 REVIEW = "Review: fedspan review "  # in the description of a branch, before what it is of
@@ -165,8 +166,9 @@ def _ranking(
         kept = (path for path in before.records.glob("*") if path.name.split(".")[0] not in gone)
         for path in (*kept, *_files(after, new)):
             shutil.copy(path, both.records)
-        known = standings(submission.board, submission.cells, before)
-        return ["What changes in the ranking:", *changes(known, standings(submission.board, submission.cells, both))]
+        studies = studies_of(submission.axes)
+        known, now = (standings(submission.board, submission.cells, here, studies) for here in (before, both))
+        return ["What changes in the ranking:", *changes(known, now)]
 
 
 def _files(results: Results, keys: Iterable[str]) -> Iterator[Path]:
@@ -207,7 +209,7 @@ def _free_branch(top: str, name: str) -> str:
 
 
 def _commit(top: str, branch: str, results: Results, keys: Sequence[str], text: str) -> None:
-    """Commit records to a new branch from HEAD, in a working tree of its own."""
+    """Commit records to a new branch from HEAD, in a working tree of its own; no branch is left where git refuses."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         _git(top, "worktree", "add", "--quiet", "-b", branch, str(tree), "HEAD")
@@ -217,8 +219,11 @@ def _commit(top: str, branch: str, results: Results, keys: Sequence[str], text: 
                 shutil.copy(path, tree / PUBLISHED)
             _git(str(tree), "add", "--force", str(PUBLISHED))
             _git(str(tree), "commit", "--quiet", "--message", text)
-        finally:
+        except BaseException:
             _git(top, "worktree", "remove", "--force", str(tree))
+            _git(top, "branch", "--delete", "--force", branch)
+            raise
+        _git(top, "worktree", "remove", "--force", str(tree))
 
 
 def _numbered(name: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import Selection
 from fedspan.benchmark.report import figures, render_text, summary
 from fedspan.benchmark.report.analysis import Analysis, analyse, reach_targets
-from fedspan.benchmark.report.axes import TUNING, Axes
+from fedspan.benchmark.report.axes import TUNING
 from fedspan.benchmark.report.diagrams import average_ranks, score_against_cost
 from fedspan.benchmark.report.drawing import KINDS
 from fedspan.benchmark.report.frame import collect
@@ -25,13 +25,13 @@ from fedspan.benchmark.report.recipes import Sourced, examine
 from fedspan.benchmark.report.render_page import Extras, board_page, runs_pages
 from fedspan.benchmark.report.summary import Summary, summarise
 from fedspan.benchmark.report.table import Tabulated
-from fedspan.benchmark.report.tabulation import tabulate
 from fedspan.benchmark.report.tuning import (
     Reported,
     TunedMethod,
     best_frame,
     outcome_lines,
     outcomes_frame,
+    tables_of,
     trials_frame,
     tuned_methods,
 )
@@ -116,21 +116,17 @@ def _made(
     Those of a tuned board have default and tuned rows of each method.
     """
     tables, drawings = [], []
-    tuned = bool(reported.tuning)
-    axes = Axes(reported.named, {TUNING: reported.tuning} if tuned else {})
-    for number, table in enumerate(board.tables, 1):
-        if tuned and TUNING not in (*table.rows, *table.columns):
-            table = replace(table, rows=(*table.rows, TUNING))
-        try:
-            tables.append(tabulate(frame, axes, table, number))
-            problems.add(f"table {number}", tables[-1].problems)
-        except UserError as error:
-            problems.add(f"table {number}", [f"it is {LEFT_OUT}{error}"])
+    for number, made in tables_of(board.tables, frame, reported):
+        if isinstance(made, UserError):
+            problems.add(f"table {number}", [f"it is {LEFT_OUT}{made}"])
+        else:
+            tables.append(made)
+            problems.add(f"table {number}", made.problems)
     for number, figure in enumerate(board.figures, 1):
-        if tuned and TUNING not in (*figure.rows, *figure.columns):
+        if reported.tuning and TUNING not in (*figure.rows, *figure.columns):
             figure = _both(figure)
         try:
-            drawings.append(figures.draw(frame, axes, figure, number))
+            drawings.append(figures.draw(frame, reported.axes, figure, number))
             problems.add(f"figure {number}", drawings[-1].problems)
         except UserError as error:
             problems.add(f"figure {number}", [f"it is {LEFT_OUT}{error}"])

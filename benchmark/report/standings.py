@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from fedspan.benchmark import names
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.report.analysis import analyse
-from fedspan.benchmark.report.axes import Axes
 from fedspan.benchmark.report.frame import collect
-from fedspan.benchmark.report.tabulation import tabulate
+from fedspan.benchmark.report.tuning import Reported, tables_of
 from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.studies import Study
 
 
 @dataclass(frozen=True)
@@ -28,16 +29,15 @@ class Stand:
 Standings = Mapping[str, Mapping[str, Stand]]  # table -> row -> where it stands
 
 
-def standings(board: Board, cells: Sequence[Planned], results: Results) -> Standings:
-    """Return where the rows of each table stand, the best first; tables that cannot be made are left out."""
-    frame, axes = collect(cells, results), Axes(cells)
+def standings(board: Board, cells: Sequence[Planned], results: Results, studies: Sequence[Study] = ()) -> Standings:
+    """Return where the rows of each table stand, the best first; tables that cannot be made are left out.
+
+    `studies` are those of a board that tunes, whose methods have rows of what their trials chose.
+    """
+    reported = Reported.of(cells, [select(study, results.read) for study in studies])
     found: dict[str, dict[str, Stand]] = {}
-    for number, spec in enumerate(board.tables, 1):
-        try:
-            table = tabulate(frame, axes, spec, number)
-        except UserError:
-            continue
-        if (analysis := analyse(table)) is not None:
+    for number, table in tables_of(board.tables, collect(reported.cells, results), reported):
+        if not isinstance(table, UserError) and (analysis := analyse(table)) is not None:
             found[f"Table {number}. {table.title}"] = {
                 ", ".join(map(names.of_axis_label, table.row_axes, one.row.labels)): Stand(
                     one.place.text, table.metric.write(one.mean) if math.isfinite(one.mean) else "—"

@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 from scipy import stats
 
 from fedspan.benchmark import names
+from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records.model import accuracy_of, core_seconds
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import WORST, Selection
 from fedspan.benchmark.report.arrange import comparable
-from fedspan.benchmark.report.axes import text
+from fedspan.benchmark.report.axes import TUNING, Axes, text
 from fedspan.benchmark.report.expected_best import Best, budgets, expected_best
 from fedspan.benchmark.report.statistics import Gap, difference, lost, mean_of
+from fedspan.benchmark.report.table import Tabulated
+from fedspan.benchmark.report.tabulation import tabulate
 from fedspan.benchmark.report.units import counted_as, write_seconds
 from fedspan.benchmark.search import Space, are_numbers
+from fedspan.benchmark.spec.board import Table
 from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.studies import Trial
 
@@ -59,6 +63,28 @@ class Reported:
             rows += [(one, name, TUNED, searched) for one, name in pairs]
         rows += [(one, one, DEFAULT, frozenset()) for one in known.values()]
         return cls(*zip(*rows, strict=True))
+
+    @property
+    def axes(self) -> Axes:
+        """The axes of tables and figures of these cells."""
+        return Axes(self.named, {TUNING: self.tuning} if self.tuning else {})
+
+
+def tables_of(
+    tables: Sequence[Table], frame: pd.DataFrame, reported: Reported
+) -> Iterator[tuple[int, Tabulated | UserError]]:
+    """Yield the tables of a board by number, each as made of the runs in `frame` or with the reason why it cannot be.
+
+    Those of a tuned board have default and tuned rows of each method.
+    """
+    axes = reported.axes
+    for number, table in enumerate(tables, 1):
+        if reported.tuning and TUNING not in (*table.rows, *table.columns):
+            table = replace(table, rows=(*table.rows, TUNING))
+        try:
+            yield number, tabulate(frame, axes, table, number)
+        except UserError as error:
+            yield number, error
 
 
 @dataclass(frozen=True)

@@ -190,8 +190,22 @@ def test_a_submission_of_a_tuned_board_has_its_trials_and_tuned_cells(repository
     assert len(records) in (4, 6), "two trials, two cells with the defaults, and two tuned ones if these are others"
     assert f"Records: {len(records)} of {len(records)} cells" in told.out
     assert {Path(path).stem for path in git("diff", "--name-only", "main", "submit/tiny").split()} == records
+    assert set(re.findall(r"(.*): new, place", told.out)) == {"  FedAvg, default", "  FedAvg, tuned"}
     drawn = fedspan("verify", "board=tiny", "sample=1", "sample_seed=0", "workers=1").out
     assert f"sample: 1 of {len(records)} records of board tiny" in drawn
+
+
+def test_a_commit_that_a_hook_refuses_leaves_no_branch(ran, fedspan):
+    hook = Path(".git/hooks/pre-commit")
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\necho 'no records on Wednesdays' >&2\nexit 1\n")
+    hook.chmod(0o755)
+    told = fedspan("submit", "board=tiny", "sample=0")
+    assert (told.status, told.complaint) == (2, "fedspan: git commit failed: no records on Wednesdays")
+    assert git("branch", "--format=%(refname:short)").split() == ["main"]
+    assert len(git("worktree", "list").splitlines()) == 1
+    hook.unlink()
+    assert "branch submit/tiny has 4 records" in fedspan("submit", "board=tiny", "sample=0").out
 
 
 def test_a_submission_is_ranked_among_what_is_published(ran, fedspan):
