@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedspan.benchmark.errors import CorruptFile, UserError
 from fedspan.benchmark.records.model import Record
@@ -121,63 +121,60 @@ def validate_files(places: Sequence[Path], repeated: Repeated, beside: Iterable[
 
     Those `beside` them are taken as right: what contradicts one of these is refused.
     """
-    found, digests, names = Found(), DataDigests(), dict[str, str]()
+    found, digests = Found(), DataDigests()
     for record in beside:
         digests.add(record, trusted=True)
     for path in record_files(places):
         try:
             record = read(path)
             badge = repeated.of_record(record)
-            digests.add(record, trusted=badge.state == "repeated")
-            names[record["key"]] = str(path)
+            digests.add(record, str(path), trusted=badge.state == "repeated")
             found.good.append(str(path))
             found.remark(str(path), record, badge)
         except CorruptFile as error:
             found.refused[str(path)] = str(error)
-    for key, why in digests.outvoted().items():
-        if key in names:
-            found.good.remove(names[key])
-            found.refused[names[key]] = why
+    outvoted = digests.outvoted()
+    found.good = [name for name in found.good if name not in outvoted]
+    found.refused |= outvoted
     return found
 
 
 class DataDigests:
-    """Data and partition digests by task: no task has two. Keys of records by digest, `trusted` ones repeated."""
+    """Data and partition digests by task: no task has two. With each digest the records that have it."""
 
     def __init__(self) -> None:
-        self.seen: dict[tuple[str, str], dict[str, list[str]]] = {}
-        self.trusted: set[str] = set()
+        self.seen: dict[tuple[str, str], dict[str, list[_Witness]]] = {}
 
-    def add(self, record: Record, trusted: bool = False) -> None:
-        """Remember the digests of a record."""
-        self.trusted |= {record["key"]} if trusted else set()
+    def add(self, record: Record, name: str = "", trusted: bool = False) -> None:
+        """Remember the digests of a record, which `outvoted` calls by its `name`; one without a name never is."""
         for place, digest in _digests_by_task(record):
-            self.seen.setdefault(place, {}).setdefault(digest, []).append(record["key"])
-
-    def check(self, record: Record) -> None:
-        """Raise `CorruptFile` if the record was made from other data than those of its task that were added."""
-        for place, digest in _digests_by_task(record):
-            others = self.seen.get(place, {})
-            if others and digest not in others:
-                other, [key, *_] = next(iter(others.items()))
-                raise CorruptFile(_conflict(place[0], digest, key, other))
+            self.seen.setdefault(place, {}).setdefault(digest, []).append(_Witness(record["key"], name, trusted))
 
     def outvoted(self) -> dict[str, str]:
-        """Return why, by key, of the records whose digest most others of their task do not have.
+        """Return why, by name, of the records whose digest most others of their task do not have.
 
-        Records that were repeated outvote those that were not, so that no forged record makes others refused. Where
-        none has most, all are named.
+        Records that are trusted outvote those that are not, so that no forged record makes others refused. Where none
+        has most, all are named.
         """
         found: dict[str, str] = {}
-        for (name, _), digests in self.seen.items():
-            votes = {digest: (len(self.trusted & set(keys)), len(keys)) for digest, keys in digests.items()}
+        for (what, _), digests in self.seen.items():
+            votes = {digest: (sum(one.trusted for one in here), len(here)) for digest, here in digests.items()}
             most = max(votes.values())
             right = [digest for digest, count in votes.items() if count == most]
-            for digest, keys in digests.items():
+            for digest, here in digests.items():
                 if len(digests) > 1 and [digest] != right:
                     other = next(one for one in (*right, *digests) if one != digest)
-                    found |= {key: _conflict(name, digest, digests[other][0], other) for key in keys}
+                    why = _conflict(what, digest, digests[other][0].key, other)
+                    found |= {one.name: why for one in here if one.name}
         return found
+
+
+class _Witness(NamedTuple):
+    """A record that has a digest."""
+
+    key: str
+    name: str
+    trusted: bool
 
 
 def _digests_by_task(record: Record) -> Iterator[tuple[tuple[str, str], str]]:
@@ -197,24 +194,29 @@ def _conflict(name: str, digest: str, key: str, other: str) -> str:
 
 
 def collect(results: Results, records: Iterable[tuple[str, Callable[[], Record]]]) -> Found:
-    """Import new records; refuse by name those that are damaged or contradict a record here.
+    """Import new records; refuse by name those that are damaged or contradict a record here, or most of the others.
 
     Two records of a cell agree if they differ only in what depends on how it ran and in where they come from. Two of a
-    task have the same data.
+    task have the same data; those that are here are taken as right. Each record is loaded twice, so that memory holds
+    one at a time.
     """
-    found, digests = Found(), DataDigests()
+    found, digests, given = Found(), DataDigests(), list(records)
     for record in results.all():
-        digests.add(record)
-    for name, load in records:
+        digests.add(record, trusted=True)
+    for name, load in given:
+        with contextlib.suppress(CorruptFile):  # which is told below
+            digests.add(load(), name)
+    outvoted = digests.outvoted()
+    for name, load in given:
         try:
+            if name in outvoted:
+                raise CorruptFile(outvoted[name])
             record = load()
-            digests.check(record)
             here = results.read(record["key"])
             if (why := results.passed_over.get(results.path(record["key"]))) is not None:
                 raise CorruptFile(f"{results.path(record['key'])} is there and cannot be used: {why}")
             if here is None:
                 results.write(record)
-                digests.add(record)
                 found.good.append(name)
             elif (difference := _difference(here, record)) is None:
                 found.known.append(name)

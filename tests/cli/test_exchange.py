@@ -128,12 +128,26 @@ def test_what_no_run_can_give_is_refused_by_name_and_stays_where_it_is(fedspan, 
     assert fedspan("sync", "--from", "there").out == "records: 2 collected, 1 refused\n"
 
 
-def test_records_of_one_task_are_made_from_the_same_data(fedspan, made):
-    change(made[2], lambda record: record["provenance"].update(dataset_digest="0" * 64))
-    ran = fedspan("validate", "there")
-    assert ran.status == 1
-    assert "its provenance.dataset_digest is 000000000000, that of" in ran.complaint
-    assert fedspan("sync", "--from", "there").out == "records: 2 collected, 1 refused\n"
+def of_other_data(record):
+    record["provenance"]["dataset_digest"] = "0" * 64
+
+
+@pytest.mark.parametrize("which", [0, 2], ids=["the first", "the last"])
+def test_records_of_one_task_are_made_from_the_same_data(fedspan, made, which):
+    change(made[which], of_other_data)
+    for words, counted in ((["validate"], "2 valid"), (["sync", "--from"], "2 collected")):
+        ran = fedspan(*words, "there")
+        assert (ran.status, ran.out.splitlines()[0]) == (1, f"records: {counted}, 1 refused")
+        assert f"{made[which]} is refused: its provenance.dataset_digest is 000000000000, that of" in ran.complaint
+
+
+@pytest.mark.parametrize("order", [["forged", "there"], ["there", "forged"]])
+def test_of_two_files_of_one_record_the_forged_one_is_refused(fedspan, made, order):
+    Path("forged").mkdir()
+    change(shutil.copy(made[0], "forged"), of_other_data)
+    ran = fedspan("validate", *order)
+    assert f"forged/{made[0].name} is refused" in ran.complaint
+    assert ran.out.startswith("records: 3 valid, 1 refused\n")
 
 
 def test_published_records_are_right_however_many_new_ones_contradict_them(fedspan, made):
