@@ -144,7 +144,7 @@ def test_records_of_one_task_are_made_from_the_same_data(fedspan, made, which):
 @pytest.mark.parametrize("order", [["forged", "there"], ["there", "forged"]])
 def test_of_two_files_of_one_record_the_forged_one_is_refused(fedspan, made, order):
     Path("forged").mkdir()
-    change(shutil.copy(made[0], "forged"), of_other_data)
+    change(Path(shutil.copy(made[0], "forged")), of_other_data)
     ran = fedspan("validate", *order)
     assert f"forged/{made[0].name} is refused" in ran.complaint
     assert ran.out.startswith("records: 3 valid, 1 refused\n")
