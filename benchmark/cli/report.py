@@ -48,7 +48,7 @@ def show(arguments: argparse.Namespace) -> int:
             raise UserError(f"unknown scale '{scale}'{did_you_mean(str(scale), SCALES)}")
     _refuse_parts(axes)
     results, pages = Results(How.of(config).results, mends=False), Path(config["paths"]["pages"])
-    status, built = 0, []
+    status, built, failed = 0, [], set()
     for name in named or sorted(board_files()):
         try:
             grids = _asked(name, axes) if named else _with_results(name, axes, results)
@@ -65,11 +65,15 @@ def show(arguments: argparse.Namespace) -> int:
                 raise
             print(f"fedspan: board '{name}' is left out: {error}", file=sys.stderr)
             status = 2
+            failed.add(name)
     if "scale" in axes and not (built or named or status):
         raise UserError(f"no board has results at scale {', '.join(axes['scale'])}; results: {results.root}")
-    summaries = site.found(pages) if named else [made.summary for made in built]
     with doing("writing the pages over all boards"):
-        _write_site(pages, summaries, clean=not named)
+        whole = not named and "scale" not in axes
+        summaries = [made.summary for made in built] if whole else site.found(pages)
+        if whole and failed:  # their earlier pages stay
+            summaries += [one for one in site.found(pages) if one.board in failed and one not in summaries]
+        _write_site(pages, summaries, clean=whole)
     print(f"site: {pages / 'index.html'}")
     return status
 
@@ -85,9 +89,12 @@ def _refuse_parts(axes: Axes) -> None:
 
 
 def _asked(name: str, axes: Axes) -> Iterator[Grid]:
+    """Yield each board that a name stands for with its cells and its studies, at each scale that is asked for."""
     whole = load_board(name)
     for board in whole.parts():
-        yield board, plan_grid({**axes, "board": [board.name if whole.boards else name]}), studies(board, axes)
+        for scale in axes.get("scale", [None]):
+            mine = axes if scale is None else {**axes, "scale": [scale]}
+            yield board, plan_grid({**mine, "board": [board.name if whole.boards else name]}), studies(board, mine)
 
 
 def _with_results(name: str, axes: Axes, results: Results) -> Iterator[Grid]:

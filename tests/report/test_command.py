@@ -132,6 +132,41 @@ def test_each_scale_with_results_has_a_page_and_scales_never_meet(boards, report
     assert '"scales":["own","smoke"]' in data
 
 
+def on_the_site(tmp_path):
+    """Return the pages that the leaderboard is made from."""
+    pages = tmp_path / "pages"
+    said = (pages / "index.html").read_text()
+    return {str(path.parent.relative_to(pages)) for path in pages.glob("**/results.json")} if "good/" in said else set()
+
+
+def test_a_report_of_one_scale_leaves_the_pages_of_the_others_on_the_leaderboard(boards, report, tmp_path):
+    keep(tmp_path, [record(planned) for scale in ("own", "smoke") for planned in cells(scale)])
+    report()
+    report("scale=smoke")
+    assert on_the_site(tmp_path) == {"good", "good/smoke"}
+    assert '"scales":["own","smoke"]' in (tmp_path / "pages" / "index.html").read_text()
+
+
+def test_a_board_of_two_scales_has_two_pages(boards, report, tmp_path):
+    keep(tmp_path, [record(planned, 80.0) for planned in cells()])
+    keep(tmp_path, [record(planned, 20.0) for planned in cells("smoke")])
+    assert report("board=good", "scale=own,smoke")[::2] == (0, [])
+    assert on_the_site(tmp_path) == {"good", "good/smoke"}
+    assert "20.00" not in (tmp_path / "pages" / "good" / "table-1.md").read_text()
+
+
+def test_a_board_that_can_no_longer_be_read_keeps_its_earlier_page_on_the_leaderboard(boards, report, tmp_path):
+    (boards / "other.yaml").write_text(GOOD.replace("clients: 5", "clients: 7"))
+    keep(tmp_path, [record(planned) for name in ("good", "other") for planned in plan(load_board(name).expand())])
+    report()
+    (boards / "other.yaml").write_text("title: [")
+    assert report()[0] == 2
+    assert on_the_site(tmp_path) == {"good", "other"}
+    (boards / "other.yaml").unlink()
+    assert report()[0] == 0
+    assert on_the_site(tmp_path) == {"good"}
+
+
 def test_boards_without_results_are_named_and_stale_methods_go(boards, report, tmp_path):
     (boards / "later.yaml").write_text(GOOD.replace("A board", "For later").replace("clients: 5", "clients: 7"))
     keep(tmp_path, [record(planned) for planned in cells()])
