@@ -46,8 +46,8 @@ def show(arguments: argparse.Namespace) -> int:
     for scale in axes.get("scale", []):
         if scale not in SCALES:
             raise UserError(f"unknown scale '{scale}'{did_you_mean(str(scale), SCALES)}")
-    _refuse_parts(axes)
-    results, pages = Results(How.of(config).results, mends=False), Path(config["paths"]["pages"])
+    results = Results(How.of(config).results, mends=False)
+    pages = _pages(axes, results) or Path(config["paths"]["pages"])
     status, built, failed = 0, [], set()
     for name in named or sorted(board_files()):
         try:
@@ -78,14 +78,18 @@ def show(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _refuse_parts(axes: Axes) -> None:
-    """Raise `UserError` if a board's page, which the leaderboard reads, would be of other cells than its own."""
+def _pages(axes: Axes, results: Results) -> Path | None:
+    """Return another folder if a board's page, which the leaderboard reads, would be of other cells than its own."""
     other = first_change(name for name in axes if name.split(".")[0] != "tune")
-    if other and "paths.pages" not in axes:
-        raise UserError(
-            f"the page of a board is of all its cells, so '{other}' cannot be set; name a folder for other pages with "
-            "paths.pages=DIR, or write a board that extends this one"
-        )
+    if not other or "paths.pages" in axes:
+        return None
+    place = results.root / "pages"
+    print(
+        f"fedspan: with '{other}' these are not the cells of the board, so its page goes to {place}; "
+        "paths.pages=DIR names another folder",
+        file=sys.stderr,
+    )
+    return place
 
 
 def _asked(name: str, axes: Axes) -> Iterator[Grid]:

@@ -60,10 +60,12 @@ def keep(tmp_path, records):
 def test_the_page_of_a_board_is_not_overwritten_by_some_of_its_cells(boards, report, tmp_path, monkeypatch, capsys):
     keep(tmp_path, [record(planned) for planned in cells()])
     monkeypatch.chdir(tmp_path)
-    assert main(["report", "board=good", "seed=0", f"paths.results={tmp_path}"]) == 2
-    assert "the page of a board is of all its cells, so 'seed' cannot be set; name a folder" in capsys.readouterr().err
+    assert main(["report", "board=good", "seed=0", f"paths.results={tmp_path}"]) == 0
+    assert f"these are not the cells of the board, so its page goes to {tmp_path}/pages" in capsys.readouterr().err
     assert not (tmp_path / "leaderboards").exists()
-    assert report("board=good", "seed=0")[0] == 0, "in a folder of other pages"
+    assert (tmp_path / "pages" / "good" / "index.html").exists()
+    assert report("board=good", "seed=0", f"paths.pages={tmp_path / 'mine'}")[::2] == (0, [])
+    assert (tmp_path / "mine" / "good" / "index.html").exists()
 
 
 def test_a_board_that_cannot_be_read_is_one_line_and_the_others_are_built(boards, report, tmp_path):
