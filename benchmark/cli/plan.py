@@ -45,7 +45,9 @@ def show(arguments: argparse.Namespace) -> int:
     unknown = [cell for study in open_studies for cell in study.default]
     if studies:
         trials = distinct(cell for study in studies for cell in study.cells)
-        each = f"a method on a task, {counted_as(studies[0].tune.trials, 'trial')} each"
+        numbers = sorted({study.tune.trials for study in studies})
+        counts = " or ".join(map(str, numbers))
+        each = f"a method on a task, {counts} trial{'s' if numbers != [1] else ''} each"
         of = f" of {counted_as(len(studies), 'study', 'studies')} ({each})"
         _show_missing("tuning", "trial", trials, [], results, how, of)
     _show_missing("results" if studies else "", "cell", reported, unknown, results, how)

@@ -23,7 +23,7 @@ from fedspan.benchmark.records.verification import Repeated
 from fedspan.benchmark.report.standings import changes, standings
 from fedspan.benchmark.spec.board import Board, load_board
 from fedspan.benchmark.spec.compose import resolve
-from fedspan.benchmark.spec.overrides import axes_of, single
+from fedspan.benchmark.spec.overrides import axes_of, override_text, single
 from fedspan.benchmark.spec.plan import Planned, plan_grid
 from fedspan.benchmark.spec.settings import How, first_change
 from fedspan.benchmark.spec.studies import studies_of
@@ -70,7 +70,7 @@ def submit(arguments: argparse.Namespace) -> int:
     """Check the new records of a board, commit them to a branch of their own, and say what remains to be done."""
     submission = Submission.of(arguments.settings, SAMPLE["submit"])
     results, top = Results(How.of(resolve(submission.how)).results, mends=False), _top()
-    published = set(_git(top, "ls-files", str(PUBLISHED)).split())
+    published = set(_git(top, "ls-tree", "--full-tree", "-r", "--name-only", "HEAD", str(PUBLISHED)).split())
     keys = submission.keys(results)
     new = [key for key in keys if results.path(key).exists() and f"{PUBLISHED}/{key}.json" not in published]
     if not new:
@@ -140,7 +140,7 @@ def _validate(results: Results, keys: Sequence[str], published: Results, others:
     """Raise `UserError` unless every record can be accepted, also beside the published ones with the keys `others`."""
     beside = (record for key in others if (record := published.read(key)) is not None)
     found = exchange.validate_files([results.path(key) for key in keys], Repeated(), beside)
-    print(found.summary("valid"))
+    print("\n".join([found.summary("valid"), *found.remarks()]))
     if found.refused:
         name, why = next(iter(found.refused.items()))
         more = f" (and {len(found.refused) - 1} more)" if len(found.refused) > 1 else ""
@@ -151,8 +151,8 @@ def _repeat(keys: Sequence[str], submission: Submission, root: Path) -> int:
     """Compute a sample of the records anew; return the exit status of that."""
     if not submission.sample:
         return 0
-    how = [f"{name}={value}" for name, value in submission.how.items() if name not in ("paths.results", "tracking")]
-    words = [*keys, f"sample={submission.sample}", f"paths.results={root}", *how]
+    how = {name: value for name, value in submission.how.items() if name != "tracking"} | {"paths.results": str(root)}
+    words = [*keys, f"sample={submission.sample}", *(override_text(name, value) for name, value in how.items())]
     return verify.show(argparse.Namespace(words=words))
 
 
@@ -179,7 +179,7 @@ def _files(results: Results, keys: Iterable[str]) -> Iterator[Path]:
 
 def _description(submission: Submission, new: Sequence[str], cells: int, said: Sequence[str], branch: str) -> str:
     scales = sorted({one.cell.scale for one in submission.cells})
-    words = [branch, f"board={submission.board.name}"] + [
+    words = [branch, f"board={submission.board.word}"] + [
         f"scale={scale}" for scale in scales if scale != submission.board.full
     ]
     repeated = (

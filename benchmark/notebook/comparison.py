@@ -63,8 +63,9 @@ def compare(a: str, b: str, runs: pd.DataFrame | None = None, *, board: str | No
     """Compare two methods on the runs of `runs`, of a `board`, or by default on your own.
 
     A method is called by its name (``FedAvg + FedDecorr (released form)``) or by its code names (``fedavg +
-    feddecorr``). The statistics are those of the pages (`docs/leaderboard.md`): a diverged run is worse than any score.
-    Raises `UserError` if a method is unknown, has several settings, or shares no run with the other.
+    feddecorr``), with ``, tuned`` for what trials chose on a board that tunes. The statistics are those of the pages
+    (`docs/leaderboard.md`): a diverged run is worse than any score. Raises `UserError` if a method is unknown, has
+    several settings, or shares no run with the other.
     """
     found = results(board) if runs is None else runs
     one, other = runs_of(found, a), runs_of(found, b)
@@ -90,6 +91,7 @@ def runs_of(found: pd.DataFrame, wanted: str) -> pd.DataFrame:
     """Return the runs of a method that count: those that are done, and those that diverged."""
     known = found[found["status"].isin(COUNTED)]
     codes = known["algorithm"] + known["addons"].map(lambda addons: f" + {addons}" if addons else "")
+    codes += known["tuning"].eq("tuned").fillna(False).map({True: ", tuned", False: ""})
     mine = known[(known["method"] == wanted) | (codes == wanted)]
     if mine.empty:
         there = sorted({*known["method"].dropna(), *codes.dropna()})

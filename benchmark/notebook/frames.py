@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,13 @@ from fedspan.benchmark import names
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records.model import Record, is_trial, judged
 from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.records.verification import Repeated
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.report.frame import flops, waited
+from fedspan.benchmark.report.tuning import TUNED, Reported
 from fedspan.benchmark.spec.plan import plan_grid
+from fedspan.benchmark.spec.studies import studies_of
 
 OWN = "own_results"  # the folder of one's own runs; nothing published lies there, and no board reads it by itself
 PUBLISHED = "results"
@@ -25,7 +28,8 @@ OF_THE_TASK = ("rounds", "local_epochs")  # of the protocol; the rest may be tun
 
 # The columns of `results`: type, and what it says.
 COLUMNS = {
-    "method": ("string", "the method's name: FedAvg + FedDecorr (released form)"),
+    "method": ("string", "the method's name: FedAvg + FedDecorr (released form); FedAvg, tuned"),
+    "tuning": ("string", "on a board that tunes: default, or tuned with what the trials chose; else missing"),
     "task": ("string", "the task's name: CIFAR-10, 5,000 images, 10 clients, alpha 0.05"),
     "model": ("string", "the model's name"),
     "seed": ("Int64", "the seed of every random draw"),
@@ -72,8 +76,9 @@ def results(board: str | None = None, *, folder: str | Path | None = None, scale
     """Return the records of a folder as a data frame, one row per run; `COLUMNS` explains the columns.
 
     With a `board` only its cells (at `scale`, if given), from the published records by default; without one all of
-    `folder`, by default your own runs. Missing numbers are ``pd.NA``. Trials of a search are left out, because their
-    scores are of held-out training images. Raises `UserError` for an unknown board.
+    `folder`, by default your own runs. A board that tunes has default and tuned runs of each method. Missing numbers
+    are ``pd.NA``. Trials of a search are left out, because their scores are of held-out training images. Raises
+    `UserError` for an unknown board.
     """
     place = Results(Path(folder or (PUBLISHED if board else OWN)), mends=False)
     if board is None:
@@ -81,9 +86,15 @@ def results(board: str | None = None, *, folder: str | Path | None = None, scale
             raise UserError("a scale is that of a board; name the board")
         return frame_of(place, place.all())
     asked: dict[str, list[Any]] = {"board": [board]} | ({"scale": [scale]} if scale else {})
-    planned = plan_grid(asked)
-    records = (place.read(cell.cell.key) or place.failure(cell.cell.key) for cell in planned)
-    return frame_of(place, (record for record in records if record is not None))
+    reported = Reported.of(plan_grid(asked), [select(study, place.read) for study in studies_of(asked)])
+    tuning = reported.tuning or (None,) * len(reported.cells)
+    repeated, rows = Repeated.of(place), []
+    for planned, named, how in zip(reported.cells, reported.named, tuning, strict=True):
+        key = planned.cell.key
+        if (record := place.read(key) or place.failure(key)) is not None:
+            called = names.method_name(named.cell.settings) + (f", {TUNED}" if how == TUNED else "")
+            rows.append(_row(record, repeated) | {"method": called, "tuning": how})
+    return _frame(place, rows)
 
 
 def curves(runs: pd.DataFrame, *, folder: str | Path | None = None) -> pd.DataFrame:
@@ -116,7 +127,10 @@ def _curve(record: Record) -> Iterator[tuple[int, float]]:
 def frame_of(place: Results, records: Iterable[Record], trials: bool = False) -> pd.DataFrame:
     """Return the frame of some records of a results folder, sorted by task, method and seed; of trials if asked."""
     repeated = Repeated.of(place)
-    rows = [_row(record, repeated) for record in records if trials or not is_trial(record)]
+    return _frame(place, [_row(record, repeated) for record in records if trials or not is_trial(record)])
+
+
+def _frame(place: Results, rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype({name: kind for name, (kind, _) in COLUMNS.items()})
     frame = frame.sort_values(["task", "model", "method", "seed"], ignore_index=True)
     frame.attrs["folder"] = str(place.root)
@@ -129,6 +143,7 @@ def _row(record: Record, repeated: Repeated) -> dict[str, Any]:
     protocol, partition = spec["protocol"], spec["partition"]
     return {
         "method": names.method_name(spec),
+        "tuning": None,
         "task": names.task_name(spec),
         "model": names.name_from("model", spec["model"]),
         "accuracy": accuracy,

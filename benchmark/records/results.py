@@ -189,14 +189,18 @@ class Results:
     def _set_aside(self, path: Path, why: str) -> None:
         try:
             now = self._move(path)
+        except FileNotFoundError:  # another process has moved it
+            return
         except OSError as error:
             raise UserError(f"{path} is damaged ({why}) and cannot be set aside: {error}; move it away") from error
         log.warning("%s is damaged: %s; it was moved to %s", path, why, now)
 
-    def put_aside(self, key: str) -> Path:
-        """Move the record of a cell away, so that the cell is computed anew; return where it is now."""
+    def put_aside(self, key: str) -> None:
+        """Move the record of a cell away, so that the cell is computed anew, unless another process has done so."""
         try:
-            return self._move(self.path(key))
+            self._move(self.path(key))
+        except FileNotFoundError:
+            pass
         except OSError as error:
             raise UserError(f"{self.path(key)} cannot be set aside: {error.strerror or error}") from error
 

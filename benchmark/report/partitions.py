@@ -28,7 +28,7 @@ def draw_partitions(cells: Sequence[Planned], folder: Path, data: Path) -> None:
     for name, pictures in wanted.items():
         for key, planned in list(pictures.items())[:MOST_PICTURES]:
             path = folder / f"{slug(name)}.{key}.svg"
-            if path.exists():
+            if path.with_suffix(".json").exists():  # written last
                 continue
             try:
                 found = shares(planned.cell, data)

@@ -13,6 +13,7 @@ import pandas as pd
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records.atomic import discard, write_atomically
+from fedspan.benchmark.records.record import SIDECARS
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import Selection
 from fedspan.benchmark.report import figures, render_text, summary
@@ -213,7 +214,8 @@ def _write_runs(
         for run in (run for run in runs if run.status != "missing"):
             for source in (results.path(run.key), results.failures / f"{run.key}.json"):
                 if source.exists():
-                    put(out / "records" / source.name, source.read_bytes())
+                    for file in (source, *filter(Path.exists, map(source.with_suffix, SIDECARS.values()))):
+                        put(out / "records" / file.name, file.read_bytes())
                     break
 
 
@@ -247,8 +249,8 @@ class _Problems:
 
 def _remove_stale(folder: Path, written: set[str]) -> None:
     """Remove tables and figures of an earlier report that this one did not write."""
-    mine = r"(table-\d+\.(md|csv|tex)|(standing|target)-\d+\.csv|(figure|ranks|cost)-\d+\.(svg|pdf|png)|"
-    mine += r"(tuning|trials|budget)\.csv)"
+    mine = r"(table-\d+\.(md|csv|tex)|(standing|target)-\d+\.csv|(figure|cost)-\d+\.(svg|pdf|png)|"
+    mine += r"ranks-\d+(-\w+)?\.(svg|pdf|png)|(tuning|trials|budget)\.csv)"
     for path in folder.iterdir():
         if re.fullmatch(mine, path.name) and path.name not in written:
             discard(path)

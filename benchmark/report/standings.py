@@ -50,10 +50,11 @@ def standings(board: Board, cells: Sequence[Planned], results: Results, studies:
 def changes(before: Standings, after: Standings) -> list[str]:
     """Return a line for each row whose place or mean changes, table by table, and one for tables without a change."""
     lines = []
-    for table, rows in after.items():
-        known = before.get(table, {})
+    for table in dict.fromkeys([*after, *before]):
+        known, rows = before.get(table, {}), after.get(table, {})
         lines.append(table)
         moved = [f"  {line}" for row, stand in rows.items() if (line := _change(row, known.get(row), stand))]
+        moved += [f"  {row}: ranked no more (was {known[row].place})" for row in known if row not in rows]
         lines += moved or ["  nothing changes"]
     return lines or ["no table has two rows to compare yet"]
 

@@ -193,7 +193,7 @@ def summarise(
     searched = reported.searched or (frozenset(),) * len(cells)
     groups: dict[tuple[str, str, frozenset[str]], list[Any]] = {}
     for planned, row, how, names in zip(cells, frame.itertuples(index=False), tuning, searched, strict=True):
-        if row.status in ("done", "diverged", "missing") and not planned.cell.protocol.trial:
+        if row.status in ("done", "diverged", "failed", "missing") and not planned.cell.protocol.trial:
             groups.setdefault((str(row.point), how, names), []).append((planned, row))
     results = [found for (point, how, names), runs in groups.items() for found in _results(point, runs, how, names)]
     once = frame.drop_duplicates("key")  # where a study chose the defaults, their runs stand in two rows

@@ -31,6 +31,7 @@ from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.studies import Trial
 
 DEFAULT, TUNED = "default", "tuned"
+LOST = {"diverged": "diverged", "skipped": "cannot run"}  # statuses of trials, as people read them
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,14 @@ class TrialRow:
     accuracy: float
     seconds: float
     keys: tuple[str, ...]
+    possible: bool = True
 
     @property
     def status(self) -> str:
         """What became of it."""
-        return "missing" if math.isnan(self.accuracy) else "diverged" if self.accuracy == WORST else "done"
+        if math.isnan(self.accuracy):
+            return "missing"
+        return "done" if self.accuracy != WORST else "diverged" if self.possible else "skipped"
 
 
 @dataclass(frozen=True)
@@ -233,6 +237,7 @@ def _trial_row(trial: Trial, values: Mapping[str, Any], accuracy: float | None, 
         accuracy=math.nan if accuracy is None else accuracy,
         seconds=math.fsum(spent) if len(spent) == len(keys) else math.nan,
         keys=keys,
+        possible=all(record["status"] != "skipped" for record in records),
     )
 
 
@@ -259,6 +264,7 @@ def tuning_facts(found: Sequence[TunedMethod]) -> dict[str, Any]:
     return {
         "trials": len(trials),
         "diverged": sum(trial.status == "diverged" for trial in trials),
+        "skipped": sum(trial.status == "skipped" for trial in trials),
         "cost": Cost.of(trials),
         "validation": found[0].validation if found else math.nan,
         "budgets": sorted({best.k for one in found for best in one.best}),
@@ -267,7 +273,7 @@ def tuning_facts(found: Sequence[TunedMethod]) -> dict[str, Any]:
 
 def cost_of_trials(facts: Mapping[str, Any]) -> str:
     """Return in a sentence how many trials of `tuning_facts` ran, and what they cost."""
-    trials, diverged, cost = facts["trials"], facts["diverged"], facts["cost"]
+    trials, cost = facts["trials"], facts["cost"]
     if not cost.ran:
         return f"None of the {counted_as(trials, 'trial')} has run yet."
     all_ran = cost.ran == trials
@@ -275,7 +281,7 @@ def cost_of_trials(facts: Mapping[str, Any]) -> str:
     time = f"{write_seconds(cost.seconds)} of one processor" if cost.known else "an unknown time"
     if cost.partial:
         time = f"at least {time}, known for {cost.known} of them"
-    lost = f"; {diverged} diverged" if diverged else ""
+    lost = "".join(f"; {facts[what]} {word}" for what, word in LOST.items() if facts[what])
     return f"{said} {time}{lost}."
 
 
@@ -364,6 +370,7 @@ def _outcome_line(one: TunedMethod) -> dict[str, Any]:
         "task": one.task,
         "trials": len(one.trials),
         "diverged": sum(trial.status == "diverged" for trial in one.trials),
+        "skipped": sum(trial.status == "skipped" for trial in one.trials),
         "missing": sum(trial.status == "missing" for trial in one.trials),
         "chosen": one.chosen,
         "settings": one.settings,

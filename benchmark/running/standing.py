@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from statistics import fmean, stdev
@@ -80,6 +81,7 @@ def _called(cell: Cell, known: dict[tuple[object, ...], tuple[str, str]]) -> tup
 def next_step(how: How, scale: str) -> str:
     """Return the command that shows the results of a grid."""
     where = [override_text("paths.results", str(how.results))] if how.results != How.results else []
+    where += [override_text("plugins", how.plugins[0] if len(how.plugins) == 1 else how.plugins)] if how.plugins else []
     if how.board is None:
-        return " ".join(["fedspan", "ui", *where])
-    return " ".join(["fedspan", "report", override_text("board", how.board), override_text("scale", scale), *where])
+        return shlex.join(["fedspan", "ui", *where])
+    return shlex.join(["fedspan", "report", override_text("board", how.board), override_text("scale", scale), *where])

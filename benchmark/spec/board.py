@@ -6,8 +6,8 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ class Board:
 
     `printed` names the reproduced figures of papers, such as ``paper/figure_4``, in addition to its tables' sources.
     With `tune`, methods are tuned first (`spec.studies`), and `expand` returns the cells with the defaults. `frozen`
-    are the digests of the cells of a frozen version, by scale.
+    are the digests of the cells of a frozen version, by scale, and `path` is where it lies if not among the boards.
     """
 
     name: str
@@ -100,6 +100,12 @@ class Board:
     printed: tuple[str, ...] = field(default=())
     tune: Tune | None = None
     frozen: Mapping[str, str] = field(default_factory=dict)
+    path: str = ""
+
+    @property
+    def word(self) -> str:
+        """What a command calls it by: its name, or the path of a file that is not among the boards."""
+        return self.path or self.name
 
     @property
     def lineage(self) -> str:
@@ -211,7 +217,8 @@ def load_board(name: str) -> Board:
         if path is not None and path.name != name:
             raise UserError(f"the board file {name} does not exist")
         raise UserError(f"unknown board '{name}'{did_you_mean(path.stem if path else name, known)}")
-    return read_board(path)
+    found = read_board(path)
+    return found if path.resolve() in (one.resolve() for one in known.values()) else replace(found, path=name)
 
 
 FIELDS = {
@@ -269,7 +276,22 @@ def read_board(path: Path) -> Board:
         raise UserError(
             f"{path}: scales.paper: only a board that reproduces something printed has it; say what (printed)"
         )
+    declared = set(_names([board.base, *board.grid]))
+    for name, scale in board.scales.items():
+        known = {*declared, *scale.settings, *(key for rule in scale.rules for key in rule.set)}
+        if idle := next((key for key in scale.keep if key not in known), None):
+            raise UserError(f"{path}: scales.{name}.keep: nothing sets '{idle}'{did_you_mean(idle, known)}")
+        if scale.tune and board.tune is None:
+            raise UserError(f"{path}: scales.{name}: {next(iter(scale.tune))} is of a board that tunes; add tune")
     return board
+
+
+def _names(values: Any) -> Iterator[str]:
+    """Yield the names of all settings in a grid, those within its axes too."""
+    for value in values.values() if isinstance(values, Mapping) else values if isinstance(values, list) else ():
+        yield from _names(value)
+    if isinstance(values, Mapping):
+        yield from values
 
 
 @dataclass(frozen=True)
@@ -292,7 +314,11 @@ def _pieces(names: Any, asked_by: Path, above: tuple[str, ...] = ()) -> Pieces:
     """Return the union of the named pieces; `names` is one, a list of them, or None."""
     known, shared = yaml_files("pieces"), Pieces()
     asked = names if isinstance(names, list) else [names] if names is not None else []
-    for name in dict.fromkeys(map(str, asked[:MOST_PIECES])):
+    if len(asked) > MOST_PIECES:
+        raise UserError(
+            f"{asked_by}: it extends {len(asked)} pieces, {MOST_PIECES} at most; name the rest on the board"
+        )
+    for name in dict.fromkeys(map(str, asked)):
         if name not in known:
             raise UserError(f"{asked_by}: unknown piece '{name}'{did_you_mean(name, known)}")
         if name in above:

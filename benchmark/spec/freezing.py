@@ -28,6 +28,8 @@ def freeze(name: str) -> Path:
     Raises `UserError` if the board cannot be frozen, or is the same as its last version.
     """
     board = load_board(name)
+    if board.path:
+        raise UserError(f"{name} is not among the boards in {FOLDER.parent / 'boards'}, which can be frozen")
     if board.boards:
         raise UserError(f"board '{name}' is made of boards; freeze those instead")
     if board.frozen:

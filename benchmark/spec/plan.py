@@ -97,21 +97,22 @@ def plan_grid(axes: Mapping[str, list[Any]]) -> list[Planned]:
             return plan(product(rest))
     points: list[Overrides] = []
     for board in (part for name in names for part in load_board(str(name)).parts()):
-        points += [point.with_settings({"board": board.name}) for point in board.expand(rest)]
+        points += [point.with_settings({"board": board.word}) for point in board.expand(rest)]
     try:
         with doing(f"planning {len(points):,} cells"):
             planned = plan(points)
     except UserError as error:
         raise UserError(f"board {', '.join(map(str, names))}: {error}") from None
     if not first_change(rest):
-        _check_frozen(names, planned)
+        for name in names:
+            _check_frozen(str(name), rest, planned if len(names) == 1 else None)
     return planned
 
 
-def _check_frozen(names: Sequence[Any], planned: Sequence[Planned]) -> None:
-    """Raise `UserError` if the cells of a frozen board are not those of its version."""
-    for board in map(load_board, map(str, names)):
-        mine = [one for one in planned if one.overrides.get("board") == board.name]
+def _check_frozen(name: str, rest: Mapping[str, list[Any]], planned: Sequence[Planned] | None) -> None:
+    """Raise `UserError` if the cells of a frozen board are not those of its version; `planned` are its cells."""
+    for board in (part for part in load_board(name).parts() if part.frozen):
+        mine = plan(board.expand(rest)) if planned is None or board.word != name else planned
         for scale in {one.cell.scale for one in mine} & board.frozen.keys():
             if digest_of_cells(one for one in mine if one.cell.scale == scale) != board.frozen[scale]:
                 raise UserError(

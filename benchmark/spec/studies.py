@@ -110,7 +110,7 @@ def studies(board: Board, axes: Mapping[str, list[Any]]) -> list[Study]:
     for scale in rest.get("scale", [None]):
         named = rest if scale is None else {**rest, "scale": [scale]}
         tune = board.tune.changed(board.scale(str(scale or board.full)).tune).changed(asked)
-        points = [point.with_settings({"board": board.name}) for point in board.expand(named)]
+        points = [point.with_settings({"board": board.word}) for point in board.expand(named)]
         made = _studies(tune, points)
         if not first_change(axes):
             _check_frozen(board, str(scale or board.full), made)

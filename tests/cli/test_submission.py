@@ -87,6 +87,11 @@ def test_a_review_is_of_the_board_and_the_scale_that_the_description_names(repos
     assert "FedAvg: new, place" in told.out, "at full size nothing would be new"
 
 
+def test_what_is_staged_is_not_published_yet(ran, fedspan):
+    git("add", "--force", "results/records")
+    assert fedspan("submit", "board=tiny", "sample=0").status == 0
+
+
 def test_what_is_published_is_submitted_only_once(ran, fedspan):
     fedspan("submit", "board=tiny", "sample=0")
     git("merge", "--quiet", "submit/tiny")
@@ -274,6 +279,9 @@ def test_a_frozen_version_has_its_own_name_and_the_same_cells(repository, fedspa
     assert (told.status, "has the cells of its version tiny-v1" in told.complaint) == (2, True)
     told = fedspan("freeze", "tiny-v1")
     assert (told.status, "is frozen already" in told.complaint) == (2, True)
+    shutil.copy("leaderboards/boards/tiny.yaml", "mine.yaml")
+    told = fedspan("freeze", "mine.yaml")
+    assert (told.status, "mine.yaml is not among the boards" in told.complaint) == (2, True)
 
 
 def test_a_changed_board_leaves_its_frozen_version_as_it_was(repository, fedspan):
@@ -281,7 +289,8 @@ def test_a_changed_board_leaves_its_frozen_version_as_it_was(repository, fedspan
     board = Path("leaderboards/boards/tiny.yaml")
     board.write_text(board.read_text().replace("seed: [0, 1]", "seed: [0, 1, 2]"))
     assert fedspan("plan", "board=tiny").out.startswith("6 cells")
-    assert fedspan("plan", "board=tiny-v1").out.startswith("4 cells")
+    for words, cells in (("tiny-v1", 4), ("tiny,tiny-v1", 6), ("tiny-v1,tiny", 6)):
+        assert fedspan("plan", f"board={words}").out.startswith(f"{cells} cells")
     assert fedspan("freeze", "tiny").out.startswith("leaderboards/frozen/tiny-v2.yaml\n")
 
 

@@ -1,5 +1,6 @@
 """FedSpan from Python: the same cells as on the command line, typed frames, the statistics of the pages."""
 
+import json
 import math
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 
 import fedspan
+from fedspan.benchmark.cli.main import main
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.notebook.frames import COLUMNS, OWN, _task_id, frame_of
 from fedspan.benchmark.records.results import Results
@@ -145,6 +147,23 @@ def test_runs_of_another_fleet_are_on_another_task(folder, grid):
 def test_results_of_a_board_are_its_cells_alone(grid, folder):
     assert len(fedspan.results(folder=folder)) == 5
     assert fedspan.results("digits", scale="smoke", folder=folder).empty
+
+
+def test_a_board_that_tunes_has_default_and_tuned_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = {"protocol.lr": 0.0001, "partition": "iid"} | QUICK
+    tune = {"trials": 2, "seeds": [100], "space": {"protocol.lr": [0.0001, 0.1]}}
+    board = {"base": settings, "grid": [{"algorithm": ["fedavg", "fedprox"], "seed": [0, 1]}], "tune": tune}
+    Path("mine.yaml").write_text(json.dumps(board))
+    main(["run", "-m", "board=mine.yaml", "paths.results=there", "tracking=false", "workers=1", "launcher=basic"])
+    found = fedspan.results("mine.yaml", folder="there")
+    assert found.groupby(["method", "tuning"]).size().to_dict() == {
+        (f"{name}{', tuned' * (kind == 'tuned')}", kind): 2
+        for name in ("FedAvg", "FedProx") for kind in ("default", "tuned")
+    }  # fmt: skip
+    assert set(found[found["tuning"] == "tuned"]["lr"]) == {0.1}
+    assert (fedspan.compare("fedavg, tuned", "fedavg", found).pairs["difference"] > 0).all()
+    assert fedspan.compare("FedAvg", "fedprox", found).pairs.shape[0] == 2
 
 
 def test_trials_of_a_search_are_no_results(tmp_path):

@@ -39,6 +39,13 @@ def kept(tmp_path):
     return Results(how(tmp_path).results, mends=False)
 
 
+def test_a_record_that_another_process_has_set_aside_is_no_error(kept):
+    kept.put_aside(CELL.key)
+    kept.put_aside(CELL.key)
+    assert kept.read(CELL.key) is None
+    assert [path.name for path in kept.damaged.iterdir()] == [f"{CELL.key}.json.1"]
+
+
 @pytest.mark.parametrize("change", [later, of_a_later_spectrum, unopenable, half_copied])
 def test_who_only_reads_moves_nothing(kept, change):
     path = kept.path(CELL.key)

@@ -15,7 +15,7 @@ from fedspan.benchmark.report.headline import of_table
 from fedspan.benchmark.report.metric import Metric
 from fedspan.benchmark.report.render_page import Extras, board_page
 from fedspan.benchmark.report.render_text import reach_text, standings_to_csv, to_markdown
-from fedspan.benchmark.report.standings import changes, standings
+from fedspan.benchmark.report.standings import Stand, changes, standings
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.tabulation import tabulate
 from fedspan.benchmark.report.units import signed
@@ -468,6 +468,12 @@ def test_a_small_change_of_a_loss_is_a_change(tmp_path):
     )  # fmt: skip
     assert changes(before, before)[1:] == ["  nothing changes"]
     assert changes(before, after)[1:] == ["  FedProx: place 1= as before (0.5000 -> 0.5040)"]
+
+
+def test_what_is_ranked_no_more_is_a_change():
+    first, second = Stand("1", "90"), Stand("2", "80")
+    gone = changes({"T": {"a": first, "b": second}, "U": {"c": first}}, {"T": {"a": first}})
+    assert gone == ["T", "  b: ranked no more (was 2)", "U", "  c: ranked no more (was 1)"]
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_every_part_of_the_board_is_written(made):
     expected |= {f"{name}.{suffix}" for name in pictures for suffix in ("svg", "pdf", "png")}
     assert {path.name for path in folder.iterdir()} == expected
     assert {path.name for path in report.written} == expected
-    assert report.problems == []
+    assert report.problems == ["figure 1, figure 2: 2 of 36 runs diverged or failed, and are in no mean"]
 
 
 def test_all_formats_hold_the_same_numbers(made):
@@ -163,6 +163,15 @@ def test_each_number_leads_to_its_runs_and_they_to_their_records(made):
                 assert json.loads(read(folder.parent / "records", f"{key}.json"))["key"] == key
         for text in ("d" * 64, "e" * 64, " 0a1b2c3d", "cpu · a processor", "0123abcd", "torch 2.15.0"):
             assert text in runs
+
+
+def test_a_record_goes_with_what_lies_beside_it(tmp_path):
+    example = board({"partition": "iid"})
+    [planned, *_] = cells_of(example)
+    large = record(planned, spectra={"global": {"singular_values": [1.0 / n for n in range(1, 9000)]}})
+    write_report(example, [planned], results_of(tmp_path / "results", [large]), tmp_path)
+    copied = {path.name for path in (tmp_path / "records").iterdir()}
+    assert copied == {f"{planned.cell.key}.json", f"{planned.cell.key}.spectra.json"}
 
 
 def test_the_runs_of_many_seeds_take_several_pages(tmp_path, monkeypatch):
@@ -323,7 +332,7 @@ def test_a_problem_of_several_tables_is_said_once(tmp_path):
 def test_what_an_earlier_report_wrote_does_not_stay(tmp_path):
     folder = tmp_path / "example"
     folder.mkdir()
-    for name in ("table-7.md", "figure-2.png", "ranks-3.svg", "target-2.csv", "notes.md"):
+    for name in ("table-7.md", "figure-2.png", "ranks-3.svg", "ranks-1-tuned.pdf", "target-2.csv", "notes.md"):
         (folder / name).write_text("old")
     example = board({"partition": "iid"})
     write_report(example, cells_of(example), results_of(tmp_path, []), tmp_path)

@@ -14,6 +14,7 @@ from fedspan.benchmark.report import site
 from fedspan.benchmark.report.overall import Comparisons, choices, merged, verdict, with_names
 from fedspan.benchmark.report.overview import FILTERS
 from fedspan.benchmark.report.pages import coded, slug
+from fedspan.benchmark.report.partitions import draw_partitions
 from fedspan.benchmark.report.report import write_report
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.summary import Result, Summary, Task, read, to_json
@@ -93,6 +94,25 @@ def test_runs_that_diverged_put_a_method_behind_all_that_have_none(tmp_path, los
     assert "fednova" not in files["digits.html"].partition("Tasks on it")[2]
     assert f"{{a}} is ahead: {lost} run{'s' * (lost > 1)} diverged on the tasks that both have" in files["compare.html"]
     assert "NaN" not in "".join(files.values())
+
+
+def test_a_picture_of_a_partition_without_its_words_is_drawn_again(tmp_path):
+    cells = cells_of(board({"partition": "iid"}))[:1]
+    draw_partitions(cells, tmp_path, tmp_path)
+    [words] = tmp_path.glob("*.json")
+    said = words.read_text()
+    words.unlink()  # as a kill between the two leaves it
+    draw_partitions(cells, tmp_path, tmp_path)
+    assert words.read_text() == said
+
+
+def test_a_run_that_failed_was_asked_for(tmp_path):
+    example = board({"partition": "iid", "algorithm": ["fedavg", "fedprox"], "seed": [0, 1, 2]})
+    cells = cells_of(example)
+    records = [stopped(cells[0], "failed", "no room"), *seeded(cells)[1:]]
+    built = write_report(example, cells, results_of(tmp_path / "results", records), tmp_path / "pages").summary
+    [result] = [one for one in built.results if one.method == "fedavg"]
+    assert (len(result.seeds), result.asked) == (2, 3)
 
 
 def test_a_shared_address_shows_the_headline_and_a_picture_that_lies_beside_the_page(summary, tmp_path):

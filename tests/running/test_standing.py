@@ -47,6 +47,7 @@ def test_other_fleets_and_clients_that_never_train_are_other_tasks():
         ({}, "fedspan ui"),
         ({"board": "digits"}, "fedspan report board=digits scale=smoke"),
         ({"board": "digits", "results": Path("mine")}, "fedspan report board=digits scale=smoke paths.results=mine"),
+        ({"board": "a/b.yaml", "plugins": ("c.py",)}, "fedspan report board=a/b.yaml scale=smoke plugins=c.py"),
     ],
 )
 def test_the_next_step_is_a_command(settings, command):

@@ -221,6 +221,12 @@ def test_a_board_of_boards_is_their_union(folder):
         ("extends: spherefd", r"unknown piece 'spherefd'; did you mean 'spherefed'\?"),
         ("grid: [{seed: $sedes}]", r"unknown axis '\$sedes'"),
         ("grid: [3]", r"grid\[0\] must be a mapping, got 3"),
+        ("extends: [a, b, c, d, e, f]", "it extends 6 pieces, 5 at most"),
+        (
+            "base: {protocol.rounds: 40}\nscales: {smoke: {protocol.rounds: 2, keep: [protocol.round]}}",
+            r"scales\.smoke\.keep: nothing sets 'protocol\.round'; did you mean 'protocol\.rounds'\?",
+        ),
+        ("scales: {smoke: {tune.trials: 2}}", r"scales\.smoke: tune\.trials is of a board that tunes; add tune"),
         ("grid: 3", "grid must be a list"),
         ("scales: {smoke: {tuned: 3}}", r"scales\.smoke: tuned must be a list of mappings"),
         ("boards: [digits]\ntables: [{}]", "a board of boards has a title, a description and boards, nothing else"),
