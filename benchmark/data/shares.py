@@ -11,6 +11,7 @@ import torch
 
 from fedspan.benchmark import rng
 from fedspan.benchmark.data.held_out import hold_out
+from fedspan.benchmark.data.unseen import set_apart
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.task import Data, Split
 
@@ -26,6 +27,7 @@ class Shares:
     held_out: np.ndarray | None  # of its training images in a trial, [clients]
     available: int
     digest: str
+    newcomers: int = 0  # clients that never train, and are none of these
 
     @property
     def sizes(self) -> np.ndarray:
@@ -42,6 +44,8 @@ class Shares:
             f"coefficient of variation {sizes.std() / sizes.mean():.2f}",
             f"{_range(held)} of {len(self.classes)} classes per client, mean {held.mean():.1f}",
         ]
+        if self.newcomers:
+            facts.append(f"{self.newcomers} more clients never train")
         if self.tested is not None:
             facts.append(f"{_range(self.tested)} test images of each client's own")
         if self.held_out is not None:
@@ -59,7 +63,8 @@ def _range(values: np.ndarray) -> str:
 def shares(cell: Cell, data_folder: Path) -> Shares:
     """Return how the partition of a cell spreads its dataset; raise `UserError` if it cannot."""
     data = cell.dataset.prepare(data_folder)
-    split = cell.partition.prepare(data, cell.clients, rng.numpy_generator(cell.seed, "partition"))
+    whole = cell.partition.prepare(data, cell.clients, rng.numpy_generator(cell.seed, "partition"))
+    split, newcomers = set_apart(whole, cell.training_clients, cell.seed)
     used, mine = split.apply(data)
 
     def counts(names: Sequence[str], key: torch.Tensor | None) -> dict[str, np.ndarray]:
@@ -75,7 +80,8 @@ def shares(cell: Cell, data_folder: Path) -> Shares:
         tested=None if mine.test is None else np.array([len(part) for part in mine.test]),
         held_out=_held_out(cell, data, split),
         available=len(data.train) + (len(data.test) if split.pooled else 0),
-        digest=split.digest,
+        digest=whole.digest,
+        newcomers=0 if newcomers is None else len(newcomers.train),
     )
 
 

@@ -133,8 +133,8 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
         head_trained=sum(leaf.numel() for path, leaf in head.items() if leaf.ndim == 2 and path in paths.trainable),
         round_flops=round(held * sum(epochs * flops for epochs, flops, _ in steps) / cell.protocol.batch_size),
         memory=max(memory for _, _, memory in steps),
-        calibration_up=times * numbers * cell.protocol.dtype.itemsize,
-        calibration_down=times * clients * model_bytes(trainer, trained_state) if method.calibrator else 0,
+        calibration_up=0 if alone else times * numbers * cell.protocol.dtype.itemsize,
+        calibration_down=0 if alone or not method.calibrator else times * clients * model_bytes(trainer, trained_state),
         calibration_flops=None if flops is None else times * flops,
     )
 
@@ -146,8 +146,10 @@ def _traffic(trainer: LocalTrainer, state: State, rounds: int) -> tuple[int, int
     for first, times in ((0, warm), (warm, rounds - warm)):
         if times:
             now, sums = replace(state, round=first), RoundSums()
-            sums.add(hand_over(trainer, now))
-            up, down = up + times * sums.upload_bytes, down + times * download_bytes(trainer, now)
+            sums.add(finished := hand_over(trainer, now))
+            later = replace(now, rows={0: finished.row})
+            [once], [each] = (download_bytes(trainer, at, [0]) for at in (now, later))
+            up, down = up + times * sums.upload_bytes, down + once + (times - 1) * each
     return up, down
 
 

@@ -71,12 +71,17 @@ class Hits:
 
 
 @torch.no_grad()
-def outputs(trainer: LocalTrainer, images: Images | None = None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield (features, logits, labels) of `images`, by default the test set, under the loaded net."""
+def outputs(
+    trainer: LocalTrainer, images: Images | None = None, purpose: str = "evaluate"
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield (features, logits, labels) of `images`, by default the test set, under the loaded net.
+
+    The meter counts what that computes for a `purpose`.
+    """
     data = trainer.data
     trainer.net.eval()
     for x, y in data.in_order(data.test if images is None else images, data.evaluation_batch):
-        with trainer.meter.step("evaluate", str(len(y))), trainer.autocast():
+        with trainer.meter.step(purpose, str(len(y))), trainer.autocast():
             features, logits = trainer.net(x)
         yield features.to(x.dtype), logits.to(x.dtype), y
     trainer.net.train()

@@ -85,6 +85,7 @@ class LocalTrainer:
         self.params = parameters_of(net)
         self.buffers = buffers_of(net)
         self.pool: Pool | None = None  # workers that make calls in place of this process
+        self.lost: frozenset[int] = frozenset()  # clients of the round of which nothing will arrive
 
     def each(
         self,
@@ -334,9 +335,12 @@ class LocalTrainer:
     def finish(self, state: State, client: int, visit: Visit, steps: int, images: int, total: float) -> Finished:
         """Return the result of the client whose trained weights are in the net; `total` is its loss over images.
 
-        Raises `Diverged` if that is more than a record holds, or a weight is not finite.
+        Raises `Diverged` if that is more than a record holds, or a weight is not finite; not of a client in `lost`, of
+        which only the work counts.
         """
         loss = total / max(images, 1)
+        if client in self.lost and not (abs(loss) <= LARGEST and finite(self.params)):
+            return Finished(client, self.data.size(client), steps, images, {}, {}, {}, Row({}, {}), 0.0, 0)
         if not abs(loss) <= LARGEST:
             raise Diverged(f"round {state.round + 1}, client {client}: the training loss is {loss}")
         if not finite(self.params):  # the last step can overflow without any later loss showing it

@@ -44,6 +44,17 @@ def check(settings: Diagnostics, rounds: int, participants: Sequence[int], class
             raise UserError(f"diagnostics.classes names class {label}, there are {classes}")
 
 
+def check_images(settings: Diagnostics, labels: Tensor) -> None:
+    """Raise `UserError` if too few test images are of the classes that an embedding shows."""
+    wanted = torch.isin(labels, torch.tensor(settings.classes)) if settings.classes else torch.ones_like(labels) > 0
+    least = 3 if settings.embedding == "tsne" else 1
+    if settings.embedding != "none" and (count := int(wanted.sum())) < least:
+        raise UserError(
+            f"diagnostics.embedding={settings.embedding} shows {least} test images or more, {count} are of "
+            "diagnostics.classes"
+        )
+
+
 def measure(
     trainer: LocalTrainer, state: State, settings: Diagnostics, kept: Mapping[int, Tree], seed: int
 ) -> Measured:

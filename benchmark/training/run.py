@@ -33,7 +33,7 @@ from fedspan.benchmark.training.meter import Meter, peak_memory
 from fedspan.benchmark.training.penalty_trace import watch
 from fedspan.benchmark.training.process import device_of, numerics_of
 from fedspan.benchmark.training.state import Paths, State
-from fedspan.benchmark.training.traffic import count_round, count_sent_weights
+from fedspan.benchmark.training.traffic import count_round, count_sent_weights, download_bytes
 from fedspan.benchmark.training.turns import FleetAtWork, count_turns
 from fedspan.benchmark.tree import Tree, add, finite, zeros
 
@@ -162,6 +162,7 @@ class Run:
         device_data = DeviceData(
             data, split, cell.protocol, device=self.device, seed=cell.seed, one_client=self.method.one_client
         )
+        measure.check_images(cell.diagnostics, device_data.test.y.cpu())
         self.trainer = LocalTrainer(net, self.method, self.paths, data=device_data, meter=self.meter)
         self.newcomers: LocalTrainer | None = None  # the same net on the images of clients that never train
         if newcomers is not None and not cell.protocol.trial:
@@ -203,6 +204,7 @@ class Run:
         cell, state, meter = self.cell, self.state, self.meter
         clients = self.participants()
         turns = self.fleet.turns(state, clients)
+        down = sum(download_bytes(self.trainer, state, clients))
         last, measured = (state.round + 1 == which for which in (cell.protocol.rounds, self.measured_round))
         if measured and cell.diagnostics.penalties:
             with meter.phase("diagnose"):
@@ -212,7 +214,7 @@ class Run:
         if sums.participants or self.method.every_round:
             with meter.phase("server"):
                 self.aggregate(sums)
-        count_round(self.trainer, state, clients, sums)
+        count_round(self.trainer, clients, down, sums)
         if cell.fleet.acts:
             count_turns(meter, turns)
         state.round += 1

@@ -19,7 +19,7 @@ from fedspan.benchmark.tree import Tree, to_device
 def client_features(trainer: LocalTrainer, client: int) -> tuple[Tensor, Tensor]:
     """Return (features [n, d], labels [n]) of a client's training images under the loaded net, not augmented."""
     data = trainer.data
-    rows = outputs(trainer, data.train.take(data.indices[client].to(data.device)))
+    rows = outputs(trainer, data.train.take(data.indices[client].to(data.device)), "features")
     features, _, labels = zip(*rows, strict=True)
     return torch.cat(features), torch.cat(labels)
 
@@ -110,4 +110,6 @@ def personalise(trainer: LocalTrainer, state: State, client: int, seed: int) -> 
     features, labels = client_features(trainer, client)
     draws = generator(seed, "personalise", component.name, client)
     classes = trainer.data.classes
-    trainer.put(trainer.method.ask(component, "personalise", params, features, labels, classes, draws))
+    with trainer.meter.step("personalise", str(len(labels))):
+        personal = trainer.method.ask(component, "personalise", params, features, labels, classes, draws)
+    trainer.put(personal)

@@ -73,13 +73,15 @@ class Paths:
                 f"'{method.guard.name}' lets nothing but an update leave a client, and BatchNorm's statistics would; "
                 "use a model without, or algorithm=fedbn"
             )
-        if not self.shared and (names_of := names("wire") or names("privacy")):
+        averaging = " and ".join(f"'{component.name}'" for component in method.components if component.every_round)
+        if not self.shared and (names_of := names("wire") or names("privacy") or averaging):
             raise Incompatible(f"{names_of} works on updates, and {names('shared')} lets none travel")
         if self.travelling and not self.shared:
             raise Incompatible(f"{names('trainable')} freezes all that {names('shared')} shares")
         for _, moving in method.phases(epochs):
             if not any(moving(path) for path in self.trainable):
-                raise Incompatible(f"{names('trainable')} freezes all that {names('phases')} trains in a phase")
+                frozen = f"{names('trainable')} freezes all" if names("trainable") else "the model has nothing"
+                raise Incompatible(f"{frozen} that {names('phases')} trains in a phase")
 
 
 @dataclass(frozen=True)

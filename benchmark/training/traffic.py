@@ -12,10 +12,10 @@ from fedspan.benchmark.training.state import State
 from fedspan.benchmark.tree import Tree, nbytes
 
 
-def count_round(trainer: LocalTrainer, state: State, clients: Sequence[int], sums: RoundSums) -> None:
-    """Add the visits, steps, images and bytes of the round that `state` is in to the meter.
+def count_round(trainer: LocalTrainer, clients: Sequence[int], down: int, sums: RoundSums) -> None:
+    """Add the visits, steps, images and bytes of a round to the meter.
 
-    `sums` has the bytes of what arrived, and the work of everybody.
+    `down` are the bytes that its clients have received; `sums` has those of what arrived, and the work of everybody.
     """
     meter, method = trainer.meter, trainer.method
     meter.visits += len(clients)
@@ -23,12 +23,17 @@ def count_round(trainer: LocalTrainer, state: State, clients: Sequence[int], sum
     meter.images += sums.images
     if not method.one_client:
         meter.bytes_up += sums.upload_bytes
-        meter.bytes_down += len(clients) * download_bytes(trainer, state)
+        meter.bytes_down += down
 
 
-def download_bytes(trainer: LocalTrainer, state: State) -> int:
-    """Return the download of a client in the current round of `state`: it has the same size for all."""
-    return model_bytes(trainer, state) + sum(nbytes(tree) for tree in received(trainer, state, 0).values())
+def download_bytes(trainer: LocalTrainer, state: State, clients: Sequence[int]) -> list[int]:
+    """Return what each of some clients receives in the current round of `state`, before it trains.
+
+    After a warm-up a client gets once what stays with it from then on; without one all begin with weights of the seed.
+    """
+    shared = model_bytes(trainer, state) + sum(nbytes(tree) for tree in received(trainer, state, 0).values())
+    own = nbytes(state.first_row.own) if 0 < trainer.paths.warm_rounds <= state.round else 0
+    return [shared if client in state.rows and state.rows[client].own else shared + own for client in clients]
 
 
 def count_calibration(trainer: LocalTrainer, state: State, numbers: int) -> None:
@@ -36,12 +41,16 @@ def count_calibration(trainer: LocalTrainer, state: State, numbers: int) -> None
 
     The numbers are summed in float64 but counted at the width of a weight, as SphereFed 2022, Table 1 does.
     """
+    if trainer.method.one_client:
+        return
     trainer.meter.calibration_up += numbers * trainer.protocol.dtype.itemsize
     trainer.meter.calibration_down += trainer.data.clients * model_bytes(trainer, state)
 
 
 def count_sent_weights(trainer: LocalTrainer, before: Tree, after: Tree) -> None:
     """Add the bytes of calibrated weights that clients would not get with the model of the next round."""
+    if trainer.method.one_client:
+        return
     shared = trainer.paths.shared
     sent = {path: leaf for path, leaf in after.items() if path not in shared and leaf is not before[path]}
     trainer.meter.calibration_down += trainer.data.clients * nbytes(sent)

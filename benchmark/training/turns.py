@@ -31,8 +31,8 @@ class FleetAtWork:
         """Return the clients' turns in the current round of `state`; raise `HookError` for impossible ones."""
         if not self.fleet.acts:
             return NO_TURNS
-        down = download_bytes(self.trainer, state)
-        work = [self._work(state, client, down) for client in clients]
+        downs = download_bytes(self.trainer, state, clients)
+        work = [self._work(state, client, down) for client, down in zip(clients, downs, strict=True)]
         try:
             found = self.fleet.turns(work, Draws(self.seed, state.round))
         except OverflowError as error:

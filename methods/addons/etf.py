@@ -63,6 +63,11 @@ class ETF(Component):
 
     def net(self, net: Net, setting: Setting) -> Net:
         features, classes = net.head.in_features, setting.classes
+        if type(net.head) is not nn.Linear:
+            raise Incompatible(
+                "'etf' replaces the head, and the algorithm compares what its own head makes; use "
+                "algorithm.representation=projected"
+            )
         width = self.width or features
         if classes > width:
             raise Incompatible(

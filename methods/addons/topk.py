@@ -22,8 +22,9 @@ class TopK(Component):
 
     Of an update of D numbers travel the ``ceil(share D)`` of largest magnitude, each with a position of 32 bits. With
     `memory` a client adds to its next update what it did not send (Eq. 4); then it stands before an add-on that rounds,
-    since the sum is of more digits. BatchNorm's statistics travel whole. The paper compresses every gradient; here, as
-    in federated learning since Sattler et al. 2019, it is a round's update.
+    since the sum is of more digits. Not beside FedAMP, whose clients keep their weights: their next update has what was
+    kept back anyway. BatchNorm's statistics travel whole. The paper compresses every gradient; here, as in federated
+    learning since Sattler et al. 2019, it is a round's update.
     """
 
     title = "Top-k"
@@ -34,10 +35,13 @@ class TopK(Component):
     share: Annotated[float, choice(0.001, 0.01, 0.1, source="ours")] = 0.1
     memory: bool = True
     neutral = {"share": 1.0}
-    excludes = ("centralized",)
 
     def __post_init__(self) -> None:
         require(0 < self.share <= 1, "addon.topk.share", "must lie in (0, 1]", self.share)
+
+    @property
+    def excludes(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("centralized", "fedamp") if self.memory and self.share < 1 else ("centralized",)
 
     @property
     def idle(self) -> frozenset[str]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedspan.benchmark.component import Component, Local, algorithm
-from fedspan.benchmark.errors import require
+from fedspan.benchmark.errors import Incompatible, require
 from fedspan.benchmark.search import choice, fixed
 from fedspan.benchmark.tree import Tree, prefixed, tree_map, under
 
@@ -61,6 +61,11 @@ class FedALA(Component):
         if self.layers == 0:
             return {}, {}
         top = last_layers(params, self.layers)
+        if not top.keys() & shared.keys():
+            raise Incompatible(
+                f"'fedala' mixes the last {self.layers} of the layers, of which none is trained here, so all clients "
+                f"have the same; use algorithm.layers={self.layers + 1} or more"
+            )
         flag = next(iter(params.values())).new_zeros(())
         return {}, prefixed(WEIGHT, tree_map(torch.ones_like, top)) | prefixed(MODEL, top) | {LEARNT: flag}
 

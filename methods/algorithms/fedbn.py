@@ -15,8 +15,8 @@ class FedBN(Component):
     global model: scores are `client_accuracy`; a client that never trained has the initial BatchNorm.
 
     The authors' setup differs around the method: images in [0, 1] are not normalised (here by the dataset), local SGD
-    has no momentum, and the test uses the round with the best mean accuracy on validation images (here the last round;
-    there is no validation split).
+    has no momentum, and the test uses the round with the best mean accuracy on validation images (here the last
+    round).
     """
 
     title = "FedBN"

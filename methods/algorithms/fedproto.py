@@ -30,6 +30,7 @@ class FedProto(Component):
     - mean: over ``clients`` alike, or by numbers of ``samples`` (Eq. 6, without its division by the number of clients).
     - Eq. 7 compares a client's prototypes; the code, and this, each image's features, by the mean over dimensions too.
     - The code looks for the nearest prototype among the client's own classes; the paper, and this, among all.
+    - An upload is counted with a row for every class, also of those that the client does not hold.
     - All clients take part there; here a class that no participant holds keeps its prototype.
     """
 

@@ -60,6 +60,14 @@ def test_the_same_result_at_another_speed_is_no_conflict(fedspan, made):
     assert content("results") == before
 
 
+def test_a_record_from_before_calibrations_had_a_count_of_their_own_is_no_conflict(fedspan, made):
+    fedspan("sync", "--from", "there")
+    change(made[0], lambda record: record["compute"]["flops"].update(evaluate=1, features=2))
+    assert fedspan("sync", "--from", "there").out == "records: 0 collected, 3 known already\n"
+    change(made[0], lambda record: record["compute"]["flops"].pop("features"))
+    assert fedspan("sync", "--from", "there").status == 1
+
+
 def test_a_conflict_is_refused_by_name_and_the_others_are_collected(fedspan, made):
     shutil.copytree("there/records", "results/records")
     for path in made[1:]:
@@ -205,7 +213,7 @@ def test_a_cell_that_took_too_long_goes_on_with_more_time(fedspan, with_toys):
     assert records() == records("undisturbed")
 
 
-def test_a_retry_names_the_plugin_files_that_it_needs(fedspan, here, monkeypatch):
+def test_a_retry_names_the_plugin_files_that_it_needs(fedspan, here):
     text = """
 from fedspan.benchmark.component import Component, Setting, algorithm
 
@@ -218,7 +226,7 @@ class OfAFile(Component):
 """
     (here / "mine.py").write_text(text)
     assert fedspan(*GRID, "algorithm=of_a_file_too", "plugins=mine.py").status == 1
-    monkeypatch.delitem(registry._plugins["algorithm"], "of_a_file_too")  # as in another process
+    del registry._plugins["algorithm"]["of_a_file_too"]  # as in another process
     ran = fedspan("retry", "--failed", "tracking=false")
     assert "its own command had plugins=mine.py" in " ".join(ran.err.split())
 

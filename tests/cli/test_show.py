@@ -50,6 +50,15 @@ def test_it_is_the_partition_that_a_run_uses(fedspan):
     assert digest[:8] in ran.out.splitlines()[-1]
 
 
+def test_clients_that_never_train_are_counted_apart(fedspan):
+    words = ("partition=personal", "clients=10", "unseen=0.5", "protocol.validation=0.2")
+    ran = fedspan("show", "partition", *words)
+    assert "5 more clients never train" in ran.out
+    sizes = [int(size) for size in re.findall(r"^ +\d+ +(\d+) +\d+ +[·▁▂▃▄▅▆▇█]{10} *$", ran.out, re.MULTILINE)]
+    assert len(sizes) == 5
+    assert f"{sum(sizes):,} of 1,797 images are held for training" in ran.out
+
+
 def test_the_figure_goes_where_it_is_asked_to(fedspan, here):
     ran = fedspan("show", "partition", "--out", "figures/mine.svg", "partition=iid")
     assert ran.out.splitlines()[-1] == "figures/mine.svg"

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from fedspan.benchmark.registry import plugins
+from fedspan.benchmark.training.costs import costs
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.methods.addons.ccvr import CCVR
 from fedspan.methods.addons.feddecorr import FedDecorr
+from fedspan.methods.addons.ffc import FFC
 from fedspan.methods.algorithms.centralized import Centralized
 from fedspan.tasks.partitions.iid import IID
 from tests.helpers import NormNet, Ragged, counted, start, toy, toy_cell, trained
@@ -36,6 +38,14 @@ def test_it_passes_over_all_images_and_nothing_travels():
     assert compute["steps"] == 3 * 2 * 12
     assert compute["bytes"]["up"] == compute["bytes"]["down"] == 0
     assert run.state.rows == {}
+
+
+@pytest.mark.parametrize("addon", [CCVR(), FFC(every=1)], ids=["ccvr", "ffc"])
+def test_nothing_travels_for_a_calibration_either(addon, tmp_path):
+    run = trained(toy_cell(Centralized(), addon))
+    score_stages(run)
+    assert run.meter.bytes == 0
+    assert costs(run.cell, tmp_path).scores()["bytes"] == 0
 
 
 def test_it_is_plain_sgd_on_the_pooled_images():

@@ -11,6 +11,7 @@ from fedspan.benchmark.rng import generator
 from fedspan.methods.addons.quantise import Quantise
 from fedspan.methods.addons.topk import TopK, largest
 from fedspan.methods.algorithms.centralized import Centralized
+from fedspan.methods.algorithms.fedamp import FedAMP
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.local_only import LocalOnly
 from tests.helpers import NormNet, start, toy_cell, trained
@@ -30,6 +31,13 @@ def by_size(update, share):
     every = np.concatenate([leaf.ravel() for leaf in update.values()])
     least = np.sort(np.abs(every))[-math.ceil(share * every.size)]
     return {path: np.where(np.abs(leaf) >= least, leaf, 0) for path, leaf in update.items()}
+
+
+def test_what_a_client_keeps_anyway_is_not_kept_back_too():
+    with pytest.raises(Incompatible, match="'topk' does not work beside 'fedamp'"):
+        start(toy_cell(FedAMP(), TopK()))
+    for addon in (TopK(memory=False), TopK(share=1.0)):
+        start(toy_cell(FedAMP(), addon))
 
 
 @pytest.mark.parametrize("memory", [True, False])

@@ -7,6 +7,7 @@ import torch
 from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.methods.addons.etf import ETF, simplex
 from fedspan.methods.algorithms.fedavg import FedAvg
+from fedspan.methods.algorithms.moon import Moon
 from tests.helpers import start, toy_cell
 from tests.methods.by_hand import (
     ByClass,
@@ -20,6 +21,12 @@ from tests.methods.by_hand import (
 
 HEAD, SCALE = "head.weight", "body.3.scale"
 DOUBLE = {"precision": "float64"}
+
+
+def test_a_head_that_the_algorithm_needs_is_not_replaced():
+    with pytest.raises(Incompatible, match=r"use algorithm\.representation=projected"):
+        start(toy_cell(Moon(representation="body", projection=(4,)), ETF()))
+    start(toy_cell(Moon(projection=(4,)), ETF()))
 
 
 @pytest.mark.parametrize(("classes", "width"), [(2, 2), (3, 5), (10, 10), (10, 64)])

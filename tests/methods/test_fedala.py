@@ -4,11 +4,15 @@ import numpy as np
 import pytest
 import torch
 
+from fedspan.benchmark.errors import Incompatible
 from fedspan.benchmark.rng import generator
 from fedspan.benchmark.training import stages
 from fedspan.benchmark.tree import under
+from fedspan.methods.addons.babu import BABU
+from fedspan.methods.addons.etf import ETF
+from fedspan.methods.addons.spherefed import SphereFed
 from fedspan.methods.algorithms.fedala import FedALA
-from tests.helpers import NormNet, toy_cell, trained
+from tests.helpers import NormNet, start, toy_cell, trained
 from tests.methods.by_hand import (
     PLAIN,
     agree,
@@ -24,6 +28,13 @@ from tests.methods.by_hand import (
 )
 
 TOPS = {1: ["head.weight", "head.bias"], 2: ["body.1.weight", "body.1.bias", "head.weight", "head.bias"]}
+
+
+@pytest.mark.parametrize("addon", [BABU(), SphereFed(), ETF()], ids=["babu", "spherefed", "etf"])
+def test_layers_that_all_clients_have_alike_are_not_mixed(addon):
+    with pytest.raises(Incompatible, match=r"none is trained here.*; use algorithm\.layers=2 or more"):
+        start(toy_cell(FedALA(), addon))
+    start(toy_cell(FedALA(layers=2), addon))
 
 
 class ALA:

@@ -94,6 +94,15 @@ def test_each_client_sends_l_times_l_plus_c_numbers_once():
     assert run.meter.as_dict()["bytes"]["up"] == run.meter.bytes_up + run.meter.calibration_up
 
 
+def test_forward_passes_of_a_calibration_are_no_evaluation():
+    """An image's forward pass through the plain net takes 2 (72 x 5 + 5 x 3) FLOPs."""
+    run = trained(toy_cell(None, FFC(every=1), protocol={**exact, "rounds": 3, "eval_every": 3}))
+    score_stages(run)
+    data, of_an_image = run.trainer.data, 2 * (72 * 5 + 5 * 3)
+    assert run.meter.flops["features"] == 3 * len(data.train) * of_an_image
+    assert run.meter.flops["evaluate"] == 3 * len(data.test) * of_an_image, "after round 3, trained and calibrated"
+
+
 def test_calibrating_during_training_goes_on_from_the_calibrated_head():
     run = start(toy_cell(None, FFC(every=2), protocol={**exact, "rounds": 5}))
     heads = []

@@ -181,8 +181,10 @@ def test_a_warm_up_is_fedavg_and_then_the_bodies_part():
     assert run.meter.bytes_up == plain.meter.bytes_up
     assert run.meter.bytes_down == plain.meter.bytes_down
     body = {path: leaf for path, leaf in numbers(run.state.params).items() if not in_head(path)}
-    chosen, before = run.participants(), run.meter.bytes_up
+    chosen, before, received = run.participants(), run.meter.bytes_up, run.meter.bytes_down
     run.advance()
+    model = sum(leaf.nbytes for leaf in (run.state.params | run.state.buffers).values())
+    assert run.meter.bytes_down - received == len(chosen) * model, "the averaged body is sent once more"
     assert sorted(run.state.rows) == chosen
     agree({path: leaf for path, leaf in run.state.params.items() if not in_head(path)}, body, 0.0)
     for client in CLIENTS:
@@ -191,6 +193,11 @@ def test_a_warm_up_is_fedavg_and_then_the_bodies_part():
         assert (moved > 0) == (client in chosen), "who has not trained since begins from the warm model"
     head = sum(leaf.nbytes for path, leaf in run.state.params.items() if in_head(path))
     assert run.meter.bytes_up - before == len(chosen) * head
+    again, received = run.participants(), run.meter.bytes_down
+    run.advance()
+    late = len(set(again) - set(chosen))
+    assert 0 < late < len(again)
+    assert run.meter.bytes_down - received == late * model + (len(again) - late) * head
 
 
 def test_a_warm_up_scores_what_each_client_would_use():

@@ -1,11 +1,12 @@
 import pytest
 import torch
 
-from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.fleet import Fleet, Turn
 from fedspan.methods.addons.swa import SWA
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.fedavgm import FedAvgM
+from fedspan.methods.algorithms.local_only import LocalOnly
 from tests.helpers import NormNet, start, toy, toy_cell
 from tests.methods.by_hand import agree, finished, mean, numbers
 
@@ -34,6 +35,11 @@ def test_the_last_model_is_the_mean_of_those_of_the_last_rounds(start_at, every,
     for mine, plain in zip(found[:-1], running[:-1], strict=True):
         assert all((mine[path] == plain[path]).all() for path in plain), "training goes on from the running model"
     agree(run.state.params, mean([running[number - 1] for number in averaged], [1] * len(averaged)), 1e-12)
+
+
+def test_where_no_weight_travels_there_is_no_model_to_average():
+    with pytest.raises(Incompatible, match="'swa' works on updates, and 'local_only' lets none travel"):
+        start(cell(LocalOnly(), SWA()))
 
 
 def test_a_share_of_rounds_is_counted_in_decimals():

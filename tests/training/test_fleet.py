@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from fedspan.benchmark.component import Component
-from fedspan.benchmark.errors import CorruptFile, HookError, Incompatible, UserError
+from fedspan.benchmark.errors import CorruptFile, Diverged, HookError, Incompatible, UserError
 from fedspan.benchmark.fleet import WHOLE, Fleet, Turn
 from fedspan.benchmark.records.validation import validate
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.training.traffic import classifier_cost
+from fedspan.benchmark.tree import finite
 from fedspan.methods.addons.feddecorr import FedDecorr
 from fedspan.methods.algorithms.centralized import Centralized
 from fedspan.methods.algorithms.fedavg import FedAvg
@@ -51,6 +52,14 @@ class Asked(Fleet):
     def turns(self, work, draws):
         self.asked.append(work)
         return [WHOLE] * len(work)
+
+
+@toy("algorithm", "toy_broken")
+class Broken(Component):
+    """Client 1, who alone has four images, minimises what is no number."""
+
+    def penalty(self, step):
+        return 0 * step.logits.sum() + torch.where(step.counts.sum() == 4, torch.nan, 0.0)
 
 
 @toy("fleet", "toy_wrong")
@@ -174,6 +183,22 @@ def test_what_does_not_arrive_leaves_no_trace_but_its_cost():
         assert getattr(lost.meter, name) == getattr(whole.meter, name)
     assert lost.meter.flops["train"] == whole.meter.flops["train"]
     assert lost.meter.bytes_up * CLIENTS == whole.meter.bytes_up * (CLIENTS - 1)
+
+
+@pytest.mark.parametrize("executor", ["loop", "vmap"])
+@pytest.mark.parametrize("fleet", [Away(rounds=0), Stragglers(share=0.0)], ids=["lost", "arrives"])
+def test_only_a_client_that_arrives_may_end_the_cell_by_diverging(fleet, executor):
+    run = start(toy_cell(Broken(), fleet=fleet), executor=executor)
+    if isinstance(fleet, Stragglers):
+        with pytest.raises(Diverged, match="round 1, client 1"):
+            run.advance()
+        return
+    whole = start(toy_cell(fleet=fleet), executor=executor)
+    for one in (run, whole):
+        one.advance()
+    assert (run.meter.steps, run.meter.images) == (whole.meter.steps, whole.meter.images)
+    assert finite(run.state.params)
+    assert 1 not in run.state.rows
 
 
 def test_scaffolds_variate_stays_the_mean_of_its_clients():

@@ -23,7 +23,7 @@ from fedspan.benchmark.training.spectra import (
 )
 from fedspan.methods.addons.feddecorr import FedDecorr
 from fedspan.methods.algorithms.fedavg import FedAvg
-from tests.helpers import NormNet, start, toy_cell, trained, weights
+from tests.helpers import Blobs, NormNet, start, toy_cell, trained, weights
 
 
 def features(n=40, d=6, seed=0):
@@ -213,6 +213,19 @@ def test_a_round_belongs_to_the_key_only_where_one_is_named_and_something_is_mea
 def test_what_cannot_be_measured_is_refused_before_anything_trains(settings, message):
     with pytest.raises(UserError, match=message):
         start(toy_cell(diagnostics=Diagnostics(**settings)))
+
+
+def test_an_embedding_needs_images_of_its_classes():
+    for settings, test, message in (
+        ({"embedding": "tsne", "classes": (2,)}, 8, "diagnostics.embedding=tsne shows 3 test images or more, 2 are of"),
+        (
+            {"embedding": "sphere", "classes": (2,)},
+            2,
+            "diagnostics.embedding=sphere shows 1 test images or more, 0 are of",
+        ),
+    ):
+        with pytest.raises(UserError, match=message):
+            start(toy_cell(dataset=Blobs(test=test), diagnostics=Diagnostics(**settings)))
 
 
 def test_a_round_before_the_first_is_refused():

@@ -243,6 +243,7 @@ class Graph(Loop):
 
     def _begin(self, lane: ReplayLane, state: State, client: int, visits: Visits) -> Iterator[None]:
         self.device.begin(lane.queue)
+        lane.trainer.lost = visits.lost
         return lane.steps(state, client, visits.turn(client).steps)
 
     def _narrow(self) -> None:

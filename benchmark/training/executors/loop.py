@@ -32,6 +32,11 @@ class Visits:
     turns: Turns = field(default_factory=dict)
     tick: Callable[[], None] = untold
 
+    @property
+    def lost(self) -> frozenset[int]:
+        """The clients of which nothing arrives."""
+        return frozenset(client for client in self.clients if not self.turn(client).arrives)
+
     def part(self, clients: Sequence[int]) -> Visits:
         """Return the visits of some of the clients, ready to be sent to another process, which tells nobody."""
         turns = {client: self.turns[client] for client in clients if client in self.turns}
@@ -88,6 +93,7 @@ class Loop:
 
         A row and a kept model last; what is summed need only last until the next client is asked for.
         """
+        self.trainer.lost = visits.lost
         for client in visits.clients:
             yield self._train(state, client, client in visits.keep, visits.turn(client).steps)
             visits.tick()

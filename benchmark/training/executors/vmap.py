@@ -107,6 +107,7 @@ class Vmap(Loop):
         self.twin = Twin(self.net)
 
     def each(self, state: State, visits: Visits) -> Iterator[Trained]:
+        self.trainer.lost = visits.lost
         for first in range(0, len(visits.clients), LANES):
             together = replace(visits, clients=visits.clients[first : first + LANES])
             one_by_one = len(together.clients) == 1 or not self._stacks
