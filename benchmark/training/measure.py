@@ -46,9 +46,8 @@ def check(settings: Diagnostics, rounds: int, participants: Sequence[int], class
 
 def check_images(settings: Diagnostics, labels: Tensor) -> None:
     """Raise `UserError` if too few test images are of the classes that an embedding shows."""
-    wanted = torch.isin(labels, torch.tensor(settings.classes)) if settings.classes else torch.ones_like(labels) > 0
     least = 3 if settings.embedding == "tsne" else 1
-    if settings.embedding != "none" and (count := int(wanted.sum())) < least:
+    if settings.embedding != "none" and (count := len(_shown(settings, labels))) < least:
         raise UserError(
             f"diagnostics.embedding={settings.embedding} shows {least} test images or more, {count} are of "
             "diagnostics.classes"
@@ -128,9 +127,7 @@ def _embedding(
     Empty if a representation is not finite.
     """
     data = trainer.data
-    labels = data.test.y.cpu()
-    wanted = torch.isin(labels, torch.tensor(settings.classes)) if settings.classes else torch.ones_like(labels) > 0
-    images = data.test.take(wanted.nonzero().flatten()[: settings.images].to(data.device))
+    images = data.test.take(_shown(settings, data.test.y.cpu()).to(data.device))
     trainer.load(state, state.first_row)
     models: dict[int | None, Tree] = {client: kept[client] for client in settings.clients if client in kept}
     features = []
@@ -147,6 +144,12 @@ def _embedding(
         "classes": images.y.tolist() * max(len(models), 1),
         "clients": [client for client in models or [None] for _ in range(count)],
     }
+
+
+def _shown(settings: Diagnostics, labels: Tensor) -> Tensor:
+    """Return which test images an embedding shows: the first of its classes, or of all."""
+    wanted = torch.isin(labels, torch.tensor(settings.classes)) if settings.classes else torch.ones_like(labels) > 0
+    return wanted.nonzero().flatten()[: settings.images]
 
 
 def _rounded(values: Tensor) -> list[list[float]]:

@@ -32,11 +32,11 @@ class FedAMP(Component):
     ratio alone.
 
     The stage ``personalised`` scores w_i; ``trained`` scores the mean, by images, of the w_i that arrived in the last
-    round, which nobody uses. BatchNorm's
-    statistics are averaged in every round, and w_i keeps those that its last training left. PFLlib has `distance`
-    alone, takes the distance to u_i without the square, and mixes the participants of the last round. Nothing there
-    keeps the others' weights from passing 1; here settings that could are refused. Bytes down count the global model
-    too, as for every method; the algorithm sends a client its cloud model alone, half of them.
+    round, which nobody uses. BatchNorm's statistics are averaged in every round, and w_i keeps those that its last
+    training left. PFLlib has `distance` alone, takes the distance to u_i without the square, and mixes the
+    participants of the last round. Nothing there keeps the others' weights from passing 1; here settings that could
+    are refused. Bytes down count the global model too, as for every method; the algorithm sends a client its cloud
+    model alone, half of them.
     """
 
     title = "FedAMP"
