@@ -105,14 +105,14 @@ def plan_grid(axes: Mapping[str, list[Any]]) -> list[Planned]:
         raise UserError(f"board {', '.join(map(str, names))}: {error}") from None
     if not first_change(rest):
         for name in names:
-            _check_frozen(str(name), rest, planned if len(names) == 1 else None)
+            _check_frozen(str(name), rest)
     return planned
 
 
-def _check_frozen(name: str, rest: Mapping[str, list[Any]], planned: Sequence[Planned] | None) -> None:
-    """Raise `UserError` if the cells of a frozen board are not those of its version; `planned` are its cells."""
+def _check_frozen(name: str, rest: Mapping[str, list[Any]]) -> None:
+    """Raise `UserError` if the cells of a frozen board are not those of its version."""
     for board in (part for part in load_board(name).parts() if part.frozen):
-        mine = plan(board.expand(rest)) if planned is None or board.word != name else planned
+        mine = plan(board.expand(rest))  # alone: a cell that another board has too goes by the name of the first
         for scale in {one.cell.scale for one in mine} & board.frozen.keys():
             if digest_of_cells(one for one in mine if one.cell.scale == scale) != board.frozen[scale]:
                 raise UserError(
