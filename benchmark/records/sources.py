@@ -31,6 +31,7 @@ NUMBERLESS = frozenset(
         "data.download", "data.shares", "training.costs",
     )
 )  # fmt: skip
+REMEDY = "'fedspan verify' tells if their numbers hold, fresh=true computes them anew"
 FORM = "syntax:"  # of today's digests; those without it covered comments too
 SILENT = ("ctx", "kind", "type_comment")  # fields of syntax that say what other fields do
 # Class attributes on which no result depends: what pages show, and what makes costs quick to compute.

@@ -16,6 +16,7 @@ from fedspan.benchmark.records.atomic import discard, write_atomically
 from fedspan.benchmark.records.record import SIDECARS
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import Selection
+from fedspan.benchmark.records.sources import REMEDY
 from fedspan.benchmark.report import figures, render_text, summary
 from fedspan.benchmark.report.analysis import Analysis, analyse, reach_targets
 from fedspan.benchmark.report.axes import TUNING
@@ -178,7 +179,7 @@ def _recipe(board: Board, cells: Sequence[Planned]) -> list[Sourced]:
 def _stale(frame: pd.DataFrame) -> list[str]:
     """Say how many records of a frame were made by other sources than those at hand."""
     counts = Counter(text for text in frame["stale"] if text.startswith("made by other sources"))
-    return [f"{count} {text}; fresh=true computes such cells anew" for text, count in sorted(counts.items())]
+    return [f"{count} {text}; {REMEDY}" for text, count in sorted(counts.items())]
 
 
 def _passed_over(cells: Sequence[Planned], results: Results) -> Iterator[str]:

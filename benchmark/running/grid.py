@@ -27,7 +27,7 @@ from fedspan.benchmark.records.atomic import discard
 from fedspan.benchmark.records.index import Entry, Index, store_of
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
-from fedspan.benchmark.records.sources import stale
+from fedspan.benchmark.records.sources import REMEDY, stale
 from fedspan.benchmark.records.verification import Repeated
 from fedspan.benchmark.running.cell_run import Outcome, make_record, run_cell
 from fedspan.benchmark.running.leases import Leases, Owner
@@ -116,7 +116,7 @@ def refresh(planned: Sequence[Planned], known: Mapping[str, Entry], results: Res
             found.setdefault(said, []).append(cell)
             if fresh:
                 results.put_aside(cell.cell.key)
-    what = f"moved to {results.damaged}" if fresh else "fresh=true computes such cells anew"
+    what = f"moved to {results.damaged}" if fresh else REMEDY
     return [
         f"{len(cells)} record{'s' * (len(cells) > 1)} {said}: {cells[0].cell.label}"
         + (f" and {len(cells) - 1} more" if cells[1:] else "")

@@ -364,7 +364,7 @@ def test_a_record_of_other_sources_is_named_by_run_and_computed_anew_on_request(
     old, command = path.read_bytes(), ("run", *grid, *QUICK, "seed=1")
     ran = fedspan(*command)
     assert SAID in ran.out
-    assert "fresh=true computes such cells anew" in ran.out
+    assert "'fedspan verify' tells if their numbers hold, fresh=true computes them anew" in ran.out
     assert path.read_bytes() == old
     assert "  1 made by other sources (algorithm:fedavg): results/records" in fedspan("validate").out
     ran = fedspan(*command, "fresh=true")

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from fedspan.benchmark.records.record import digest_of
-from fedspan.benchmark.records.sources import FORM, source_digests
+from fedspan.benchmark.records.sources import FORM, REMEDY, source_digests
 from fedspan.benchmark.records.verification import Verification
 from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.report import write_report
@@ -120,7 +120,7 @@ def test_records_of_other_or_uncommitted_sources_are_marked_and_others_are_not(c
     assert list(collect(cells, results)["stale"]) == ["made by other sources (algorithm:fedavg)", ""]
     report = write_report(board(GRID), cells, results, tmp_path)
     runs, table = page(tmp_path)
-    said = "records: 1 made by other sources (algorithm:fedavg); fresh=true computes such cells anew"
+    said = f"records: 1 made by other sources (algorithm:fedavg); {REMEDY}"
     assert report.problems == [said]
     assert "made by other sources (algorithm:fedavg)" in runs
     assert "methods/mine.py" in table

@@ -16,7 +16,7 @@ from fedspan.benchmark.mirror.boards import mirror
 from fedspan.benchmark.mirror.runs import Mirror
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
-from fedspan.benchmark.records.sources import source_digests
+from fedspan.benchmark.records.sources import REMEDY, source_digests
 from fedspan.benchmark.report.analysis import analyse
 from fedspan.benchmark.report.axes import TUNING, Axes
 from fedspan.benchmark.report.frame import collect
@@ -355,7 +355,7 @@ def test_trials_made_by_other_sources_are_counted(made, tmp_path):
         one["provenance"] |= {"sources": source_digests(planned.cell) | others}
         keep(results, [one])
     problems = write_report(example, cells, results, tmp_path / "pages", selections).problems
-    remark = "8 made by other sources (algorithm:fedprox); fresh=true computes such cells anew"
+    remark = f"8 made by other sources (algorithm:fedprox); {REMEDY}"
     assert problems == [f"trials: {remark}"]
 
 
