@@ -183,7 +183,8 @@ class Split:
     """Who holds what: `train[k]` are the indices of client k into the training images.
 
     `test[k]` are the indices of the test images that client k is tested on; without it everybody is tested on
-    all of them. In a `pooled` split all indices count into the training images followed by the test images.
+    all of them. In a `pooled` split, which needs `test`, all indices count into the training images followed by the
+    test images.
     """
 
     train: tuple[np.ndarray, ...]
@@ -254,6 +255,8 @@ class Partition(Plugin):
                 "lower clients, raise dataset.limit"
             )
         split = self.assign(data, clients, rng)
+        if split.pooled and split.test is None:
+            raise UserError(f"partition '{self.name}' gave training and test images away, and nobody images to test on")
         train = tuple(np.sort(np.asarray(part, dtype=np.int64)) for part in split.train)
         test = None if split.test is None else tuple(np.sort(np.asarray(part, dtype=np.int64)) for part in split.test)
         trains, tests = len(data.train), len(data.test)

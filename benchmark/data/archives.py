@@ -37,11 +37,17 @@ RATIO = 200  # times the bytes of an archive that its members may have
 
 
 def open_root(
-    root: str | Path, folders: tuple[str, ...], layout: str, files: tuple[str, ...] = (), setting: str = "dataset.root"
+    root: str | Path,
+    folders: tuple[str, ...],
+    layout: str,
+    files: tuple[str, ...] = (),
+    setting: str = "dataset.root",
+    levels: int = 1,
 ) -> Root:
     """Return the files below `folders` and the `files` beside them, all of which may lie below one top folder.
 
-    In messages `layout` says what is expected and `setting` who named the place. Raises `UserError` if there is
+    In messages `layout` says what is expected and `setting` who named the place; `levels` folders lie between one of
+    `folders` and its files. Raises `UserError` if there is
     no such folder or archive.
     """
     if not str(root):
@@ -49,11 +55,11 @@ def open_root(
     try:
         path = Path(root).expanduser().resolve()
         if path.is_dir():
-            return Folder(path, folders, layout, files=files, setting=setting)
+            return Folder(path, folders, layout, files, setting, levels)
         if path.is_file():
             with path.open("rb") as file:
                 kind = Zip if file.read(4) in ZIP_STARTS else Tar
-            return kind(path, folders, layout, files=files, setting=setting)
+            return kind(path, folders, layout, files, setting, levels)
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(f"cannot read {setting}={root}: {error}; it must name {layout}") from error
     raise UserError(f"{setting}={path} does not exist; it must name {layout}")

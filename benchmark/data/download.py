@@ -69,16 +69,23 @@ def download(file: PublishedFile, path: Path, on_progress: OnProgress = lambda d
     `path` appears whole and with the right checksum, or not at all. Raises `UserError`.
     """
     partial = path.with_name(path.name + PARTIAL)
-    problems = []
+    problems: dict[str, None] = {}
     with _alone_in(partial) as out:
-        for url in file.urls:
+        begun = out.seek(0, os.SEEK_END) > 0  # perhaps with another version: then its address is asked twice
+        for url in (*file.urls[:begun], *file.urls):
             try:
                 _transfer(url, out, on_progress)
+                out.flush()
+                os.fsync(out.fileno())
+                file.check(partial, checksum_now)
                 break
+            except UserError:
+                out.truncate(0)
+                problems[f"{url}: what it sent has another checksum than the publisher states, {file.checksum}"] = None
             except (OSError, http.client.HTTPException, ValueError) as error:
                 if isinstance(error, OSError) and error.errno in DISK_IS_FULL:
                     raise UserError(f"cannot write {partial}: {error.strerror}; free space there") from error
-                problems.append(f"{url}: {_reason(error)}")
+                problems[f"{url}: {_reason(error)}"] = None
         else:
             held = out.seek(0, os.SEEK_END)
             if not held:
@@ -87,16 +94,6 @@ def download(file: PublishedFile, path: Path, on_progress: OnProgress = lambda d
             raise UserError(
                 f"cannot fetch {file.name} ({'; '.join(problems)}){kept}; or put the file into {path.parent} yourself"
             )
-        out.flush()
-        os.fsync(out.fileno())
-        try:
-            file.check(partial, checksum_now)
-        except UserError:
-            partial.unlink()
-            raise UserError(
-                f"what {url} sent as {file.name} has another checksum than its publisher states "
-                f"({file.checksum}); it was deleted, so fetch it again, or put the right file into {path.parent}"
-            ) from None
         os.replace(partial, path)
     handle = os.open(path.parent, os.O_RDONLY)
     try:

@@ -31,6 +31,7 @@ class Root(ABC):
     layout: str
     files: tuple[str, ...]
     setting: str
+    levels: int = 1  # of folders between one of `folders` and its files
 
     @property
     def where(self) -> str:
@@ -122,10 +123,12 @@ class Folder(Root):
 
     def glance(self) -> tuple[int, ...]:
         top = self._top_path()
-        split = [top / folder for folder in self.folders if (top / folder).is_dir()]
-        below = [Path(entry.path) for folder in split for entry in _scan(folder) if entry.is_dir()]
-        beside = [top / file for file in self.files if (top / file).is_file()]
-        return tuple(path.stat().st_mtime_ns for path in (top, *split, *below, *beside))
+        deepest = [top / folder for folder in self.folders if (top / folder).is_dir()]
+        seen = [top, *(top / file for file in self.files if (top / file).is_file()), *deepest]
+        for _ in range(self.levels):
+            deepest = [Path(entry.path) for folder in deepest for entry in _scan(folder) if entry.is_dir()]
+            seen += deepest
+        return tuple(path.stat().st_mtime_ns for path in seen)
 
     def signature(self) -> str:
         sha = hashlib.sha256()

@@ -86,7 +86,7 @@ def _text(value: Any) -> str:
 
 def training_clients(clients: int, unseen: float) -> int:
     """Return how many of the clients can train; the others are the share `unseen`, at least one unless it is 0."""
-    return clients - (max(1, int(clients * unseen + 0.5)) if unseen else 0)
+    return clients - (max(1, int(round(clients * unseen, 9) + 0.5)) if unseen else 0)
 
 
 @dataclass(frozen=True)

@@ -84,14 +84,19 @@ class _Normalise(torch.autograd.Function):
 
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and biased variance [C] per channel, float64, of x [B, C, H, W] in the channels-last format."""
+    """Return mean and biased variance [C] per channel, float64, of x [B, C, H, W] in the channels-last format.
+
+    Sums of bfloat16 numbers run in float32.
+    """
     channels = x.shape[1]
     pixels = x.numel() // channels
     groups = 1
     while pixels % (2 * groups) == 0 and pixels // (2 * groups) >= ROWS:
         groups *= 2
     view = x.permute(0, 2, 3, 1).reshape(pixels // groups, groups * channels, 1, 1)
-    means, variances = torch.batch_norm_update_stats(view, None, None, 0.0)
+    # Beside running statistics of float32 the kernel returns those of bfloat16 numbers in float32 too.
+    running = torch.zeros(groups * channels) if x.dtype == torch.bfloat16 else None
+    means, variances = torch.batch_norm_update_stats(view, running, running, 0.0)
     means, variances = (part.view(groups, channels).double() for part in (means, variances))
     mean = means.mean(0)
     return mean, variances.mean(0) + (means - mean).square_().mean(0)

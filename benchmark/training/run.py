@@ -52,7 +52,7 @@ def participants(clients: int, participation: float, seed: int, round: int, samp
 
 def clients_a_round(clients: int, participation: float) -> int:
     """Return how many clients take part in a round: at least one, the nearest whole number, halves upwards."""
-    return max(1, int(clients * participation + 0.5))
+    return max(1, int(round(clients * participation, 9) + 0.5))  # 0.7 of 45 is 31.499999999999996
 
 
 def expected_participants(cell: Cell) -> float:

@@ -26,9 +26,10 @@ class ClientFolder(ImageFolder):
 
     `root` is a folder or an archive (zip; tar, plain or compressed) of ``train/<client>/<class>/*``. Test images are
     either those of clients, ``test/<client>/<class>/*``, which are then tested on their own, or everybody's,
-    ``test/<class>/*``. Clients and classes are numbered in the alphabetical order of their names. Everything else is as
-    in ``image_folder``: images are decoded once to RGB of `size` x `size`, the content of `root` enters a record's key,
-    and ``unreadable=skip`` leaves out what cannot be decoded.
+    ``test/<class>/*``; folders in ``test/`` that are all named like clients and hold folders are clients. Clients and
+    classes are numbered in the alphabetical order of their names. Everything else is as in ``image_folder``: images are
+    decoded once to RGB of `size` x `size`, the content of `root` enters a record's key, and ``unreadable=skip`` leaves
+    out what cannot be decoded.
     """
 
     title = "Client folder"
@@ -36,7 +37,7 @@ class ClientFolder(ImageFolder):
     papers = ("deng2009",)
 
     def _open(self) -> Root:
-        return open_root(self.root, SPLITS, LAYOUT)
+        return open_root(self.root, SPLITS, LAYOUT, levels=2)
 
     def load(self, cache: Path) -> Data:
         root = self._open()
@@ -51,8 +52,8 @@ def client_folders(root: Root) -> Labelled:
     clients, classes = (sorted({folders[depth] for folders, _ in train}) for depth in (0, 1))
     if not train:
         raise UserError(f"{root.where} has no images below train/<client>/<class>/; it must name {root.layout}")
-    tops = {name.split("/")[1] for name in root.entries() if name.startswith("test/") and name.count("/") > 1}
-    apart = tops <= set(clients)
+    tested = [name.split("/")[1:-1] for name in root.entries() if name.startswith("test/") and name[-1] != "/"]
+    apart = {folders[0] for folders in tested if folders} <= set(clients) and max(map(len, tested), default=0) > 1
     test = list(_files(root, "test", 2 if apart else 1))
     if not test:
         raise UserError(f"{root.where} has no images below test/; it must name {root.layout}")

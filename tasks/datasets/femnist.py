@@ -94,7 +94,7 @@ def _users(root: Root, split: str) -> Iterator[tuple[str, tuple[np.ndarray, np.n
             for writer in sorted(held):
                 if len(held[writer]["y"]):
                     yield writer, _images(held[writer])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             said = f"{type(error).__name__}: {error}"[:200]
             raise UserError(f"{name} of {root.where} is not LEAF's FEMNIST: {said}; make it again") from None
 

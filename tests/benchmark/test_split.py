@@ -149,6 +149,7 @@ WRONG = {
     "one test list": Split(FINE, lists([0])),
     "a test index too large": Split(FINE, lists([0], [30])),
     "a test image that is trained on": Split(FINE, lists([4], [1]), pooled=True),
+    "all images pooled and none to test on": Split(FINE, pooled=True),
 }
 
 

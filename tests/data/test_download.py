@@ -154,13 +154,18 @@ def test_a_reply_of_unknown_length_is_judged_by_its_checksum(server, file, tmp_p
         download(file, tmp_path / "other.bin")
 
 
+def test_a_partial_file_of_another_version_is_fetched_anew(server, file, tmp_path):
+    (tmp_path / "file.bin.part").write_bytes(b"a partial file of another version")
+    download(file, tmp_path / "file.bin")
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
 @pytest.mark.parametrize("before", [b"", b"a partial file of another version"])
 def test_a_wrong_checksum_leaves_nothing(server, file, tmp_path, before):
     if before:
         (tmp_path / "file.bin.part").write_bytes(before)
-    else:
-        server.files["/file.bin"] = CONTENT[:-1] + b"x"
-    with pytest.raises(UserError, match=rf"another checksum than its publisher states \({file.checksum}\); it was del"):
+    server.files["/file.bin"] = CONTENT[:-1] + b"x"
+    with pytest.raises(UserError, match=f"another checksum than the publisher states, {file.checksum}"):
         download(file, tmp_path / "file.bin")
     assert names(tmp_path) == []
 
@@ -176,6 +181,13 @@ def test_a_server_that_sends_another_part_is_not_believed(server, file, tmp_path
 def test_the_next_address_is_tried(server, file, tmp_path):
     gone = PublishedFile(file.name, file.checksum, ("http://127.0.0.1:1/", server.address + "gone", *file.urls))
     download(gone, tmp_path / "file.bin")
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
+def test_the_next_address_is_tried_after_one_that_sends_something_else(server, file, tmp_path):
+    server.files["/page.html"] = b"<html>moved</html>"
+    moved = PublishedFile(file.name, file.checksum, (server.address + "page.html", *file.urls))
+    download(moved, tmp_path / "file.bin")
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 

@@ -134,6 +134,25 @@ def test_test_images_can_be_everybodys(tmp_path):
     assert split(data, 2).test is None
 
 
+def test_clients_and_classes_may_have_the_same_names(tmp_path):
+    named = {"x": "ann", "y": "bob"}
+    for files in (OWN, SHARED):
+        alike = {"/".join(named.get(part, part) for part in name.split("/")): files[name] for name in files}
+        folders = [str(write(tmp_path / f"{len(files)}-{number}", each)) for number, each in enumerate((files, alike))]
+        data, same = (ClientFolder(root=folder, size=4).prepare(tmp_path) for folder in folders)
+        assert same.classes == same.clients == ("ann", "bob")
+        assert same.test.y.tolist() == data.test.y.tolist()
+        assert (same.test.client is None) == (data.test.client is None)
+
+
+def test_an_image_that_is_added_is_seen_by_the_same_process(tmp_path):
+    folder = write(tmp_path / "photos", OWN)
+    before = ClientFolder(root=str(folder), size=4).what()
+    write(folder, {"train/ann/x/new.png": png(78)})
+    assert ClientFolder(root=str(folder), size=4).what() != before
+    assert len(ClientFolder(root=str(folder), size=4).prepare(tmp_path).train) == 9
+
+
 def test_the_key_is_that_of_the_content_wherever_it_lies(tmp_path):
     folder, archive = write(tmp_path / "a", OWN), zipped(tmp_path / "b.zip", OWN)
     cells = [toy_cell(dataset=ClientFolder(root=str(root), size=4)).key for root in (folder, archive)]
@@ -237,6 +256,7 @@ def test_without_files_it_says_where_to_get_them(tmp_path):
         ({"user_data": {"w": {"x": [[0.0] * 784], "y": [0.5]}}}, "no whole numbers"),
         ({"user_data": {"w": {"x": [[0.0] * 784]}}}, "KeyError: 'y'"),
         ({"user_data": {"f0002": {"x": [], "y": []}}}, "writer f0002 is in another file of train/ too"),
+        ({"user_data": {"w": {"x": [[10**400] * 784], "y": [1]}}}, "OverflowError"),
         ({"users": []}, "KeyError: 'user_data'"),
         ([], "TypeError"),
     ],

@@ -47,6 +47,15 @@ def test_moments_are_those_of_float64(shape):
     assert torch.allclose(var, exact.var((0, 2, 3), unbiased=False), rtol=5e-7, atol=0)
 
 
+@pytest.mark.parametrize("shape", [(64, 16, 16, 16), (64, 16, 2, 2)])
+def test_moments_of_bfloat16_numbers_are_summed_in_float32(shape):
+    x = images(*shape).bfloat16().contiguous(memory_format=LAST)
+    mean, var = moments(x)
+    exact = x.double()
+    assert torch.allclose(mean, exact.mean((0, 2, 3)), rtol=0, atol=1e-6)
+    assert torch.allclose(var, exact.var((0, 2, 3), unbiased=False), rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("batch", [1, 5, 64])
 def test_batch_norm_is_torchs_to_rounding(batch):
     x = images(batch, 6, 4, 4)

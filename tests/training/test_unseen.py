@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.running.cell_run import run_cell
+from fedspan.benchmark.spec.cell import training_clients
 from fedspan.benchmark.task import Data
 from fedspan.benchmark.training.evaluation import worst_tenth
+from fedspan.benchmark.training.run import clients_a_round
 from fedspan.benchmark.training.saving import resume, save
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.methods.algorithms.fedavg import FedAvg
@@ -128,6 +130,13 @@ def test_a_share_that_makes_no_sense_is_one_clear_line(unseen, said):
 @pytest.mark.parametrize(("unseen", "training"), [(0.0, 10), (0.01, 9), (0.25, 7), (0.5, 5), (0.94, 1)])
 def test_at_least_one_client_is_unseen_if_any_is(unseen, training):
     assert toy_cell(clients=10, unseen=unseen).training_clients == training
+
+
+@given(st.integers(1, 1000), st.integers(1, 99))
+def test_shares_of_clients_are_rounded_as_written_halves_upwards(clients, hundredths):
+    exact = max(1, (2 * clients * hundredths + 100) // 200)
+    assert clients_a_round(clients, hundredths / 100) == exact
+    assert clients - training_clients(clients, hundredths / 100) == exact
 
 
 # the tenth that does worst -------------------------------------------------------------------------------
