@@ -9,7 +9,8 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from string import Formatter
 from typing import Any, ClassVar
 
 from fedspan.benchmark.errors import UserError
@@ -18,6 +19,8 @@ from fedspan.benchmark.fields import defaults_of
 ENGINE = "fedspan.benchmark."
 RESERVED = ("kind", "name", "version")  # they identify a plugin in a record
 FOR_READERS = ("title", "summary", "papers", "wording", "identifying")  # class attributes that only people read
+NAMES_FIELDS = ("neutral", "same_shapes", "coefficient", "identifying", "wording", "skew_field")
+FORMS = {str: "a text", bool: "True or False", int: "a whole number", Mapping: "a mapping"}
 CALLED = (types.FunctionType, property, functools.cached_property, staticmethod, classmethod)
 
 
@@ -40,6 +43,49 @@ def check_fields(cls: type, kind: str, name: str) -> None:
                 "rename it"
             )
     defaults_of(cls)
+    for owner, member, problem in _misread(cls):
+        raise UserError(f"{kind} '{name}' ({place_of(owner, member)}): {problem}")
+
+
+def _misread(cls: type) -> Iterator[tuple[type, str, str]]:
+    """Yield class, attribute and complaint for every class attribute of the engine's that has another form."""
+    base = next(owner for owner in cls.__mro__ if _of_engine(owner))
+    forms = {name: typing.get_args(hint)[0] for name, hint in typing.get_type_hints(base).items() if _is_constant(hint)}
+    settings = [field.name for field in dataclasses.fields(cls)]
+    for owner in cls.__mro__:
+        for name in () if _of_engine(owner) else forms.keys() & vars(owner).keys() - {*RESERVED}:
+            value, form = vars(owner)[name], typing.get_origin(forms[name]) or forms[name]
+            if isinstance(value, CALLED):
+                continue
+            if name in settings:
+                yield owner, name, f"'{name}' is no setting; write {name} = ..., without an annotation"
+            elif not isinstance(value, form) or (form is tuple and not all(isinstance(item, str) for item in value)):
+                wanted = f"a tuple of names, as ({str(value)!r},)" if form is tuple else FORMS[form]
+                yield owner, name, f"'{name}' must be {wanted}, got {value!r:.60}"
+            elif unknown := [item for item in _fields_named(name, value) if item not in settings]:
+                yield owner, name, f"'{name}' names '{unknown[0]}', which is no setting{_near(unknown[0], settings)}"
+            elif name == "wording" and (wrong := [text for text in _texts(value) if not _takes_a_value(text)]):
+                yield owner, name, f"'wording' has {wrong[0]!r}, which has no place for a value; write it as {{}}"
+
+
+def _fields_named(attribute: str, value: Any) -> Iterable[str]:
+    """Return the settings that a class attribute names."""
+    named = [value] if isinstance(value, str) and value else value
+    return named if attribute in NAMES_FIELDS else ()
+
+
+def _texts(wording: Mapping[str, str | Mapping[Any, str]]) -> Iterator[str]:
+    for one in wording.values():
+        yield from [one] if isinstance(one, str) else one.values()
+
+
+def _takes_a_value(text: str) -> bool:
+    """Tell whether a wording can be formatted with one value; it may also leave the value out."""
+    try:
+        places = [field for _, field, _, _ in Formatter().parse(text) if field is not None]
+    except ValueError:
+        return False
+    return places == [""] or {*places} <= {"0"}
 
 
 def _problems(cls: type) -> Iterator[tuple[type, str, str]]:

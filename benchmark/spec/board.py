@@ -148,9 +148,10 @@ class Board:
             ablation = self._ablation(point.pop(ABLATION, False))
             for choice in product(extra):
                 name = str(choice.get("scale", point.get("scale", self.full)))
+                brought = {key: choice[key] for key in ("plugins",) if key in choice}  # rules ask them
                 scale = self.scales.get(name, Scale()) if name == point.get("scale") else self.scale(name)
                 named, whole = _of_scale(name), point | _of_scale(self.full)
-                expanded += [Point(scaled | named | choice, whole, ablation) for scaled in scale.of(point)]
+                expanded += [Point(scaled | named | choice, whole, ablation) for scaled in scale.of(point | brought)]
         if not expanded:
             raise UserError(f"board '{self.name}' has an empty grid")
         return _distinct(expanded)
@@ -212,29 +213,24 @@ def board_files() -> dict[str, Path]:
 def load_board(name: str) -> Board:
     """Return a board by its name in `leaderboards/boards`, or by the path of a YAML file."""
     known = board_files()
-    path = Path(name) if name.endswith((".yaml", ".yml")) else known.get(name)
-    if path is None or not path.is_file():
-        if path is not None and path.name != name:
-            raise UserError(f"the board file {name} does not exist")
-        raise UserError(f"unknown board '{name}'{did_you_mean(path.stem if path else name, known)}")
-    found = read_board(path)
-    return found if path.resolve() in (one.resolve() for one in known.values()) else replace(found, path=name)
+    if not name.endswith((".yaml", ".yml")):
+        if name not in known:
+            hint = f"; did you mean {name}.yaml?" if Path(f"{name}.yaml").is_file() else did_you_mean(name, known)
+            raise UserError(f"unknown board '{name}'{hint}")
+        return read_board(known[name])
+    path = Path(name)
+    if not path.is_file():
+        hint = f"; did you mean board={path.stem}?" if path.stem in known else ""
+        raise UserError(f"there is no board file {name} in {Path.cwd()}{hint}")
+    if path.resolve() in (one.resolve() for one in known.values()):
+        return read_board(path)
+    if path.stem in known:
+        raise UserError(f"{name}: '{path.stem}' is a board already, whose page this one would take; rename the file")
+    return replace(read_board(path), path=name)
 
 
-FIELDS = {
-    "title",
-    "description",
-    "base",
-    "grid",
-    "scales",
-    "tables",
-    "figures",
-    "extends",
-    "boards",
-    "printed",
-    "tune",
-    "frozen",
-}
+FIELDS = {"title", "description", "base", "grid", "scales", "tables", "figures"}
+FIELDS |= {"extends", "boards", "printed", "tune", "frozen"}
 SITE_FOLDERS = ("methods", "datasets", "partitions", "runs", "records")  # of the pages over all boards
 PIECE_FIELDS = {"base", "scales", "axes", "tables", "extends"}
 

@@ -58,6 +58,30 @@ def test_what_nothing_would_look_at_is_refused(body, message):
     assert "fresh" not in plugins("algorithm")
 
 
+MISREAD = {
+    "one name without its comma": ({"excludes": ("feddecorr")}, r"'excludes' must be a tuple .*, as \('feddecorr',\)"),
+    "one paper without its comma": ({"papers": ("li2020")}, r"'papers' must be a tuple .*, as \('li2020',\)"),
+    "a list": ({"excludes": ["feddecorr"]}, "'excludes' must be a tuple of names"),
+    "a number as a title": ({"title": 3}, "'title' must be a text, got 3"),
+    "a text as a switch": ({"pools": "no"}, "'pools' must be True or False, got 'no'"),
+    "pairs as a mapping": ({"neutral": [("mu", 0.0)]}, "'neutral' must be a mapping"),
+    "no setting": ({"neutral": {"mue": 0.0}}, "'neutral' names 'mue', which is no setting; did you mean 'mu'"),
+    "no coefficient": ({"coefficient": "my"}, "'coefficient' names 'my', which is no setting"),
+    "a wording of nothing": ({"wording": {"nu": "{} strong"}}, "'wording' names 'nu', which is no setting"),
+    "a wording by name": ({"wording": {"mu": "strength {mu}"}}, r"'wording' has 'strength \{mu\}', .* as \{\}"),
+    "a wording with an open brace": ({"wording": {"mu": {0.0: "off", ...: "{"}}}, r"'wording' has '\{'"),
+    "a title with an annotation": ({"title": "Fresh"}, "'title' is no setting; write title = ..., without an annot"),
+}
+
+
+@pytest.mark.parametrize(("body", "message"), MISREAD.values(), ids=MISREAD.keys())
+def test_a_class_attribute_of_another_form_is_refused(body, message):
+    annotations = {"mu": float} | ({"title": str} if "annot" in message else {})
+    with pytest.raises(UserError, match=rf"^algorithm 'fresh' \(.*\): {message}"):
+        make(annotations=annotations, mu=0.1, **body)
+    assert "fresh" not in plugins("algorithm")
+
+
 def test_a_field_without_a_default_is_refused():
     with pytest.raises(UserError, match=r"Fresh\.mu needs a default value"):
         make(annotations={"mu": float})
@@ -76,11 +100,12 @@ def test_a_default_that_dataclasses_would_not_see_is_refused():
         make(Dataset, "dataset", limit=5)
 
 
+MU = {"annotations": {"mu": float}, "mu": 0.1}
 ALLOWED = {
     "private names": {"_k": 3, "_helper": returning("self")},
     "a constant": {"annotations": {"k": ClassVar[int]}, "k": 3},
     "known attributes": {"neutral": {}, "excludes": (), "coefficient": "", "version": 2, "pools": False},
-    "what pages show": dict.fromkeys(registration.FOR_READERS, ""),
+    "what pages show": {"title": "", "summary": "", "papers": (), "wording": {"mu": "{0} of {0}"}, **MU},
     "a helper of a hook": {"part": returning("self"), "server": lambda self, delta, agg: self.part()},
     "a helper inside a function inside a hook": {
         "part": returning("self"),

@@ -25,9 +25,9 @@ MISTAKES = {
     "run plugins=absent.py": "the plugin file absent.py does not exist",
     "run addons=[feddecor]": "unknown addon 'feddecor'; did you mean 'feddecorr'?",
     "run board=digit": "unknown board 'digit'; did you mean 'digits'?",
-    "run board=absent.yaml": "unknown board 'absent.yaml'; known: cifar10_small, ",
-    "plan board=digits.yaml": "unknown board 'digits.yaml'; did you mean 'digits'?",
-    "plan board=leaderboards/boards/digitz.yaml": "the board file leaderboards/boards/digitz.yaml does not exist",
+    "run board=absent.yaml": "there is no board file absent.yaml in /",
+    "plan board=digits.yaml": "there is no board file digits.yaml in /",
+    "plan board=leaderboards/boards/digitz.yaml": "there is no board file leaderboards/boards/digitz.yaml in /",
     "run algorithm=SCAFFOLD": "unknown algorithm 'SCAFFOLD'; did you mean 'scaffold'?",
     "run dataset=CIFAR1": "unknown dataset 'CIFAR1'; did you mean 'cifar10'?",
     "run addons=[FedDecorr]": "unknown addon 'FedDecorr'; did you mean 'feddecorr'?",
@@ -181,11 +181,24 @@ def test_a_board_whose_page_would_take_the_place_of_another_is_refused(fedspan, 
         assert f"{name}.yaml: a board is named by letters, digits, _ and -, and not methods, datasets" in ran.complaint
 
 
+def test_a_board_by_path_cannot_take_the_page_of_another(fedspan, here):
+    (here / "digits.yaml").write_text("grid: [{seed: [7]}]")
+    for command in ("plan", "run -m", "report"):
+        ran = fedspan(*command.split(), "board=digits.yaml")
+        assert ran.status == 2
+        assert "digits.yaml: 'digits' is a board already, whose page this one would take; rename the file" in ran.err
+
+
+def test_a_board_s_file_beside_is_told_where_its_name_alone_was_given(fedspan, here):
+    (here / "mine.yaml").write_text("grid: [{seed: [7]}]")
+    assert "unknown board 'mine'; did you mean mine.yaml?" in fedspan("plan", "board=mine").complaint
+
+
 def test_a_board_of_any_size_or_kind_of_file_is_answered(fedspan, here):
     (here / "large.yaml").write_text("title: x" + " " * 2**20)
     assert "large.yaml: it has 1048584 bytes, more than 1048576" in fedspan("plan", "board=large.yaml").complaint
     os.mkfifo(here / "pipe.yaml")
-    assert "unknown board 'pipe.yaml'" in fedspan("plan", "board=pipe.yaml").complaint
+    assert "there is no board file pipe.yaml" in fedspan("plan", "board=pipe.yaml").complaint
 
 
 def test_a_protocol_that_cannot_be_read_stops_only_who_asks_for_it(fedspan, here, caplog):

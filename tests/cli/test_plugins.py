@@ -49,6 +49,18 @@ def test_commands_know_the_plugins_of_a_file(fedspan):
     )
 
 
+BOARD = """
+grid: [{algorithm: [fedavg, mine]}]
+scales: {smoke: {protocol.rounds: 1, tuned: [{when: {algorithm: mine}, set: {protocol.lr: 0.05}}]}}
+"""
+
+
+@pytest.mark.usefixtures("mine")
+def test_the_rules_of_a_board_by_path_know_the_plugins_of_a_file(fedspan, here):
+    (here / "ours.yaml").write_text(BOARD)
+    assert fedspan("plan", "board=ours.yaml", "scale=smoke", "plugins=my.py").out.startswith("2 cells")
+
+
 def test_a_paper_that_is_an_address_alone_is_named_once(fedspan, mine):
     mine.write_text(MINE.replace("    k: float", '    papers = ("arXiv:2106.10874",)\n    k: float'))
     shown = fedspan("list", "algorithms", "mine", "plugins=[my.py]").out
