@@ -78,9 +78,12 @@ def results(board: str | None = None, *, folder: str | Path | None = None, scale
     With a `board` only its cells (at `scale`, if given), from the published records by default; without one all of
     `folder`, by default your own runs. A board that tunes has default and tuned runs of each method. Missing numbers
     are ``pd.NA``. Trials of a search are left out, because their scores are of held-out training images. Raises
-    `UserError` for an unknown board.
+    `UserError` for an unknown board, and for a `folder` that does not exist.
     """
-    place = Results(Path(folder or (PUBLISHED if board else OWN)), mends=False)
+    where = Path(folder or (PUBLISHED if board else OWN))
+    if folder and not where.is_dir():
+        raise UserError(f"the results folder {where} does not exist, seen from {Path.cwd()}")
+    place = Results(where, mends=False)
     if board is None:
         if scale is not None:
             raise UserError("a scale is that of a board; name the board")

@@ -40,8 +40,13 @@ def run(
     `UserError` for settings that are wrong; a cell that fails is a row with the status ``failed`` and its reason. A
     trial (``protocol.validation``) is a row with the stage ``validation``: its accuracy is on held-out images.
     """
+    for said, value in (("settings", settings or {}), ("over", over or {})):
+        if not isinstance(value, Mapping):
+            raise UserError(f"{said} must be a mapping of settings, got {value!r}; write run(algorithm='fedprox')")
     given = {**(settings or {}), **{name.replace("__", "."): value for name, value in named.items()}}
     given = {name: _plain(value) for name, value in given.items()}
+    if "paths.results" in given:
+        raise UserError(f"write results={str(given['paths.results'])!r}, not paths__results")
     given = {"tracking": False, "workers": workers} | given | {"paths.results": str(results)}
     grid = {name: _values(name, values) for name, values in (over or {}).items()}
     if twice := given.keys() & grid:

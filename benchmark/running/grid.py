@@ -62,13 +62,17 @@ def run_grid(planned: Sequence[Planned], launcher: Launcher) -> int:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if how.fresh:
         known = results.entries(keys)
-    todo = [cell for cell in planned if cell.cell.key not in known and not results.path(cell.cell.key).exists()]
+    missing = [cell for cell in planned if cell.cell.key not in known]
+    todo = [cell for cell in missing if not results.path(cell.cell.key).exists()]
+    unread = len(missing) - len(todo)  # `Results` says why
     if todo:
         results.check_writable()
     todo = sharing_last(cell for cell in todo if not _impossible(cell, how))
     workers = how.cells_at_a_time
     running = f"{len(todo)} to run with workers={workers}" if todo else "nothing to run"
-    console.print(f"{_count(planned)}: {len(planned) - len(todo)} with a record, {running}", highlight=False)
+    kept = f"{unread} with one that cannot be used and is not replaced (move it away), " if unread else ""
+    done = len(planned) - len(todo) - unread
+    console.print(f"{_count(planned)}: {done} with a record, {kept}{running}", highlight=False, soft_wrap=True)
     for cell in todo:
         results.forget_failure(cell.cell.key)
     started = time.monotonic()

@@ -299,9 +299,12 @@ def _near(key: str, part: str, node: Any, walked: Sequence[str], config: Mapping
     if part == "tune" and not walked:
         return "; it is a setting of boards that tune, as board=digits_tuned"
     names = [name for name in node if name != "name"]
+    kind = prefix if (prefix := ".".join(walked)) in GROUPS and prefix != "protocol" else ""
+    if having := [name for name, cls in plugins(kind).items() if part in defaults_of(cls)] if kind else []:
+        return f"; it is a setting of {kind}={', '.join(having)}"
     if elsewhere := [name for name in leaves if name.split(".")[-1] == part]:
         return f"; did you mean '{elsewhere[0]}'?"
-    hint, prefix = did_you_mean(part, names), ".".join(walked)
+    hint = did_you_mean(part, names)
     return hint.replace("did you mean '", f"did you mean '{prefix}.") if prefix else hint
 
 

@@ -43,7 +43,7 @@ def _hint(word: str, after: Sequence[str]) -> str:
     """Return what was perhaps meant by a word without ``=``: a board, or a name whose value is the next word."""
     if word in yaml_files("boards"):
         return f"did you mean board={word}?"
-    if _NAME.fullmatch(word) and after and _PLAIN.fullmatch(after[0]):
+    if _NAME.fullmatch(word) and after and (_PLAIN.fullmatch(after[0]) or _NUMBER.fullmatch(after[0])):
         return f"did you mean {word}={after[0]}?"
     return ""
 
@@ -74,7 +74,9 @@ def axes_of(arguments: Iterable[str]) -> dict[str, list[Any]]:
             raise UserError(f"'{key}' is given twice; give it once, with -m as {key}=a,b")
         axes[key] = _values(override)
         if len(axes[key]) > 1 and is_how(key) and key != "board":
-            raise UserError(f"'{override.input_line}': {key} says how to run, which takes one value for all cells")
+            hint = f"; write '{key}=[{','.join(map(str, axes[key]))}]'" if key == "plugins" else ""
+            said = f"{key} says how to run, which takes one value for all cells"
+            raise UserError(f"'{override.input_line}': {said}{hint}")
     return axes
 
 
@@ -91,6 +93,7 @@ def _values(override: Override) -> list[Any]:
 
 
 _PLAIN = re.compile(r"(\.{0,2}/|[A-Za-z_])[A-Za-z0-9_./:-]*")  # needs no quotes
+_NUMBER = re.compile(r"-?[0-9.]+(e-?[0-9]+)?")
 _NAME = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")  # of a setting
 _TYPED = {"null", "true", "false", "inf", "nan"}
 

@@ -59,3 +59,16 @@ def test_making_the_classifier_is_timed_and_a_calibration_without_its_scores(clo
     assert {name: value for name, value in run.meter.seconds.items() if value} == seconds
     cost = _stages(make_record(run.cell, run.how, Outcome(scores=scores), run))["cost"]
     assert (cost["head_seconds"], cost["calibration_seconds"]) == (1000, 101)  # six clients: one second each
+
+
+def test_seconds_of_a_phase_that_an_error_ends_count_too(clock):
+    meter = Meter()
+
+    def failing():
+        with meter.phase("local"):
+            clock(5)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        failing()
+    assert (meter.seconds, meter.processor_seconds) == ({"local": 5}, 5)

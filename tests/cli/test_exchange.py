@@ -1,5 +1,6 @@
 """Records that travel: collected from folders and from MLflow, checked, refused by name. Cells that are run again."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -285,3 +286,22 @@ def test_a_record_of_a_users_own_images_is_valid_and_verify_says_who_can_repeat_
     ran = fedspan("verify", key)
     assert ran.status == 2
     assert "the images of image_folder are known by their content alone" in ran.out + ran.err
+
+
+def test_records_of_one_task_are_made_from_the_same_partition(made):
+    published = read(made[0])
+    change(made[0], lambda record: record["provenance"].update(partition_digest="0" * 64))
+    found = validate_files(made, Repeated(), [published])
+    assert (found.good, list(found.refused)) == ([str(path) for path in made[1:]], [str(made[0])])
+    assert "its provenance.partition_digest is 000000000000, that of" in found.refused[str(made[0])]
+
+
+def test_a_record_from_elsewhere_without_its_digest_is_refused(fedspan, made):
+    """Without one nothing tells that it is what was written."""
+    record = json.loads(made[0].read_text())
+    del record["digest"]
+    made[0].write_text(json.dumps(record))
+    for words, counted in ((["validate"], "2 valid"), (["sync", "--from"], "2 collected")):
+        ran = fedspan(*words, "there")
+        assert (ran.status, ran.out.splitlines()[0]) == (1, f"records: {counted}, 1 refused")
+        assert f"{made[0]} is refused: it has no digest" in ran.complaint

@@ -101,6 +101,17 @@ def test_a_finished_grid_computes_nothing_again(fedspan):
     assert times() == before
 
 
+def test_a_grid_over_a_record_of_a_later_version_says_that_it_is_neither_used_nor_replaced(fedspan):
+    command = ("run", "-m", *QUICK, *ONE, "seed=0,1")
+    fedspan(*command)
+    path = min(Path("results/records").glob("*.json"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 2}))
+    ran = fedspan(*command)
+    assert ran.status == 1
+    kept = "1 with one that cannot be used and is not replaced (move it away)"
+    assert f"2 cells: 1 with a record, {kept}, nothing to run" in ran.out
+
+
 def test_a_larger_grid_runs_only_what_is_new(fedspan):
     fedspan(*GRID, "seed=0,1")
     before = times()

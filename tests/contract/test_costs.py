@@ -1,5 +1,7 @@
 """What shapes alone tell of a cell's cost is what training it measures, for every registered method."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from fedspan.benchmark.training.costs import costs
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.training.traffic import classifier_cost
 from fedspan.methods.addons import spherefed
+from fedspan.methods.addons.ffc import FFC
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.lg_fedavg import LGFedAvg
 
@@ -72,3 +75,28 @@ def test_costs_do_not_solve_for_weights_that_only_have_a_shape(tmp_path, monkeyp
     monkeypatch.setattr(spherefed, "spread_rows", solved)
     tammes, random = (toy_cell(FedAvg(), spherefed.SphereFed(head=head)) for head in ("tammes", "random"))
     assert costs(tammes, tmp_path) == costs(random, tmp_path)
+
+
+PARTS = {"dataset": Blobs(train=48), "partition": Quarters(), "clients": 4}
+
+
+@pytest.mark.parametrize("rounds", [4, 5])
+def test_calibrations_between_rounds_cost_what_they_cost(rounds, tmp_path):
+    cell = toy_cell(None, FFC(every=2), **PARTS, protocol={"rounds": rounds, "batch_size": 6})
+    run, told = trained(cell), costs(cell, tmp_path)
+    score_stages(run)
+    meter = run.meter
+    assert (told.calibration_up, told.calibration_down) == (meter.calibration_up, meter.calibration_down)
+    assert told.calibration_flops == meter.flops["calibrate"]
+
+
+def test_images_that_a_trial_holds_out_cost_no_training(tmp_path):
+    cell = toy_cell(**PARTS, protocol={"rounds": 2, "batch_size": 3, "validation": 0.25})
+    run, told = trained(cell), costs(cell, tmp_path)
+    assert 2 * told.images == run.meter.images
+    assert 2 * told.round_flops == run.meter.flops["train"]
+
+
+def test_images_of_clients_that_never_train_cost_no_training(tmp_path):
+    cell = toy_cell(**PARTS)
+    assert costs(replace(cell, unseen=0.25), tmp_path).images == costs(cell, tmp_path).images * 3 // 4

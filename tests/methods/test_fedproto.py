@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedspan.benchmark.training import stages
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.methods.algorithms.fedproto import FedProto
 from fedspan.methods.algorithms.local_only import LocalOnly
@@ -136,3 +137,16 @@ def test_the_nearest_prototype_is_the_answer_of_the_personalised_stage():
         nearest = ((features[:, None] - prototypes) ** 2).sum(2).argmin(1)
         right.append(100 * np.mean(nearest == data.test.y.numpy()))
     assert score_stages(run)["personalised"]["client_accuracy"] == pytest.approx(np.mean(right))
+
+
+def test_a_class_without_a_prototype_is_nobodys_nearest():
+    run = start(toy_cell(FedProto(), partition=ByClass(), protocol=DOUBLE))
+    sums, _ = run.executor.run(run.state, [1, 4])  # both hold class 1 alone
+    run.aggregate(sums)
+    run.state.round += 1
+    data, answers = run.trainer.data, set()
+    for client in range(6):
+        stages.personalise(run.trainer, run.state, client, 0)
+        with torch.no_grad():
+            answers |= set(run.trainer.net.eval()(data.normalise(data.test.x))[1].argmax(1).tolist())
+    assert answers == {1}

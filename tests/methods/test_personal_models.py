@@ -137,3 +137,29 @@ def test_own_models_are_scored_with_batchnorms_statistics_of_their_own(algorithm
     stages.personalise(run.trainer, run.state, 5, 0)
     mine = numbers(run.trainer.buffers)
     assert not np.allclose(mine["body.1.running_mean"], numbers(run.state.buffers)["body.1.running_mean"])
+
+
+def test_with_momentum_and_decay_apfls_own_model_steps_by_the_protocols_sgd():
+    run = fresh(APFL(alpha=0.3, adaptive=False), protocol={"momentum": 0.9, "weight_decay": 0.01, "rounds": 2})
+    w, lr = numbers(run.state.params), run.cell.protocol.lr
+    own = dict.fromkeys(CLIENTS, w)
+    while not run.finished:
+        for client in run.participants():
+            here, v = w, own[client]
+            speeds = [{path: 0 * leaf for path, leaf in w.items()} for _ in range(2)]
+            for x, y in batches(run, client, run.state.round):
+                mixture = plus({path: 0.7 * leaf for path, leaf in here.items()}, v, 0.3)
+                slopes = (
+                    plain_gradient(here, x, y),
+                    {path: 0.3 * g for path, g in plain_gradient(mixture, x, y).items()},
+                )
+                speeds = [
+                    {path: 0.9 * m[path] + g[path] + 0.01 * now[path] for path in w}
+                    for m, g, now in zip(speeds, slopes, (here, v), strict=True)
+                ]
+                here, v = plus(here, speeds[0], -lr), plus(v, speeds[1], -lr)
+            own[client] = v
+        run.advance()
+        w = numbers(run.state.params)
+        for client in CLIENTS:
+            agree(under("v", run.state.row(client).states["apfl"]), own[client])

@@ -14,6 +14,7 @@ from fedspan.benchmark.training.scoring import score_stages
 from fedspan.methods.addons import spherefed
 from fedspan.methods.addons.babu import BABU
 from fedspan.methods.addons.ccvr import CCVR
+from fedspan.methods.addons.etf import simplex
 from fedspan.methods.addons.ffc import FFC
 from fedspan.methods.addons.oracle_head import OracleHead
 from fedspan.methods.addons.spherefed import SphereFed, orthonormal_rows, spread_rows
@@ -229,3 +230,17 @@ def test_what_is_frozen_twice_or_nowhere_trained_is_named():
 def test_settings_outside_their_domain_are_refused(settings, message):
     with pytest.raises(UserError, match=message):
         SphereFed(**settings)
+
+
+@pytest.mark.parametrize("make", [orthonormal_rows, simplex], ids=lambda make: make.__name__)
+def test_no_direction_of_a_random_head_is_preferred(make):
+    """A QR decomposition chooses signs of its own: without the correction the first number is never positive."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        firsts = torch.stack([make(3, 5)[0, 0] for _ in range(200)])
+    assert 70 < int((firsts > 0).sum()) < 130
+
+
+@pytest.mark.parametrize("images", [2, 3, 10])
+def test_the_search_leaves_an_image_to_train_on(images):
+    assert OracleHead(held_out=0.99)._held(images) == images - 1

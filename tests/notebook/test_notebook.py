@@ -97,6 +97,12 @@ def test_a_board_that_tunes_is_for_the_terminal(tmp_path, monkeypatch):
     [
         ({"algoritm": "fedavg"}, "did you mean"),
         ({"seed": 1, "over": {"seed": [1, 2]}}, "'seed' is given twice"),
+        ({"paths__results": "mine"}, "write results='mine', not paths__results"),
+        (
+            {"settings": "fedprox"},
+            "settings must be a mapping of settings, got 'fedprox'; write run\\(algorithm='fedprox'",
+        ),
+        ({"over": ["seed"]}, r"over must be a mapping of settings, got \['seed'\]"),
         ({"over": {"seed": []}}, r"over\['seed'\] has no values"),
         ({"over": {"seed": 3}}, r"over\['seed'\] must list values, got 3; write \[3\]"),
         ({"over": {"algorithm": "fedavg"}}, r"over\['algorithm'\] must list values, got 'fedavg'; write \['fedavg'\]"),
@@ -104,7 +110,7 @@ def test_a_board_that_tunes_is_for_the_terminal(tmp_path, monkeypatch):
 )
 def test_wrong_settings_are_one_line(settings, message, tmp_path):
     with pytest.raises(UserError, match=message):
-        fedspan.run(results=tmp_path, **settings)
+        fedspan.run(settings.pop("settings", None), results=tmp_path, **settings)
 
 
 def test_numpy_s_numbers_are_numbers(grid, folder):
@@ -177,6 +183,11 @@ def test_curves_of_frames_put_together_ask_for_the_folder_of_their_records(grid,
     with pytest.raises(UserError, match="4 of 4 finished runs have no record in own_results; give folder=DIR"):
         fedspan.curves(together)
     pd.testing.assert_frame_equal(fedspan.curves(together, folder=folder), fedspan.curves(grid))
+
+
+def test_results_of_a_folder_that_does_not_exist_are_no_empty_frame(tmp_path):
+    with pytest.raises(UserError, match=f"the results folder {tmp_path}/nowhere does not exist"):
+        fedspan.results(folder=tmp_path / "nowhere")
 
 
 def test_a_scale_needs_its_board():

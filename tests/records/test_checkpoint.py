@@ -20,7 +20,7 @@ from fedspan.benchmark.training.meter import peak_memory, reset_peak_memory
 from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.saving import resume, save
 from fedspan.tasks.fleets.speeds import Speeds
-from tests.helpers import LocalHead, NormNet, Scaffold, how, numbers, start, toy_cell, weights
+from tests.helpers import LocalHead, NormNet, Scaffold, how, numbers, start, toy_cell, trained, weights
 
 KEY = "a key"
 META = {"round": 2, "curve": {"loss": [0.5, None]}}
@@ -366,3 +366,21 @@ def test_slow_checkpoints_are_written_less_often(tmp_path, monkeypatch):
     monkeypatch.setattr(Run, "advance", advance)
     run_cell(toy_cell(protocol={"rounds": 12}), how(tmp_path, checkpoint_seconds=10))
     assert saved[:3] == [1, 6, 11], "5 of every 50 seconds"
+
+
+def test_a_checkpoint_of_the_last_round_counts_its_training(tmp_path):
+    path = tmp_path / "checkpoint"
+    save(trained(CELL), path)
+    metering(flops={})(path)
+    with pytest.raises(CorruptFile, match="it counts no training"):
+        resume(start(CELL), path)
+
+
+def test_a_resumed_cell_has_the_seconds_of_both_its_processes(tmp_path):
+    path = tmp_path / "checkpoint"
+    other_run(path, CELL)
+    metering(seconds={"prepare": 3.0, "local": 2.0}, processor_seconds=4.0)(path)
+    run = start(CELL)
+    run.meter.seconds, run.meter.processor_seconds = {"prepare": 10.0}, 20.0
+    assert resume(run, path)
+    assert (run.meter.seconds, run.meter.processor_seconds) == ({"prepare": 13.0, "local": 2.0}, 24.0)

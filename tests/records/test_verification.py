@@ -190,3 +190,25 @@ def test_what_differs_between_machines_is_named():
         "sources: the engine differs",
         "uncommitted here: methods/mine.py",
     ]
+
+
+@pytest.mark.parametrize(("name", "there", "here"), [
+    ("fleet", {"lost": 3}, {"lost": 4}),
+    ("spectra", {"global": {"rank": 2.0}}, {"global": {"rank": 3.0}}),
+    ("diagnostics", {"penalties": [0.1]}, {"penalties": [0.2]}),
+])  # fmt: skip
+def test_what_is_measured_beside_scores_is_compared_too(name, there, here):
+    assert compare({**RECORD, name: there}, {**RECORD, name: there}) is None
+    assert compare({**RECORD, name: there}, {**RECORD, name: here}).where.startswith(f"{name}.")
+
+
+def test_two_runs_that_diverge_differ_where_they_say_another_reason():
+    there, here = ({**RECORD, "status": "diverged", "scores": {}, "reason": f"round {n}: nan"} for n in (5, 6))
+    assert compare(there, there) is None
+    assert compare(there, here).where == "reason"
+
+
+@pytest.mark.parametrize("points", [100.1, -100.1])
+def test_accuracies_differ_by_a_hundred_points_at_most(points):
+    with pytest.raises(UserError, match=r"points must lie in -100\.\.100"):
+        verification.from_values(Verification, vars(OTHER) | {"points": points}, "verification")

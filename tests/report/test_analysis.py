@@ -533,3 +533,12 @@ def test_a_board_without_any_result_says_so_in_one_sentence(made, ran):
 def test_costs_of_two_rows_or_all_equal_ones_are_no_picture(made):
     cells = cells_of(board())
     assert score_against_cost(analyse(made(cells, seeded(cells))[0])) is None, "all cost the same"
+
+
+def test_of_points_that_cost_the_same_the_best_alone_is_on_the_front():
+    assert pareto([(1.0, 50.0), (1.0, 60.0), (2.0, 55.0), (2.0, 70.0)], +1) == [1, 3]
+
+
+def test_seconds_scatter_over_all_seeds_also_those_that_never_arrive(made):
+    part = reached(made, [arriving_at(4), arriving_at(4), arriving_at(None)])
+    assert (part.seconds, part.seconds_std) == pytest.approx(((4 + 4 + 8) / 3, (16 / 3) ** 0.5))

@@ -181,3 +181,16 @@ def test_holm_asks_the_smallest_chance_for_most():
     assert holm([0.016, 0.024, 0.049]) == [True, True, True]
     assert holm([0.017, 0.02, 0.02]) == [False] * 3
     assert holm([]) == []
+
+
+def test_where_the_combined_test_points_away_from_the_mean_nothing_is_unlikely():
+    """The first task is sure of +1, the second lost more, by chance: their mean is negative, Stouffer's z positive."""
+    found = difference(scores([[0.9, 1.0, 1.1], [-10.0, -3.0, 4.0]]), scores(np.zeros((2, 3))))
+    assert (found.mean, found.p) == (pytest.approx(-1), 1.0)
+
+
+def test_every_task_needs_its_seeds_however_many_another_one_has():
+    one, other = ({0: {0: a, 1: b}, 1: dict(enumerate(c))} for a, b, *c in (drawn(1, 7), drawn(2, 7)))
+    found = difference(one, other)
+    assert isinstance(found, Withheld)
+    assert "7 pairs of runs on 2 tasks are too few" in found.reason

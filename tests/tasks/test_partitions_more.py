@@ -272,3 +272,8 @@ def test_ten_thousand_clients(partition):
     assert min(map(len, split.train)) >= 1
     taken = np.concatenate(split.train + (split.test or ()))
     assert len(np.unique(taken)) == len(taken) == (220_000 if split.pooled else 200_000)
+
+
+def test_a_client_that_keeps_nearly_all_back_still_trains_on_an_image():
+    split = prepare(Personal(alpha=100.0, min_size=2, held_back=0.99), data_of(labels_of(12, 3), labels_of(4, 3), 3), 4)
+    assert [len(part) for part in split.train] == [1] * 4

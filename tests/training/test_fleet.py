@@ -304,3 +304,20 @@ def test_visits_of_a_fleet_that_the_cell_does_not_have_are_refused(tmp_path, rec
     assert "fleet" not in plain
     with pytest.raises(CorruptFile, match="its spec names none"):
         validate(copy.deepcopy(plain) | {"fleet": record["fleet"]})
+
+
+@toy("algorithm", "toy_overflowing")
+class Overflowing(Component):
+    """Client 1, who alone has four images, ends at weights that are no numbers; its losses are."""
+
+    def shift(self, step):
+        over = step.number == step.steps - 1 and step.counts.sum() == 4
+        return {path: torch.full_like(leaf, math.inf if over else 0.0) for path, leaf in step.params.items()}
+
+
+def test_weights_that_overflow_in_the_last_step_of_a_lost_client_end_nothing():
+    lost = start(toy_cell(Overflowing(), fleet=Away(rounds=0)))
+    lost.advance()
+    assert finite(lost.state.params)
+    with pytest.raises(Diverged, match="round 1, client 1: the trained weights are not finite"):
+        start(toy_cell(Overflowing(), fleet=Stragglers(share=0.0))).advance()
