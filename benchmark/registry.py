@@ -42,8 +42,8 @@ class Plugin:
     - `title`: what people call it, ``FedAvgM``;
     - `summary`: what it is, one sentence;
     - `papers`: keys of the bibliography (`fedspan/papers.bib`), or ``arXiv:...``, ``doi:...``, an address;
-    - `wording`: how a name tells a setting: a format (``"{} form"``), or a text for each value (``...``: a format for
-      all others); empty leaves it out;
+    - `wording`: how a name tells a setting: a format with a place for the value (``"{} form"``), or a text for each
+      value (``...``: a format for all others); empty leaves it out;
     - `identifying`: settings that a name tells even at their defaults.
     """
 

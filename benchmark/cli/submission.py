@@ -281,7 +281,10 @@ def _said_of(top: str, branch: str) -> list[str]:
 
 
 def _top() -> str:
-    return _git(".", "rev-parse", "--show-toplevel").strip()
+    try:
+        return _git(".", "rev-parse", "--show-toplevel").strip()
+    except UserError as error:
+        raise UserError(f"submissions are branches of a clone of FedSpan; run this in one ({error})") from None
 
 
 def _git(folder: str, *words: str) -> str:

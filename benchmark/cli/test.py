@@ -71,4 +71,4 @@ def check_known(name: str) -> None:
         return
     if any(name in one.names for one in broken()):
         find("algorithm", name)  # which says what is wrong with its file
-    raise UserError(f"unknown plugin '{name}'{did_you_mean(name, known)}")
+    raise UserError(f"unknown plugin '{name}'{did_you_mean(name, known)} (of a file: plugins=FILE.py)")

@@ -78,11 +78,12 @@ def results(board: str | None = None, *, folder: str | Path | None = None, scale
     With a `board` only its cells (at `scale`, if given), from the published records by default; without one all of
     `folder`, by default your own runs. A board that tunes has default and tuned runs of each method. Missing numbers
     are ``pd.NA``. Trials of a search are left out, because their scores are of held-out training images. Raises
-    `UserError` for an unknown board, and for a `folder` that does not exist.
+    `UserError` for an unknown board, and where there is no such folder.
     """
     where = Path(folder or (PUBLISHED if board else OWN))
-    if folder and not where.is_dir():
-        raise UserError(f"the results folder {where} does not exist, seen from {Path.cwd()}")
+    if (folder or board) and not where.is_dir():
+        clone = "" if folder else "; published runs lie in a clone of FedSpan, run this there or name a folder"
+        raise UserError(f"the results folder {where} does not exist, seen from {Path.cwd()}{clone}")
     place = Results(where, mends=False)
     if board is None:
         if scale is not None:
