@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "findings.md"
 BLOCK = re.compile(r"(<!-- table (\w+), made by nox -s findings -->\n).*?(<!-- until here -->)", re.DOTALL)
 OUTSIDE = re.compile(r", (?![^()]*\))")  # a comma that stands in no parentheses
-BOARDS = ["cifar10_small", "cifar10_small_fidelity"]
+BOARDS = ["cifar10_small", "cifar10_small_fidelity", "personal_fidelity"]
 TUNED = ["digits_tuned", "cifar10_tuned"]
 RANKED = {"field": "fedavg", "personal": "local_only"}  # boards, and the method that others are measured against
 SHOWN = (("fleet", 1), ("fleet", 2))  # boards, and the numbers of their tables
@@ -50,7 +50,7 @@ DOMAINS = "Domains (0.5 times the smallest)"
 class Run:
     """What a record says of a run: accuracy in percent at its last stage, NaN if it diverged, and its spectrum.
 
-    The accuracy is the mean over domains where the task has some.
+    The accuracy is the mean over domains where the task has some, and over clients that have test images of their own.
     """
 
     accuracy: float
@@ -78,7 +78,8 @@ class Runs:
             stage = next((stage for stage in reversed(STAGES) if stage in record["scores"]), None)
             scores = record["scores"][stage] if stage else {}
             spectrum = record.get("spectra", {}).get("global", {})
-            accuracy = scores.get("domain_accuracy", scores.get("accuracy", scores.get("client_accuracy")))
+            kinds = ("domain_accuracy", "client_accuracy", "accuracy")
+            accuracy = next((scores[kind] for kind in kinds if scores.get(kind) is not None), None)
             found = accuracy, spectrum.get("effective_rank"), spectrum.get("significant")
             run = Run(*(math.nan if value is None else float(value) for value in found))
             self._found.setdefault(name, {})[int(spec["seed"])] = run
@@ -89,6 +90,10 @@ class Runs:
         Raises `KeyError` where there are none: names of methods and tasks follow their settings, and change.
         """
         return self._found[method, f"CIFAR-10, 5,000 images, 10 clients, alpha {alpha}{more}", augment]
+
+    def personal(self, method: str, alpha: float) -> Seeds:
+        """Return the runs of the board personal_fidelity on CIFAR-10."""
+        return self.cifar(method, alpha, ", 15% of each client for its test")
 
     def domains(self, method: str) -> Seeds:
         """Return the runs of the board feddecorr_domains on Office-Caltech10 at the scale small."""
@@ -200,6 +205,16 @@ def disagreements(runs: Runs) -> list[list[str]]:
             "no augmentation (papers) minus crop and flip (released)",
             lambda alpha: runs.cifar("FedAvg", alpha, augment="none"),
             lambda alpha: runs.cifar("FedAvg", alpha),
+        ),
+        (
+            "APFL on `personal`: mixing moves every round (released) minus every step",
+            lambda alpha: runs.personal("APFL (mixing moves every round)", alpha),
+            lambda alpha: runs.personal("APFL", alpha),
+        ),
+        (
+            "FedAMP on `personal`: alpha 10,000 and from the cloud model (a public copy) minus 1 and from its own",
+            lambda alpha: runs.personal("FedAMP (alpha 10000, from the cloud model)", alpha),
+            lambda alpha: runs.personal("FedAMP", alpha),
         ),
     ]
     rows += [[text, *(listed(differences(one(a), other(a))) for a in ALPHAS)] for text, one, other in draws]
