@@ -98,7 +98,10 @@ COST_COLUMNS = (
         write=write_bytes,
     ),
     CostColumn(
-        title="Memory", about="memory of the tensors of a training step", parts=("memory_bytes",), write=write_bytes
+        title="Memory",
+        about="memory of the tensors of a client's first step",
+        parts=("memory_bytes",),
+        write=write_bytes,
     ),
 )
 

@@ -124,9 +124,10 @@ class Meter:
     """Running totals of one cell; they continue over a resume.
 
     The first step of each kind is watched, the others are taken to do the same work. FLOPs are those of matrix
-    products and convolutions, forward and backward; `memory` is the most bytes that the tensors of a step took at
-    once: weights, gradients, optimiser state, activations and what the method adds, without a kernel's own scratch.
-    Both follow from shapes alone, whatever ran before or beside.
+    products and convolutions, forward and backward; they follow from shapes alone. `memory` is the most bytes that the
+    tensors of such a step took at once: weights, gradients, activations, what the method adds, and images of the same
+    client that lie ready beside the batch, without a kernel's own scratch. It is the client's first step: momentum, as
+    large as the trained weights, is there from its end on.
     """
 
     seconds: dict[str, Cost] = field(default_factory=dict)
