@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedspan.benchmark.bibliography import papers
+from fedspan.benchmark.cli import submission
 from fedspan.benchmark.records.record import digest_of
 from tests.cli.conftest import QUICK, change
 
@@ -45,6 +46,23 @@ def repository(here, monkeypatch):
 def ran(repository, fedspan):
     assert fedspan("run", "-m", "board=tiny", "workers=1", "launcher=basic", "tracking=false").status == 0
     return repository
+
+
+def test_published_records_are_read_whole_by_as_many_processes_however_many_there_are(repository, monkeypatch):
+    folder = Path("results/records")
+    folder.mkdir(parents=True)
+    contents = {"a.json": b"", "a b.json": b"{}\n", "\u00e4.json": b"no newline", "x.npz": bytes(range(256))}
+    for name, content in (contents | {f"{number}.json": b"%d\n" % number for number in range(30)}).items():
+        (folder / name).write_bytes(content)
+    git("add", "--force", "results")
+    git("commit", "--quiet", "--message", "Records")
+    asked, run = [], subprocess.run
+    monkeypatch.setattr(submission.subprocess, "run", lambda *given, **how: asked.append(given) or run(*given, **how))
+    with submission._published(".", "HEAD") as found:
+        assert {path.name: path.read_bytes() for path in found.records.iterdir()} == {
+            path.name: path.read_bytes() for path in folder.iterdir()
+        }
+    assert len(asked) == 2
 
 
 def test_a_submission_is_a_branch_with_the_records_and_leaves_the_working_tree_alone(ran, fedspan):
