@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedspan.benchmark.errors import UserError
@@ -132,6 +132,8 @@ def test_at_least_one_client_is_unseen_if_any_is(unseen, training):
     assert toy_cell(clients=10, unseen=unseen).training_clients == training
 
 
+@example(45, 70)
+@example(50, 29)
 @given(st.integers(1, 1000), st.integers(1, 99))
 def test_shares_of_clients_are_rounded_as_written_halves_upwards(clients, hundredths):
     exact = max(1, (2 * clients * hundredths + 100) // 200)
