@@ -35,7 +35,7 @@ def check_class(cls: type, kind: str, name: str) -> None:
 
 
 def check_fields(cls: type, kind: str, name: str) -> None:
-    """Raise `UserError` for a field without a default, or one that would hide what identifies a plugin."""
+    """Raise `UserError` for a field without a default, a reserved one, or a class attribute of the wrong form."""
     for field in dataclasses.fields(cls):
         if field.name in RESERVED:
             raise UserError(
@@ -48,7 +48,7 @@ def check_fields(cls: type, kind: str, name: str) -> None:
 
 
 def _misread(cls: type) -> Iterator[tuple[type, str, str]]:
-    """Yield class, attribute and complaint for every class attribute of the engine's that has another form."""
+    """Yield class, attribute and complaint for every known class attribute whose value the engine would misread."""
     base = next(owner for owner in cls.__mro__ if _of_engine(owner))
     forms = {name: typing.get_args(hint)[0] for name, hint in typing.get_type_hints(base).items() if _is_constant(hint)}
     settings = [field.name for field in dataclasses.fields(cls)]

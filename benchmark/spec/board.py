@@ -148,7 +148,7 @@ class Board:
             ablation = self._ablation(point.pop(ABLATION, False))
             for choice in product(extra):
                 name = str(choice.get("scale", point.get("scale", self.full)))
-                brought = {key: choice[key] for key in ("plugins",) if key in choice}  # rules ask them
+                brought = {key: choice[key] for key in ("plugins",) if key in choice}  # a rule may name their methods
                 scale = self.scales.get(name, Scale()) if name == point.get("scale") else self.scale(name)
                 named, whole = _of_scale(name), point | _of_scale(self.full)
                 expanded += [Point(scaled | named | choice, whole, ablation) for scaled in scale.of(point | brought)]

@@ -75,7 +75,7 @@ MISREAD = {
 
 
 @pytest.mark.parametrize(("body", "message"), MISREAD.values(), ids=MISREAD.keys())
-def test_a_class_attribute_of_another_form_is_refused(body, message):
+def test_a_class_attribute_of_the_wrong_form_is_refused(body, message):
     annotations = {"mu": float} | ({"title": str} if "annot" in message else {})
     with pytest.raises(UserError, match=rf"^algorithm 'fresh' \(.*\): {message}"):
         make(annotations=annotations, mu=0.1, **body)
