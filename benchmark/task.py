@@ -169,6 +169,14 @@ def _cut(images: Images, limit: int) -> Images:
     return images.take(kept)
 
 
+def share_of(count: int, share: float) -> int:
+    """Return a share of `count` things, the nearest whole number, halves upwards, as the share is written.
+
+    0.7 of 45 is 32, though its product is 31.499999999999996 in floats.
+    """
+    return int(round(count * share, 9) + 0.5)
+
+
 def turns(keys: np.ndarray) -> np.ndarray:
     """Return for each element how many equal ones come before it."""
     order = np.argsort(keys, kind="stable")

@@ -47,8 +47,7 @@ def open_root(
     """Return the files below `folders` and the `files` beside them, all of which may lie below one top folder.
 
     In messages `layout` says what is expected and `setting` who named the place; `levels` folders lie between one of
-    `folders` and its files. Raises `UserError` if there is
-    no such folder or archive.
+    `folders` and its files. Raises `UserError` if there is no such folder or archive.
     """
     if not str(root):
         raise UserError(f"{setting} is not set; it must name {layout}")

@@ -9,7 +9,7 @@ import torch
 
 from fedspan.benchmark import rng
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.task import Data, Split, turns
+from fedspan.benchmark.task import Data, Split, share_of, turns
 
 
 def hold_out(data: Data, split: Split, share: float, seed: int) -> tuple[Data, Split]:
@@ -52,7 +52,7 @@ def stratified(labels: np.ndarray, share: float, draws: np.random.Generator) -> 
         return np.zeros(len(labels), dtype=bool)
     due = np.round(share * np.bincount(labels), 9)  # 0.29 of 100 is 28.999999999999996
     give = np.floor(due).astype(np.int64)
-    rest = int(round(share * len(labels), 9) + 0.5) - int(give.sum())
+    rest = share_of(len(labels), share) - int(give.sum())
     order = draws.permutation(len(give))  # equal remainders
     give[order[np.argsort(give[order] - due[order], kind="stable")][:rest]] += 1
     order, turn = draws.permutation(len(labels)), np.empty(len(labels), dtype=np.int64)

@@ -16,7 +16,7 @@ from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.spec.compose import GROUPS, resolve
 from fedspan.benchmark.spec.presets import Tuning, applies, tunings, yaml_files
 from fedspan.benchmark.spec.presets import load_yaml as load_mapping
-from fedspan.benchmark.spec.settings import SCALES, What
+from fedspan.benchmark.spec.settings import SCALES, What, is_how
 from fedspan.benchmark.spec.shown import Figure, Table
 from fedspan.benchmark.spec.tuning import Tune, tuning_settings
 
@@ -148,10 +148,10 @@ class Board:
             ablation = self._ablation(point.pop(ABLATION, False))
             for choice in product(extra):
                 name = str(choice.get("scale", point.get("scale", self.full)))
-                brought = {key: choice[key] for key in ("plugins",) if key in choice}  # a rule may name their methods
+                how = {key: value for key, value in choice.items() if is_how(key)}  # plugins=: rules may name theirs
                 scale = self.scales.get(name, Scale()) if name == point.get("scale") else self.scale(name)
                 named, whole = _of_scale(name), point | _of_scale(self.full)
-                expanded += [Point(scaled | named | choice, whole, ablation) for scaled in scale.of(point | brought)]
+                expanded += [Point(scaled | named | choice, whole, ablation) for scaled in scale.of(point | how)]
         if not expanded:
             raise UserError(f"board '{self.name}' has an empty grid")
         return _distinct(expanded)

@@ -17,7 +17,7 @@ from fedspan.benchmark.method import Method, compose
 from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.registry import Plugin
 from fedspan.benchmark.spec.diagnostics import Diagnostics
-from fedspan.benchmark.task import Dataset, Model, Partition
+from fedspan.benchmark.task import Dataset, Model, Partition, share_of
 
 MOST_CLIENTS = 1_000_000
 SPEC_BYTES = 6000  # of a cell's settings, which its record holds twice: as they are, and as a quoted command
@@ -86,7 +86,7 @@ def _text(value: Any) -> str:
 
 def training_clients(clients: int, unseen: float) -> int:
     """Return how many of the clients can train; the others are the share `unseen`, at least one unless it is 0."""
-    return clients - (max(1, int(round(clients * unseen, 9) + 0.5)) if unseen else 0)
+    return clients - (max(1, share_of(clients, unseen)) if unseen else 0)
 
 
 @dataclass(frozen=True)

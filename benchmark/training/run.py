@@ -22,7 +22,7 @@ from fedspan.benchmark.net import Net
 from fedspan.benchmark.records.model import LARGEST
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.settings import How
-from fedspan.benchmark.task import Data
+from fedspan.benchmark.task import Data, share_of
 from fedspan.benchmark.training import measure, stages
 from fedspan.benchmark.training.cpu_layers import lay_out
 from fedspan.benchmark.training.evaluation import score
@@ -52,7 +52,7 @@ def participants(clients: int, participation: float, seed: int, round: int, samp
 
 def clients_a_round(clients: int, participation: float) -> int:
     """Return how many clients take part in a round: at least one, the nearest whole number, halves upwards."""
-    return max(1, int(round(clients * participation, 9) + 0.5))  # 0.7 of 45 is 31.499999999999996
+    return max(1, share_of(clients, participation))
 
 
 def expected_participants(cell: Cell) -> float:
