@@ -1,4 +1,4 @@
-"""How a net lies in memory: channels last, the layers whose kernels on CPU are inaccurate or slow mended."""
+"""The layers whose kernels on CPU are inaccurate or slow, mended."""
 
 from __future__ import annotations
 
@@ -9,27 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedspan.benchmark.net import Net
-
 ROWS = 512  # pixels whose sum may run in one float
-
-
-def lay_out(net: Net, device: torch.device) -> Net:
-    """Move `net` to `device` in the channels-last format, in place; what it computes stays the same function.
-
-    Convolutions read and write that format without reordering, which is about a third of a MobileNetV2 step on CPU.
-    """
-    net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if device.type == "cpu":
-        emulated = not has_bfloat16()
-        for module in net.modules():
-            if type(module) is nn.BatchNorm2d:
-                module.__class__ = BatchNorm2d
-            elif type(module) is nn.Conv2d and (emulated or (module.groups > 1 and module.stride != (1, 1))):
-                module.__class__ = RoundedConv2d
-            elif type(module) is nn.Linear and emulated:
-                module.__class__ = RoundedLinear
-    return net
 
 
 def has_bfloat16() -> bool:
@@ -137,11 +117,3 @@ class RoundedLinear(Rounded, nn.Linear):  # type: ignore[misc]
 def rounded(x: Tensor) -> Tensor:
     """Return x rounded to bfloat16 in float32; gradients are rounded alike on their way back."""
     return x.to(torch.bfloat16).float()
-
-
-def built_in(net: Net) -> Net:
-    """Return `net` with torch's own layers in place of `lay_out`'s, for `torch.func`, which cannot trace those."""
-    originals = {BatchNorm2d: nn.BatchNorm2d, RoundedConv2d: nn.Conv2d, RoundedLinear: nn.Linear}
-    for module in net.modules():
-        module.__class__ = originals.get(type(module), type(module))
-    return net

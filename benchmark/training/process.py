@@ -18,6 +18,10 @@ def settle(how: How) -> None:
     torch.set_num_threads(how.threads)
     torch.set_flush_denormal(True)
     torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.allow_tf32 = False  # float32 is float32: TF32 keeps 10 of its 23 bits
+    if how.device.startswith("cuda"):
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it products on several streams may differ
     keep_freed_memory()
 

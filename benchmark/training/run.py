@@ -14,7 +14,7 @@ from torch import nn
 
 from fedspan.benchmark import numerics, rng
 from fedspan.benchmark.component import Aggregate, Setting
-from fedspan.benchmark.data.batches import DeviceData
+from fedspan.benchmark.data.batches import DeviceData, layout
 from fedspan.benchmark.data.unseen import set_apart
 from fedspan.benchmark.errors import Diverged, Incompatible, UserError
 from fedspan.benchmark.method import Method
@@ -24,10 +24,10 @@ from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Data, share_of
 from fedspan.benchmark.training import measure, stages
-from fedspan.benchmark.training.cpu_layers import lay_out
 from fedspan.benchmark.training.evaluation import score
 from fedspan.benchmark.training.executors import make_executor
 from fedspan.benchmark.training.executors.round_sums import RoundSums
+from fedspan.benchmark.training.layout import lay_out
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.meter import Meter, peak_memory
 from fedspan.benchmark.training.penalty_trace import watch
@@ -157,7 +157,7 @@ class Run:
         whole = cell.partition.prepare(data, cell.clients, rng.numpy_generator(cell.seed, "partition"))
         self.digests = {"dataset_digest": data.digest, "partition_digest": whole.digest}
         split, newcomers = set_apart(whole, cell.training_clients, cell.seed)
-        net = lay_out(net.to(cell.protocol.dtype), self.device)
+        net = lay_out(net.to(cell.protocol.dtype), self.device, layout(self.device, cell.protocol.precision))
         self.state = State.initial(net, self.method, self.paths, cell.seed)
         device_data = DeviceData(
             data, split, cell.protocol, device=self.device, seed=cell.seed, one_client=self.method.one_client

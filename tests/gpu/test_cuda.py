@@ -1,11 +1,17 @@
 """What holds on a CUDA device: executors give loop's numbers, repeated runs the same bits, memory ends gently."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 import torch
 
+from fedspan.benchmark.registry import plugins
+from fedspan.benchmark.task import Data, Dataset, Images, content_digest
 from fedspan.benchmark.training.executors import EXECUTORS, graph
 from tests.contract.test_components import cell_of, every_net, every_stack
-from tests.helpers import NormNet, counted, start, toy_cell, trained
+from fedspan.benchmark.training.process import settle
+from tests.helpers import CLASSES, NormNet, counted, how, start, toy, toy_cell, trained
 from tests.training import test_actors
 
 pytestmark = [
@@ -13,6 +19,16 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 LONG = {"rounds": 5, "local_epochs": 3}
+
+
+@pytest.fixture(autouse=True)
+def settled():
+    """Put the process into the state in which cells compute on a device."""
+    settle(how(device="cuda"))
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 others = pytest.mark.parametrize("executor", [name for name in EXECUTORS if name != "loop"])
 
 
@@ -39,6 +55,45 @@ def test_the_device_gives_the_numbers_of_the_processor():
 def test_repeated_runs_are_equal_bit_for_bit(executor, precision):
     cell = toy_cell(model=NormNet(), protocol={**LONG, "precision": precision})
     first, second = (trained(cell, executor=executor, device="cuda").state.pack() for _ in range(2))
+    assert all(torch.equal(leaf, second[name]) for name, leaf in first.items())
+
+
+@toy("dataset", "photographs")
+class Photographs(Dataset):
+    """Random images, as large as those of the nets' own datasets."""
+
+    pixels: int = 32
+
+    def load(self, cache):
+        rng = np.random.default_rng(0)
+
+        def images(n):
+            x = torch.from_numpy(rng.integers(0, 256, (n, self.pixels, self.pixels, 3), dtype=np.uint8))
+            return Images(x, torch.arange(n) % CLASSES)
+
+        train, test = images(96), images(12)
+        return Data(train, test, ("a", "b", "c"), (0.5,) * 3, (0.25,) * 3, content_digest(train.x, test.x))
+
+
+@pytest.mark.parametrize("name", plugins("model"))
+@pytest.mark.parametrize("executor", ["loop", "graph"])
+@pytest.mark.filterwarnings("error:.*deterministic.*")
+def test_every_model_repeats_its_bits(name, executor):
+    pixels = 256 if name == "alexnet_bn" else 32
+    cell = toy_cell(
+        model=plugins("model")[name](), dataset=Photographs(pixels=pixels), partition=plugins("partition")["iid"](), clients=2,
+        protocol={**LONG, "lr": 1e-3},
+    )
+    first, second = (trained(cell, executor=executor, device="cuda").state.pack() for _ in range(2))
+    assert all(torch.equal(leaf, second[name]) for name, leaf in first.items())
+
+
+@every_net
+@every_stack
+@pytest.mark.filterwarnings("error:.*deterministic.*")
+def test_every_method_repeats_its_bits(stack, model):
+    cell = cell_of(stack, model=model)
+    first, second = (trained(cell, device="cuda").state.pack() for _ in range(2))
     assert all(torch.equal(leaf, second[name]) for name, leaf in first.items())
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedspan.benchmark.net import Net
-from fedspan.benchmark.training.cpu_layers import built_in
+from fedspan.benchmark.training.layout import built_in
 
 
 def stackable(net: Net, device: torch.device) -> Net:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -37,7 +37,7 @@ class StackLane:
     batches: Iterator[Batch]
     position: Position
     batch: Batch | None = None
-    loss: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
+    loss: Tensor | float = 0.0
     images: int = 0
 
     def size(self) -> int:
