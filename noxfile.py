@@ -119,7 +119,7 @@ def data(session: nox.Session) -> None:
 def gpu(session: nox.Session) -> None:
     """Run the tests that need a CUDA device."""
     install(session, "test")
-    session.run("pytest", "-m", "gpu", *session.posargs)
+    session.run("pytest", "-m", "gpu", "-vv", *session.posargs)
 
 
 @nox.session

@@ -38,7 +38,7 @@ from fedspan.benchmark.records.selection import cells_of
 from fedspan.benchmark.records.verification import Draw, Verification
 from fedspan.benchmark.registry import how_settings
 from fedspan.benchmark.running.progress import Status, read_as, where
-from fedspan.benchmark.running.repetition import FirstDifference, Repetition, compare, compared_by, machines
+from fedspan.benchmark.running.repetition import FirstDifference, Repetition, compare, compared_by, lack, machines
 from fedspan.benchmark.running.signals import Stopped
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, single
@@ -138,6 +138,17 @@ def sampled(keys: Sequence[str], size: int, seed: int) -> list[str]:
     return sorted(order[:size])
 
 
+def repeatable(keys: Sequence[str], results: Results, how: Mapping[str, Any]) -> list[str]:
+    """Return the keys whose records this machine can repeat: without a GPU not those of one."""
+
+    def known(key: str) -> Record | None:
+        with contextlib.suppress(CorruptFile, exchange.NotInstalledHere):  # to be drawn and refused
+            return results.read(key)
+        return None
+
+    return [key for key in keys if (record := known(key)) is None or not lack(record, how)]
+
+
 def show(arguments: argparse.Namespace) -> int:
     """Compute the records that are asked for and compare; return the exit status."""
     request = Request.of(arguments.words)
@@ -148,7 +159,14 @@ def show(arguments: argparse.Namespace) -> int:
     console, sample = Console(soft_wrap=True, highlight=False, markup=False), None
     if request.sample is not None:
         seed = secrets.randbelow(10**6) if request.sample_seed is None else request.sample_seed
-        sample = Draw(min(request.sample, len(keys)), len(keys), seed, request.among)
+        here, among = repeatable(keys, results, request.how), request.among
+        if not here:
+            raise UserError(
+                f"all {len(keys)} records of {among} were made on a GPU, and torch sees no CUDA device here"
+            )
+        if left_out := len(keys) - len(here):
+            among += f" but {left_out} made on a GPU"
+        keys, sample = here, Draw(min(request.sample, len(here)), len(here), seed, among)
         keys = sampled(keys, sample.size, seed)
         console.print(f"sample: {sample}")
     verdicts = Verdicts(console, len(keys), results, sample)

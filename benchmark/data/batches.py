@@ -21,13 +21,13 @@ EVALUATION_BATCH = 500  # images, of at most 64x64 pixels; fewer of larger ones,
 EVALUATION_PIXELS = EVALUATION_BATCH * 64 * 64
 
 
-def layout(device: torch.device, precision: str) -> torch.memory_format:
+def memory_format(device: torch.device, precision: str) -> torch.memory_format:
     """Return the order in which images, maps and weights of convolutions lie in memory.
 
-    Channels last, which processors and bfloat16 on a GPU are fastest with; a GPU in float32 is not.
+    Channels last is fastest on CPU, and for bfloat16 on a GPU; float32 is slower with it there.
     """
-    plain = device.type == "cuda" and precision == "float32"
-    return torch.contiguous_format if plain else torch.channels_last
+    by_channel = device.type == "cuda" and precision == "float32"
+    return torch.contiguous_format if by_channel else torch.channels_last
 
 
 class DeviceData:
@@ -46,7 +46,7 @@ class DeviceData:
         self.train, self.test = data.train.to(device), data.test.to(device)
         self.classes, self.domains = len(data.classes), data.domains
         self.protocol, self.device, self.seed = protocol, device, seed
-        self.layout = layout(device, protocol.precision)
+        self.memory_format = memory_format(device, protocol.precision)
         self.indices = [torch.from_numpy(np.asarray(part)) for part in split.train]
         self._everybody = torch.cat(self.indices).sort().values if one_client else None
         self.tests = None if split.test is None else [torch.from_numpy(np.asarray(part)) for part in split.test]
@@ -90,8 +90,8 @@ class DeviceData:
         return sizes
 
     def normalise(self, x: Tensor) -> Tensor:
-        """Return uint8 [B, H, W, C] as normalised [B, C, H, W], in the protocol's type and `layout`."""
-        planes = x.permute(0, 3, 1, 2).to(self._gain.dtype, memory_format=self.layout)
+        """Return uint8 [B, H, W, C] as normalised [B, C, H, W], in the protocol's type and `memory_format`."""
+        planes = x.permute(0, 3, 1, 2).to(self._gain.dtype, memory_format=self.memory_format)
         return planes.mul_(self._gain).add_(self._shift)
 
     def epoch(self, client: int, round: int, epoch: int, steps: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from fedspan.benchmark import numerics
 from fedspan.benchmark.errors import UserError, is_number
 from fedspan.benchmark.records.exchange import HOW, is_later_score
@@ -141,6 +143,17 @@ def machines(record: Record, again: Record) -> Iterator[str]:
         yield f"uncommitted here: {', '.join(uncommitted)}"
 
 
+def lack(record: Record, how: Mapping[str, Any]) -> str:
+    """Say what this machine lacks to repeat a record as it was made, but for the settings `how`; or nothing."""
+    made = record["provenance"]
+    if "device" in how or not made.get("device", "cpu").startswith("cuda") or torch.cuda.is_available():
+        return ""
+    return (
+        f"it was made on {made.get('gpu', 'a GPU')}, and torch sees no CUDA device here; repeat it on a machine with one "
+        "(device=cpu executor=loop computes it here, with other roundings)"
+    )
+
+
 @dataclass
 class Repetition:
     """One cell that is computed anew in `scratch`; `how` are settings that replace those of the record."""
@@ -159,6 +172,8 @@ class Repetition:
 
     def settings(self) -> dict[str, Any]:
         """Return all settings: what the cell is, and how it was computed."""
+        if lacking := lack(self.record, self.how):
+            raise UserError(lacking)
         made = self.record["provenance"]
         recorded = {
             "device": made.get("device"),

@@ -8,18 +8,19 @@ from torch import nn
 from fedspan.benchmark.net import Net
 from fedspan.benchmark.training import cpu_layers, cuda_layers
 
-def lay_out(net: Net, device: torch.device, layout: torch.memory_format) -> Net:
-    """Move `net` to `device` and into `layout`, in place; what it computes stays the same function.
+
+def lay_out(net: Net, device: torch.device, order: torch.memory_format) -> Net:
+    """Move `net` to `device` and into that `order` of memory, in place; what it computes stays the same function.
 
     On CPU convolutions read and write channels last without reordering, a third of a MobileNetV2 step.
     """
-    net = net.to(device, memory_format=layout)  # type: ignore[call-overload]
+    net = net.to(device, memory_format=order)  # type: ignore[call-overload]
     for module in net.modules():
-        module.__class__ = _on_cpu(module) if device.type == "cpu" else _on_cuda(module)
+        module.__class__ = _mended_on_cpu(module) if device.type == "cpu" else _mended_on_cuda(module)
     return net
 
 
-def _on_cpu(module: nn.Module) -> type[nn.Module]:
+def _mended_on_cpu(module: nn.Module) -> type[nn.Module]:
     emulated = not cpu_layers.has_bfloat16()
     if type(module) is nn.BatchNorm2d:
         return cpu_layers.BatchNorm2d
@@ -30,7 +31,7 @@ def _on_cpu(module: nn.Module) -> type[nn.Module]:
     return type(module)
 
 
-def _on_cuda(module: nn.Module) -> type[nn.Module]:
+def _mended_on_cuda(module: nn.Module) -> type[nn.Module]:
     return cuda_layers.AdaptiveAvgPool2d if type(module) is nn.AdaptiveAvgPool2d else type(module)
 
 

@@ -312,7 +312,7 @@ class LocalTrainer:
         """
         data, device = self.data, self.data.device
         x = torch.zeros(self.protocol.batch_size, *data.shape, dtype=self.protocol.dtype, device=device)
-        x = x.to(memory_format=data.layout)
+        x = x.to(memory_format=data.memory_format)
         y = torch.zeros(len(x), dtype=torch.long, device=device)
         visit = self.first_visit(state)
         self.net.train()

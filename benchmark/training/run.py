@@ -14,7 +14,7 @@ from torch import nn
 
 from fedspan.benchmark import numerics, rng
 from fedspan.benchmark.component import Aggregate, Setting
-from fedspan.benchmark.data.batches import DeviceData, layout
+from fedspan.benchmark.data.batches import DeviceData, memory_format
 from fedspan.benchmark.data.unseen import set_apart
 from fedspan.benchmark.errors import Diverged, Incompatible, UserError
 from fedspan.benchmark.method import Method
@@ -157,7 +157,7 @@ class Run:
         whole = cell.partition.prepare(data, cell.clients, rng.numpy_generator(cell.seed, "partition"))
         self.digests = {"dataset_digest": data.digest, "partition_digest": whole.digest}
         split, newcomers = set_apart(whole, cell.training_clients, cell.seed)
-        net = lay_out(net.to(cell.protocol.dtype), self.device, layout(self.device, cell.protocol.precision))
+        net = lay_out(net.to(cell.protocol.dtype), self.device, memory_format(self.device, cell.protocol.precision))
         self.state = State.initial(net, self.method, self.paths, cell.seed)
         device_data = DeviceData(
             data, split, cell.protocol, device=self.device, seed=cell.seed, one_client=self.method.one_client

@@ -229,6 +229,10 @@ def other_version(record):
     record["spec"]["algorithm"]["version"] = 99
 
 
+def of_a_gpu(record):
+    record["provenance"] |= {"device": "cuda", "executor": "graph", "gpu": "NVIDIA H100"}
+
+
 def without_data(record):
     content = {"content": "0" * 64, "unreadable": "error"}
     record["spec"]["dataset"] = {"name": "cifar10", "version": 1, "limit": 60, **content}
@@ -240,6 +244,7 @@ def without_data(record):
         (foreign, "unknown algorithm 'fedavk'; did you mean 'fedavg'?"),
         (other_version, "it is of version 99 of algorithm 'fedavg', here is version 1"),
         (without_data, "cifar10"),
+        (of_a_gpu, "it was made on NVIDIA H100, and torch sees no CUDA device here; repeat it on a machine with one"),
     ],
 )
 def test_a_record_that_cannot_be_computed_here_is_said_to_be_so_and_nothing_is_kept(fedspan, made, edit, message):
@@ -331,6 +336,22 @@ def test_a_sample_is_drawn_by_its_seed_alone_and_kept_with_what_came_of_it(fedsp
     [one] = kept()
     assert one.key == sampled([path.stem for path in made], 1, 5)[0]
     assert one.sample == {"size": 1, "of": 3, "sample_seed": 5, "among": "the whole results folder"}
+
+
+def test_a_sample_leaves_out_what_only_a_gpu_repeats(fedspan, made):
+    change(made[0], of_a_gpu)
+    ran = fedspan("verify", "sample=3", "sample_seed=5")
+    assert "sample: 2 of 2 records of the whole results folder but 1 made on a GPU, drawn with" in ran.out
+    assert (ran.status, sorted(one.key for one in kept())) == (0, sorted(path.stem for path in made[1:]))
+    for path in made[1:]:
+        change(path, of_a_gpu)
+    assert "all 3 records of the whole results folder were made on a GPU" in fedspan("verify", "sample=1").err
+
+
+def test_a_record_of_a_gpu_can_be_computed_on_a_processor_where_that_is_asked_for(fedspan, made):
+    path = change(made[0], of_a_gpu)
+    ran = fedspan("verify", path.stem, "device=cpu", "executor=loop")
+    assert ran.out.endswith("1 identical\nkept in results/verifications\n")  # the numbers here are a processor's
 
 
 def test_a_sample_does_not_depend_on_the_order_and_grows_by_more_records():

