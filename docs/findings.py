@@ -44,6 +44,7 @@ ALPHAS = (0.05, 0.5)
 ALGORITHMS = ("FedAvg", "FedProx", "FedAvgM", "MOON")
 FORMS = ("paper", "released")
 DOMAINS = "Domains (0.5 times the smallest)"
+PHOTOGRAPHS = {"paper": "not normalised", "small": "64x64 pixels"}  # what task names say of them, by scale
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ class Runs:
         discover()
         self.place = place
         self._found: dict[tuple[str, str, str], dict[int, Run]] = {}
-        planned = [*plan_grid({"board": BOARDS}), *plan_grid({"board": ["feddecorr_domains"], "scale": ["small"]})]
+        planned = plan_grid({"board": BOARDS})
+        planned += plan_grid({"board": ["feddecorr_domains"], "scale": [*PHOTOGRAPHS]})
         for record in map(place.read, dict.fromkeys(one.cell.key for one in planned)):
             if record is None:
                 continue
@@ -95,9 +97,9 @@ class Runs:
         """Return the runs of the board personal_fidelity on CIFAR-10."""
         return self.cifar(method, alpha, ", 15% of each client for its test")
 
-    def domains(self, method: str) -> Seeds:
-        """Return the runs of the board feddecorr_domains on Office-Caltech10 at the scale small."""
-        task = f"Office-Caltech10, 64x64 pixels, 4 clients, {DOMAINS}"
+    def domains(self, method: str, scale: str) -> Seeds:
+        """Return the runs of the board feddecorr_domains on Office-Caltech10 at a scale."""
+        task = f"Office-Caltech10, {PHOTOGRAPHS[scale]}, 4 clients, {DOMAINS}"
         return next((seeds for name, seeds in self._found.items() if name[:2] == (method, task)), {})
 
 
@@ -221,14 +223,14 @@ def disagreements(runs: Runs) -> list[list[str]]:
     return rows
 
 
-def domains(runs: Runs) -> list[list[str]]:
+def domains(runs: Runs, scale: str) -> list[list[str]]:
     """Mean accuracy over the domains with and without FedDecorr, beside what the journal's Table 3 prints."""
     table = pd.read_csv(ROOT / "results" / "paper" / "feddecorr_tpami.csv", dtype=str)
     found = table[(table["table"] == "3") & (table["column"] == "office_caltech10, alexnet_bn, average")]
     printed = {row: f"{float(value):.1f}" for row, value in zip(found["row"], found["value"], strict=True)}
     rows = [["", "bare", "with FedDecorr (released form)", "gain of each seed", "printed, at the papers' scale"]]
     for name in ("FedAvg", "FedProx", "FedAvgM", "MOON (temperature 1)", "FedBN"):
-        bare, other = runs.domains(name), runs.domains(decorr(name, "released"))
+        bare, other = runs.domains(name, scale), runs.domains(decorr(name, "released"), scale)
         means = [spread(run.accuracy for run in seeds.values()) for seeds in (bare, other)]
         stated = name.partition(" (")[0]
         both = f"{printed[stated]}, {printed[f'{stated} + FedDecorr']}"
@@ -338,7 +340,8 @@ def studied(runs: Runs, board: str) -> list[TunedMethod]:
 
 
 TABLES: dict[str, Callable[[Runs], list[list[str]]]] = {
-    **{table.__name__: table for table in (collapse, gains, disagreements, domains)},
+    **{table.__name__: table for table in (collapse, gains, disagreements)},
+    **{f"{domains.__name__}_{scale}": partial(domains, scale=scale) for scale in PHOTOGRAPHS},
     **{f"{board}_{table.__name__}": partial(table, board=board) for board in TUNED for table in (tuning, leads)},
     **{f"{board}_{standing.__name__}": partial(standing, board=board, over=over) for board, over in RANKED.items()},
     **{f"{board}_{number}": partial(shown, board=board, number=number) for board, number in SHOWN},

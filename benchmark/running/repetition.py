@@ -149,8 +149,8 @@ def lack(record: Record, how: Mapping[str, Any]) -> str:
     if "device" in how or not made.get("device", "cpu").startswith("cuda") or torch.cuda.is_available():
         return ""
     return (
-        f"it was made on {made.get('gpu', 'a GPU')}, and torch sees no CUDA device here; repeat it on a machine with one "
-        "(device=cpu executor=loop computes it here, with other roundings)"
+        f"it was made on {made.get('gpu', 'a GPU')}, and torch sees no CUDA device here; repeat it on a machine with "
+        "one (device=cpu executor=loop computes it here, with other roundings)"
     )
 
 
