@@ -25,6 +25,7 @@ LEAST_POINTS = 3  # of a diagram of costs
 LETTERS = 30  # of a line of a name
 FONT, LETTER = 6.5, 3.9  # of the name of a point and of a letter, in points
 PITCH = 0.125  # inches from name to name
+SIDE_LETTER = 0.064  # inches of a letter beside an axis
 
 
 @dataclass(frozen=True)
@@ -153,10 +154,11 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
     table = analysis.table
     columns = [column for column in COST_COLUMNS if table.times_compare or not column.timed]
     every = {column.title: _points(analysis, column) for column in columns}
+    writes = {column.title: column.write for column in columns}
     points = {
         name: found
         for name, found in every.items()
-        if len(found) >= LEAST_POINTS and len({cost for cost, *_ in found}) > 1
+        if len(found) >= LEAST_POINTS and len({writes[name](cost) for cost, *_ in found}) > 1
     }
     if not points:
         return None
@@ -173,7 +175,6 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
         f"{table.metric.heading}, against cost: both are means over {scope}. On the line: no other row "
         f"is better and cheaper.{'' if table.times_compare else ' Without time, which several machines took.'}"
     )
-    writes = {column.title: column.write for column in columns}
 
     def draw() -> Canvas:
         tall = max(1.5, PITCH * max(map(len, points.values())))
@@ -181,14 +182,16 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
         down = tall + 0.65
         height = down * len(points)
         canvas = Canvas(figsize=(TWO_COLUMNS, height))
-        wide = TWO_COLUMNS - 0.6 - beside
+        heading = labels.wrapped(table.metric.heading, int(tall / SIDE_LETTER))
+        left = 0.6 + 0.13 * (len(heading) - 1)
+        wide = TWO_COLUMNS - left - beside
         for i, (name, found) in enumerate(points.items()):
             bottom = height - down * (i + 1) + 0.5
-            plot = canvas.add_axes((0.6 / TWO_COLUMNS, bottom / height, wide / TWO_COLUMNS, tall / height))
+            plot = canvas.add_axes((left / TWO_COLUMNS, bottom / height, wide / TWO_COLUMNS, tall / height))
             _draw_costs(plot, found, fronts[name], writes[name])
             _name(plot, found, text, tall)
             plot.set_xlabel(name)
-            plot.set_ylabel(table.metric.heading, fontsize=8)
+            plot.set_ylabel("\n".join(heading), fontsize=8)
         return canvas
 
     return _diagram(f"cost-{table.number}", "Score against cost", caption, f"Not beaten in both, by {said}.", draw)
