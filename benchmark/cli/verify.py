@@ -159,11 +159,7 @@ def show(arguments: argparse.Namespace) -> int:
     console, sample = Console(soft_wrap=True, highlight=False, markup=False), None
     if request.sample is not None:
         seed = secrets.randbelow(10**6) if request.sample_seed is None else request.sample_seed
-        here, among = repeatable(keys, results, request.how), request.among
-        if not here:
-            raise UserError(
-                f"all {len(keys)} records of {among} were made on a GPU, and torch sees no CUDA device here"
-            )
+        here, among = repeatable(keys, results, request.how) or keys, request.among
         if left_out := len(keys) - len(here):
             among += f" but {left_out} made on a GPU"
         keys, sample = here, Draw(min(request.sample, len(here)), len(here), seed, among)
