@@ -88,6 +88,11 @@ def made(fedspan, made_once, here, monkeypatch, forked):
     assert list((here / "tmp").glob("fedspan-*")) == []
 
 
+@pytest.fixture
+def without_gpu(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+
 def change(path, edit):
     """Change a record as somebody would who computes its digest and key again; return where it is then."""
     record = json.loads(path.read_text())
@@ -247,6 +252,7 @@ def without_data(record):
         (of_a_gpu, "it was made on NVIDIA H100, and torch sees no CUDA device here; repeat it on a machine with one"),
     ],
 )
+@pytest.mark.usefixtures("without_gpu")
 def test_a_record_that_cannot_be_computed_here_is_said_to_be_so_and_nothing_is_kept(fedspan, made, edit, message):
     path = change(made[0], edit)
     ran = fedspan("verify", path.stem)
@@ -338,6 +344,7 @@ def test_a_sample_is_drawn_by_its_seed_alone_and_kept_with_what_came_of_it(fedsp
     assert one.sample == {"size": 1, "of": 3, "sample_seed": 5, "among": "the whole results folder"}
 
 
+@pytest.mark.usefixtures("without_gpu")
 def test_a_sample_leaves_out_what_only_a_gpu_repeats(fedspan, made):
     change(made[0], of_a_gpu)
     ran = fedspan("verify", "sample=3", "sample_seed=5")
