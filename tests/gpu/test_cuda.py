@@ -27,6 +27,11 @@ def settled():
     torch.use_deterministic_algorithms(False)
 
 
+def assert_repeated(cell, executor):
+    first, second = (trained(cell, executor=executor, device="cuda").state.pack() for _ in range(2))
+    assert [name for name, leaf in first.items() if not torch.equal(leaf, second[name])] == []
+
+
 others = pytest.mark.parametrize("executor", [name for name in EXECUTORS if name != "loop"])
 
 
@@ -52,8 +57,7 @@ def test_the_device_gives_the_numbers_of_the_processor():
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_repeated_runs_are_equal_bit_for_bit(executor, precision):
     cell = toy_cell(model=NormNet(), protocol={**LONG, "precision": precision})
-    first, second = (trained(cell, executor=executor, device="cuda").state.pack() for _ in range(2))
-    assert all(torch.equal(leaf, second[name]) for name, leaf in first.items())
+    assert_repeated(cell, executor)
 
 
 @toy("dataset", "photographs")
@@ -85,16 +89,13 @@ def test_every_model_repeats_its_bits(name, executor):
         clients=2,
         protocol={**LONG, "lr": 1e-3},
     )
-    first, second = (trained(cell, executor=executor, device="cuda").state.pack() for _ in range(2))
-    assert all(torch.equal(leaf, second[name]) for name, leaf in first.items())
+    assert_repeated(cell, executor)
 
 
 @every_net
 @every_stack
 def test_every_method_repeats_its_bits(stack, model):
-    cell = cell_of(stack, model=model)
-    first, second = (trained(cell, device="cuda").state.pack() for _ in range(2))
-    assert all(torch.equal(leaf, second[name]) for name, leaf in first.items())
+    assert_repeated(cell_of(stack, model=model), "loop")
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
