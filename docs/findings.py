@@ -38,6 +38,7 @@ BLOCK = re.compile(r"(<!-- table (\w+), made by nox -s findings -->\n).*?(<!-- u
 OUTSIDE = re.compile(r", (?![^()]*\))")  # a comma that stands in no parentheses
 BOARDS = ["cifar10_small", "cifar10_small_fidelity", "personal_fidelity"]
 TUNED = ["digits_tuned", "cifar10_tuned"]
+WIDER = {"field_tuned": "cifar10_tuned"}  # tuned boards, and the board whose studies they have too
 RANKED = {"field": "fedavg", "personal": "local_only"}  # boards, and the method that others are measured against
 SHOWN = (("fleet", 1), ("fleet", 2))  # boards, and the numbers of their tables
 ALPHAS = (0.05, 0.5)
@@ -268,6 +269,13 @@ def leads(runs: Runs, board: str) -> list[list[str]]:
     return rows
 
 
+def beyond(runs: Runs, board: str, other: str, table: Callable[[Runs, str], list[list[str]]]) -> list[list[str]]:
+    """Return the rows of a board's table that the same table of another board lacks."""
+    head, *rows = table(runs, board)
+    known = table(runs, other)
+    return [head, *(row for row in rows if row not in known)]
+
+
 def standing(runs: Runs, board: str, over: str) -> list[list[str]]:
     """Rank the methods of a board's first table, as its page does; bounds come last. Each is compared with `over`."""
     found = ranked(runs, board)
@@ -343,6 +351,11 @@ TABLES: dict[str, Callable[[Runs], list[list[str]]]] = {
     **{table.__name__: table for table in (collapse, gains, disagreements)},
     **{f"{domains.__name__}_{scale}": partial(domains, scale=scale) for scale in PHOTOGRAPHS},
     **{f"{board}_{table.__name__}": partial(table, board=board) for board in TUNED for table in (tuning, leads)},
+    **{
+        f"{board}_{table.__name__}": partial(beyond, board=board, other=other, table=table)
+        for board, other in WIDER.items()
+        for table in (tuning, leads)
+    },
     **{f"{board}_{standing.__name__}": partial(standing, board=board, over=over) for board, over in RANKED.items()},
     **{f"{board}_{number}": partial(shown, board=board, number=number) for board, number in SHOWN},
 }
