@@ -282,12 +282,13 @@ def standing(runs: Runs, board: str, over: str) -> list[list[str]]:
     table = found.table
     base = next(row for row in table.rows if row.labels == (over,))
 
-    filled = [i for i, _ in enumerate(table.columns) if any(i in one.row.scores(+1) for one in found.measured)]
+    entries = zip(*(one.row.entries for one in found.measured), strict=True)
+    filled = [i for i, column in enumerate(entries) if any(entry and entry.outcomes(+1) for entry in column)]
     columns = telling([said(table.column_axes, table.columns[i]) for i in filled])
     rows = [["place", "method", *columns, f"ahead of {said(table.row_axes, base.labels)}"]]
     for one in found.measured:
         place = one.place.text if isinstance(one, Standing) else "bound"
-        gap = None if one.row is base else difference(one.row.scores(+1), base.scores(+1))
+        gap = None if one.row is base else difference(table.scores(one.row), table.scores(base))
         numbers = (outcomes(one.row.entries[i]) for i in filled)
         rows.append([place, said(table.row_axes, one.row.labels), *numbers, interval(gap)])
     return rows

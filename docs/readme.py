@@ -105,6 +105,11 @@ def results() -> tuple[View, Panel]:
     return view, Panel("", tuple(replace(line, mean=line.mean - line.mean[0]) for line in panel.lines))
 
 
+def about(view: View) -> str:
+    """Return what was compared: `field` has more methods than the picture."""
+    return f"{len(view.lines)} methods: {view.about}"
+
+
 def words(view: View) -> str:
     """Return the picture in words."""
     gains = "; ".join(
@@ -112,22 +117,22 @@ def words(view: View) -> str:
         for line in view.lines
         if line.gain
     )
-    return f"{view.headline} {view.about}. Gains in points, 95% CI: {gains}."
+    return f"{view.headline} {about(view)}. Gains in points, 95% CI: {gains}."
 
 
 def picture() -> None:
     """Draw gains with their intervals, and beside them the singular values of representations."""
     view, spectra = results()
     with matplotlib.rc_context({**STYLE, "savefig.transparent": False, "savefig.facecolor": "white"}):
-        width, height, inner = 1.4 * TWO_COLUMNS, 3.4, 2.35
+        width, height, inner = 1.4 * TWO_COLUMNS, 3.75, 2.35
         canvas = Canvas(figsize=(width, height))
         FigureCanvasAgg(canvas)
         gains = canvas.add_axes((0.25, 0.14, 0.33, inner / height))
         draw_gains(gains, view.lines)
         gains.set_xlabel("Gain over FedAvg in points of test accuracy, 95% CI")
         _spectra(canvas.add_axes((0.64, 0.14, 0.23, inner / height)), spectra, inner)
-        canvas.text(0.01, 0.95, view.headline, weight="bold", fontsize=11)
-        canvas.text(0.01, 0.89, view.about, fontsize=8, color=QUIET)
+        canvas.text(0.01, 0.97, "\n".join(labels.wrapped(view.headline, 80)), weight="bold", fontsize=11, va="top")
+        canvas.text(0.01, 0.835, about(view), fontsize=8, color=QUIET)
         canvas.savefig(PICTURE, format="svg", metadata={"Date": None, "Description": words(view)})
 
 

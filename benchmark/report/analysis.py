@@ -23,8 +23,8 @@ from fedspan.benchmark.report.tuning import DEFAULT
 class Standing:
     """How one row of a table stands; numbers are NaN where nothing can be compared.
 
-    `rank` is its average over the `blocks`, the (column, seed) pairs that every row has; `wins` is in percent of its
-    comparisons on a (column, seed) pair; `difference` is to the first row with a score, and `sure` is +1 or -1 where
+    `rank` is its average over the `blocks`, the (task, seed) pairs that every row has; `wins` is in percent of its
+    comparisons on a (task, seed) pair; `difference` is to the first row with a score, and `sure` is +1 or -1 where
     the row is better or worse than that one when all pairs of rows are asked. Its place and all of these are among the
     rows of its `kind`. A diverged run is worse than any score.
     """
@@ -34,7 +34,7 @@ class Standing:
     kind: str  # default or tuned; empty on a board that is not tuned
     place: Place
     leads: bool
-    mean: float  # over the columns that every row of the table has; NaN if a run of the row diverged there
+    mean: float  # over the tasks that every row of the table has; NaN if a run of the row diverged there
     rank: float
     blocks: int
     wins: float
@@ -96,7 +96,15 @@ class Analysis:
         """What places and intervals assume, or why there are none: each said once."""
         found = [s.difference for s in self.standings if s.difference is not None]
         said = [f"Withheld: {gap.reason}." if isinstance(gap, Withheld) else gap.assumes for gap in found]
-        return list(dict.fromkeys([ASSUMES, *said]))
+        return list(dict.fromkeys([ASSUMES, *said, *self._tasks_of_several_columns]))
+
+    @property
+    def _tasks_of_several_columns(self) -> Iterator[str]:
+        """What tells that columns of the same runs count as one task."""
+        for columns in self.table.tasks:
+            if len(columns) > 1:
+                named = "; ".join(self.table.heading(self.table.columns[i]) for i in columns)
+                yield f"These columns show the same runs and count as one task, by their mean: {named}."
 
     @property
     def columns(self) -> int:
@@ -113,7 +121,7 @@ def analyse(table: Tabulated) -> Analysis | None:
     rows = _with_runs(table)
     if len(rows) < 2 or not better or not any(entry and entry.values for _, row in rows for entry in row.entries):
         return None
-    scores, kinds = [row.scores(better) for _, row in rows], [table.kind(row) for _, row in rows]
+    scores, kinds = [table.scores(row) for _, row in rows], [table.kind(row) for _, row in rows]
     differ = _differ(table)
     gaps = {
         (i, j): gap
@@ -128,7 +136,7 @@ def analyse(table: Tabulated) -> Analysis | None:
             firsts.setdefault(kinds[i], i)
     first = [firsts.get(kind, i) for i, kind in enumerate(kinds)]
     ranks = _ranks(scores, kinds, better)
-    common = tuple(i for i in scores[0] if all(i in row for row in scores))
+    common = tuple(task for task in scores[0] if all(task in row for row in scores))
     standings = [
         Standing(
             number=rows[i][0],
@@ -150,7 +158,7 @@ def analyse(table: Tabulated) -> Analysis | None:
         table=table,
         standings=tuple(standings),
         references=tuple(rows[i][1] for i in firsts.values()),
-        common=common,
+        common=tuple(sorted(i for task in common for i in table.tasks[task])),
         apart=apart,
         bounds=tuple(_bounds(table, {kind: scores[i] for kind, i in firsts.items()}, common)),
     )
@@ -175,25 +183,24 @@ def _ranks(scores: Sequence[Scores], kinds: Sequence[str], better: int) -> dict[
 
 def _bounds(table: Tabulated, references: Mapping[str, Scores], common: Sequence[int]) -> Iterator[Bound]:
     """Yield the bounds of a table that have runs, each measured against the reference of its kind."""
-    better = table.metric.better
     for row in table.rows:
-        if not row.bound or not (scores := row.scores(better)):
+        if not row.bound or not (scores := table.scores(row)):
             continue
         base = references.get(table.kind(row))
-        mean = _finite_mean(scores, common) if all(i in scores for i in common) else math.nan
+        mean = _finite_mean(scores, common) if all(task in scores for task in common) else math.nan
         yield Bound(row, mean, _differ(table)(scores, base) if base else None)
 
 
 def _with_runs(table: Tabulated) -> list[tuple[int, TableRow]]:
     """Return the competing rows that have runs, with their numbers; those of a tuned board's defaults last."""
     every = [(number, row) for number, row in enumerate(table.rows, 1) if not row.bound]
-    found = [(number, row) for number, row in every if row.scores(table.metric.better)]
+    found = [(number, row) for number, row in every if table.scores(row)]
     return sorted(found, key=lambda numbered: table.kind(numbered[1]) == DEFAULT)
 
 
-def _finite_mean(scores: Scores, columns: Sequence[int]) -> float:
-    """Return the mean of a row over columns, NaN without any or where a run diverged."""
-    means = [statistics.mean_of(scores[i].values()) for i in columns]
+def _finite_mean(scores: Scores, tasks: Sequence[int]) -> float:
+    """Return the mean of a row over tasks, NaN without any or where a run diverged."""
+    means = [statistics.mean_of(scores[task].values()) for task in tasks]
     return fmean(means) if means and all(map(math.isfinite, means)) else math.nan
 
 

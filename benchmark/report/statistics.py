@@ -34,16 +34,18 @@ DIGITS = 12  # to which equal means of floating-point numbers agree
 class Withheld:
     """A statistic that the data do not carry, and why.
 
-    `sign` is +1 or -1 where one of two rows is ahead all the same, because only the other one has diverged runs.
+    `sign` is +1 or -1 where one of two rows is ahead all the same, because only the other one has diverged runs. `mean`
+    is the difference of which too few runs tell how it scatters: it orders rows and decides nothing.
     """
 
     reason: str
     sign: int = 0
+    mean: float = 0.0
 
     @property
     def flipped(self) -> Withheld:
         """The same of the second row minus the first."""
-        return replace(self, sign=-self.sign)
+        return replace(self, sign=-self.sign, mean=0.0 - self.mean)
 
 
 @dataclass(frozen=True)
@@ -181,10 +183,11 @@ def pooled(found: Iterable[Pairs], better: int = +1, counted: bool = False) -> G
     if few:
         return Withheld(
             f"{counted_as(pairs, 'pair')} of runs on {counted_as(len(tasks), 'task')} are too few; an interval needs "
-            f"{MANY_TASKS} tasks, or {LEAST_SEEDS} seeds of each task and {LEAST_FREEDOM} pairs more than tasks"
+            f"{MANY_TASKS} tasks, or {LEAST_SEEDS} seeds of each task and {LEAST_FREEDOM} pairs more than tasks",
+            mean=mean,
         )
     if any(task.mean and not task.squares for task in tasks):
-        return Withheld("on some task all differences are equal, so that nothing tells how they scatter")
+        return Withheld("on some task all differences are equal, so that nothing tells how they scatter", mean=mean)
     return _over_seeds(tasks, mean, pairs)
 
 
@@ -192,7 +195,7 @@ def _over_tasks(tasks: Sequence[Pairs], mean: float, pairs: int) -> Gap:
     variance = math.fsum((task.mean - mean) ** 2 for task in tasks) / (len(tasks) - 1)
     error = _exact(math.sqrt(variance / len(tasks)), max(task.size for task in tasks))
     if not error and mean:
-        return Withheld("the differences on all tasks are equal, so that nothing tells how they scatter")
+        return Withheld("the differences on all tasks are equal, so that nothing tells how they scatter", mean=mean)
     p = 2 * float(special.stdtr(len(tasks) - 1, -abs(mean) / error)) if error else 1.0
     return _interval(mean, error, freedom=len(tasks) - 1, p=p, tasks=len(tasks), pairs=pairs, assumes=SAMPLED_TASKS)
 

@@ -90,11 +90,6 @@ class TableRow:
         """How many of its runs diverged."""
         return sum(entry.diverged for entry in self.entries if entry is not None)
 
-    def scores(self, better: int) -> dict[int, dict[int, float]]:
-        """Return the outcomes by column (its position) and seed, of the columns that have some."""
-        found = {i: entry.outcomes(better) for i, entry in enumerate(self.entries) if entry is not None}
-        return {i: outcomes for i, outcomes in found.items() if outcomes}
-
 
 @dataclass(frozen=True)
 class Tabulated:
@@ -125,6 +120,25 @@ class Tabulated:
     def kind(self, row: TableRow) -> str:
         """Return whether a row of a tuned board has the defaults or what trials chose; empty on other boards."""
         return row.labels[self.row_axes.index(TUNING)] if TUNING in self.row_axes else ""
+
+    @cached_property
+    def tasks(self) -> tuple[tuple[int, ...], ...]:
+        """The columns (their positions) of each task. Scores of the same runs, as on several domains, are one task."""
+        found: dict[tuple[frozenset[str], ...], list[int]] = {}
+        for i, _ in enumerate(self.columns):
+            entries = [row.entries[i] for row in self.rows]
+            keys = tuple(frozenset(run.key for run in entry.runs) if entry else frozenset() for entry in entries)
+            found.setdefault(keys, []).append(i)
+        return tuple(map(tuple, found.values()))
+
+    def scores(self, row: TableRow) -> dict[int, dict[int, float]]:
+        """Return the outcomes of a row by task (its position in `tasks`) and seed: means over the columns of a task."""
+        found = {}
+        for task, columns in enumerate(self.tasks):
+            parts = [entry.outcomes(self.metric.better) for i in columns if (entry := row.entries[i]) is not None]
+            seeds = set.intersection(*map(set, parts)) if len(parts) == len(columns) else ()
+            found[task] = {seed: statistics.mean_of(part[seed] for part in parts) for seed in sorted(seeds)}
+        return {task: outcomes for task, outcomes in found.items() if outcomes}
 
     @cached_property
     def shown(self) -> tuple[TableRow, ...]:

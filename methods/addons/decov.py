@@ -20,7 +20,7 @@ class DeCov(Component):
     summary = "Penalise covariances between the features of a batch."
     papers = ("cogswell2016",)
 
-    beta: Annotated[float, log(1e-5, 1.0, source="ours; no source names a beta")] = 0.1
+    beta: Annotated[float, log(1e-6, 0.1, source="ours; no source names a beta")] = 0.1
     neutral = {"beta": 0.0}
     coefficient = "beta"
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedspan.benchmark.component import Component, Local, Wire, addon
 from fedspan.benchmark.errors import require
-from fedspan.benchmark.search import choice
+from fedspan.benchmark.search import fixed
 from fedspan.benchmark.tree import Tree, root
 
 
@@ -28,7 +28,7 @@ class Quantise(Component):
     papers = ("alistarh2017",)
     wording = {"norm": {"l2": "by length"}}
 
-    bits: Annotated[int, choice(2, 4, 8, source="Alistarh et al. 2017, Sec. 5")] = 8
+    bits: Annotated[int, fixed("it sets the traffic")] = 8
     norm: Literal["max", "l2"] = "max"
     excludes = ("centralized",)
 

@@ -33,7 +33,7 @@ class SWA(Component):
     every_round = True
     wording = {"start": "after {:.0%} of the rounds", "every": "every {} rounds"}
 
-    start: Annotated[float, choice(0.5, 0.75, 0.9, source="ours, around the paper's 0.75")] = 0.75
+    start: Annotated[float, choice(0.25, 0.5, 0.75, source="ours, up to the paper's 0.75")] = 0.75
     every: Annotated[int, fixed("it belongs to the schedule")] = 1
     neutral = {"start": 1.0}
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedspan.benchmark.component import Component, Local, Wire, addon
 from fedspan.benchmark.errors import Incompatible, require
-from fedspan.benchmark.search import choice
+from fedspan.benchmark.search import fixed
 from fedspan.benchmark.tree import Tree, add, sub, zeros
 
 INDEX_BITS = 32
@@ -32,7 +32,7 @@ class TopK(Component):
     papers = ("stich2018",)
     wording = {"memory": {False: "without memory"}}
 
-    share: Annotated[float, choice(0.001, 0.01, 0.1, source="ours")] = 0.1
+    share: Annotated[float, fixed("it sets the traffic")] = 0.1
     memory: bool = True
     neutral = {"share": 1.0}
 

@@ -34,7 +34,7 @@ class FedSMOO(DriftCorrection):
     papers = ("sun2023smoo",)
     wording = {"dual": {"full": "full dual"}}
 
-    rho: Annotated[float, log(1e-2, 1.0, source="ours, around the released 0.1")] = 0.1
+    rho: Annotated[float, log(5e-3, 0.5, source="ours, FedSAM's; the released code has 0.1")] = 0.1
     prox: Annotated[float, log(1e-3, 1.0, source="ours, around the released 0.1")] = 0.1
     dual: Literal["released", "full"] = "released"
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from fedspan.benchmark.component import Aggregate, Local, Step, Upload, algorithm
 from fedspan.benchmark.errors import require
-from fedspan.benchmark.search import linear, log
+from fedspan.benchmark.search import fixed, log
 from fedspan.benchmark.tree import Tree, add, root, scale, sqnorm, tree_map, under
 from fedspan.methods.drift import DRIFT, DriftCorrection
 
@@ -21,7 +21,7 @@ class FedSpeed(DriftCorrection):
     The paper averages them over the participants (``corrections=participants``). The authors' code, which the default
     follows, adds the mean h_i of all clients to the participants' mean w_i (``all``); with full participation the two
     agree. That code has alpha 1, prox 0.1 and rho 0.1 and clips gradients at norm 10. Its SGD has no momentum; here the
-    step above goes through the protocol's.
+    step above goes through the protocol's, which the boards set to none.
     """
 
     title = "FedSpeed"
@@ -29,8 +29,8 @@ class FedSpeed(DriftCorrection):
     papers = ("sun2023",)
     wording = {"corrections": {"all": "all corrections", "participants": "participants' corrections"}}
 
-    rho: Annotated[float, log(1e-2, 1.0, source="ours, around the released 0.1")] = 0.1
-    alpha: Annotated[float, linear(0.0, 1.0, source="its whole domain")] = 1.0
+    rho: Annotated[float, log(5e-3, 0.5, source="ours, FedSAM's; the released code has 0.1")] = 0.1
+    alpha: Annotated[float, fixed("1 in the released code: the gradient uphill alone")] = 1.0
     prox: Annotated[float, log(1e-3, 1.0, source="ours, around the released 0.1")] = 0.1
     corrections: Literal["all", "participants"] = "all"
 

@@ -53,6 +53,23 @@ def test_columns_that_a_row_lacks_do_not_rank_it(made):
     assert analyse(table) is None
 
 
+def test_scores_of_the_same_runs_count_as_one_task(made):
+    """Six domains of three runs are three pairs, not eighteen, and no sample of six tasks."""
+    cells = cells_of(board({"algorithm": ["fedavg", "fedprox"], "seed": [0, 1, 2]}))
+    records = []
+    for planned in cells:
+        first = 50.0 + (planned.cell.algorithm.name == "fedprox")
+        domains = {f"domain_accuracy.{number}": first + number * planned.cell.seed for number in range(6)}
+        records.append(record(planned, scores={"trained": domains}))
+    table = made(cells, records, Table(metric="trained.domain_accuracy.*"))[0]
+    assert (len(table.columns), table.tasks) == (6, ((0, 1, 2, 3, 4, 5),))
+    analysis = analyse(table)
+    assert [(standing.mean, standing.blocks) for standing in analysis.standings] == [(53.5, 3), (52.5, 3)]
+    assert analysis.standings[0].difference.reason.startswith("3 pairs of runs on 1 task are too few")
+    assert analysis.assumptions[-1].startswith("These columns show the same runs and count as one task")
+    assert (analysis.shared, analysis.columns) == (6, 6)
+
+
 def _first(planned):
     return planned.cell.partition.name == "dirichlet"
 

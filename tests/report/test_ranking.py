@@ -54,6 +54,7 @@ free_gaps = st.integers(2, 6).flatmap(
                 st.none(),
                 st.builds(gap_of, st.sampled_from([-1, 0, 1]), st.sampled_from([1e-9, 0.03])),
                 st.builds(Withheld, st.just("why"), st.sampled_from([-1, 0, 1])),
+                st.builds(Withheld, st.just("why"), mean=st.sampled_from([-1.0, 1.0])),
             )
             for pair in itertools.combinations(range(rows), 2)
         }),
@@ -107,6 +108,16 @@ def test_rows_are_shown_by_how_many_they_are_ahead_of_unless_an_interval_forbids
     for earlier, later in itertools.pairwise(shown):
         shares = [place.ahead / max(1, place.compared) for place in (earlier, later)]
         assert earlier.group < later.group or shares[0] >= shares[1] or later.row in beats[earlier.row]
+
+
+def test_rows_of_too_few_runs_are_shown_by_the_seeds_that_both_have_and_share_their_place():
+    """The last row has the second best mean, from the best seed alone; on that seed the other two are better."""
+    ranking = ranked([{0: {0: 70.0, 1: 60.0, 2: 50.0}}, {0: {0: 71.0, 1: 61.0, 2: 51.0}}, {0: {0: 69.0}}])
+    assert [(place.row, place.text, place.ahead) for place in ranking.places] == [
+        (1, "1=", 2),
+        (0, "1=", 1),
+        (2, "1=", 0),
+    ]
 
 
 @settings(max_examples=60, deadline=None)

@@ -59,7 +59,7 @@ def test_methods_are_ranked_by_their_comparisons(summary):
 
 
 @pytest.mark.parametrize(
-    ("algorithms", "opening"), [(["fedavg"], ["fedavg"] * 2), (["fednova", "moon"], ["fednova", "moon"])]
+    ("algorithms", "opening"), [(["fedavg"], ["fedavg"] * 2), (["fednova", "moon"], ["moon", "fednova"])]
 )
 def test_the_comparison_opens_with_the_two_methods_that_there_are(tmp_path, algorithms, opening):
     example = board({"partition": "iid", "algorithm": algorithms, "seed": [0, 1, 2]})
