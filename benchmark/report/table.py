@@ -195,7 +195,13 @@ class Tabulated:
             how = f"{self.metric.heading}: mean ± sample standard deviation over {count} seeds{pairs}"
         best = {+1: "the highest", -1: "the lowest"}.get(self.metric.better)
         but = " but for bounds" if any(row.bound for row in self.rows) else ""
-        bold = f"; bold is {best} mean of a column{but}, however close the next" if best and len(self.rows) > 1 else ""
+        entries = [entry for row in self.rows for entry in row.entries if entry]
+        over = " over all seeds" if any(0 < entry.n < entry.asked for entry in entries) else ""
+        bold = (
+            f"; bold is {best} mean{over} of a column{but}, however close the next"
+            if best and len(self.rows) > 1
+            else ""
+        )
         scale = f" Scale: {', '.join(self.scales)}." if self.scales else ""
         return f"{how}{bold}.{scale}{self._printed()}"
 
