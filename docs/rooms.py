@@ -19,10 +19,12 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 PICTURE = Path(__file__).with_name("rooms.svg")
 PUBLIC = "public"
 PLACES = {  # room: (column, row from the top)
-    "cli": (1.0, 0), "mirror": (0.4, 1), "running": (1.6, 1), "report": (0.4, 2), "training": (1.6, 2),
-    "data": (1.0, 3), "records": (1.0, 4), "spec": (1.0, 5), PUBLIC: (1.0, 6), "methods": (2.8, 4), "tasks": (2.8, 2),
+    "notebook": (0.4, 0), "cli": (1.6, 0), "mirror": (1.6, 1), "running": (2.8, 1), "report": (0.4, 2),
+    "training": (2.8, 2), "data": (1.6, 3), "records": (1.6, 4), "spec": (1.6, 5), PUBLIC: (1.6, 6),
+    "tasks": (2.8, 3), "methods": (2.8, 5),
 }  # fmt: skip
 ABOUT = {
+    "notebook": "runs as data frames",
     "cli": "commands",
     "mirror": "MLflow's copy",
     "running": "jobs, grids, launchers, leases",
@@ -98,7 +100,8 @@ def _ends(start: tuple[float, float], end: tuple[float, float]) -> tuple[tuple[f
     (x, y), (u, v) = start, end
     slide = 0.35 * max(-1.0, min(1.0, u - x))
     if y == v:
-        return (x - 0.5, y), (u + 0.5, v)
+        side = 0.5 if u > x else -0.5
+        return (x + side, y), (u - side, v)
     down = 0.29 if v > y else -0.29
     return (x + slide, y + down), (u - slide, v - down)
 

@@ -78,8 +78,9 @@ class Analysis:
 
     @property
     def several(self) -> bool:
-        """Whether common columns do not connect all rows, so that places count within groups."""
-        return any(standing.place.group for standing in self.standings)
+        """Whether common columns do not connect all rows of a kind, so that places count within groups."""
+        groups = {(standing.kind, standing.place.group) for standing in self.standings}
+        return len(groups) > len({kind for kind, _ in groups})
 
     def reference_of(self, row: TableRow) -> TableRow:
         """Return the row that a row is measured against: the reference of its kind."""

@@ -53,10 +53,18 @@ def of_table(analysis: Analysis) -> str:
         return ""
     name, over = row_spoken(analysis.table, first.row), _over_reference(analysis)
     if first.leads:
-        return _capital(f"{name} leads: {over}." if over else f"{name} leads.")
+        return _capital(f"{name} leads: {over}." if over else f"{name} leads.") + _so_far(analysis)
     rows = [(row_spoken(analysis.table, standing.row), standing.place) for standing in analysis.standings]
     said, how = _undecided(rows, "row")
-    return f"{said} {_capital(how)}{': ' + over if over else ''}."
+    return f"{said} {_capital(how)}{': ' + over if over else ''}.{_so_far(analysis)}"
+
+
+def _so_far(analysis: Analysis) -> str:
+    """Return a sentence that says how many rows take part, of the kind of the first, where some have no run yet."""
+    table, kind = analysis.table, analysis.standings[0].kind
+    every = sum(not row.bound and table.kind(row) == kind for row in table.rows)
+    there = sum(standing.kind == kind for standing in analysis.standings)
+    return f" So far {there} of {every} rows have results." if there < every else ""
 
 
 def _over_reference(analysis: Analysis) -> str:

@@ -45,7 +45,7 @@ FILTERS = [
     ("model", "Model"),
     ("scale", "Scale"),
 ]
-OPENING = ("dataset", "tested")  # fields whose filters are set when the page opens
+OPENING = ("scale", "dataset", "tested")  # fields whose filters are set when the page opens
 SAID = ("dataset", "clients", "partition", "model", "rounds")  # of all tasks, where they share it
 SAID_IF_SET = ("fleet", "unseen")  # of tasks that are not the usual ones
 
@@ -144,14 +144,13 @@ class Overview:
 
     @property
     def opening(self) -> frozenset[Task]:
-        """The tasks with which the page opens: of the first scale, those alike in `OPENING` that most methods have."""
-        scale = min((task.scale for task in self.tasks), key=SCALES.index, default="")
-        methods: dict[tuple[str, ...], set[str]] = {_opened(task): set() for task in self.tasks if task.scale == scale}
+        """The tasks with which the page opens: those alike in `OPENING` that most methods have."""
+        methods: dict[tuple[str, ...], set[str]] = {_opened(t): set() for t in sorted(self.tasks, key=_by_scale)}
         for result in self.results:
-            if result.task.scale == scale and not (result.ablation or result.tuned):
+            if not (result.ablation or result.tuned):
                 methods[_opened(result.task)].add(result.method)
         most = max(methods, key=lambda fields: len(methods[fields]), default=())
-        return frozenset(task for task in self.tasks if task.scale == scale and _opened(task) == most)
+        return frozenset(task for task in self.tasks if _opened(task) == most)
 
     def view(self, tasks: frozenset[Task], ablations: bool = False, tuned: bool = False) -> View:
         """Return the ranking of some tasks, all of one scale."""
@@ -246,6 +245,10 @@ class Overview:
 def _opened(task: Task) -> tuple[str, ...]:
     """Return a task's values for the filters that are set when the page opens."""
     return tuple(getattr(task, name) for name in OPENING)
+
+
+def _by_scale(task: Task) -> int:
+    return SCALES.index(task.scale)
 
 
 def _without_known_gains(view: list[Any], plain: list[Any] | None) -> list[Any]:

@@ -25,6 +25,7 @@ LETTER = 0.0083  # of a name, as a share of the width
 def preview(view: View) -> bytes:
     """Return the picture of a ranking as PNG."""
     said = textwrap.wrap(view.headline, LETTERS)
+    about = textwrap.shorten(view.about, 2 * LETTERS, placeholder=" ...")
     lines = view.lines[:MOST]
     with matplotlib.rc_context({**STYLE, "font.size": 13}):
         canvas = Canvas(figsize=(WIDTH / DPI, HEIGHT / DPI))
@@ -32,7 +33,7 @@ def preview(view: View) -> bytes:
         canvas.text(0.03, 0.93, "FedSpan leaderboard", fontsize=13, color=QUIET, va="top")
         canvas.text(0.03, 0.87, "\n".join(said), fontsize=22, weight="bold", va="top", linespacing=1.25)
         top = 0.87 - 0.075 * len(said)
-        canvas.text(0.03, top, view.about, fontsize=12, color=QUIET, va="top")
+        canvas.text(0.03, top, about, fontsize=12, color=QUIET, va="top")
         left = 0.03 + LETTER * max(len(line.name) + len(line.place) + 3 for line in lines)
         plot = canvas.add_axes((left, 0.13, 0.97 - left, top - 0.22))
         draw_gains(plot, lines)

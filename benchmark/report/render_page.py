@@ -78,6 +78,7 @@ def board_page(
         total=len(frame),
         bars=_bars(counts, len(frame)),
         facts=_facts(frame),
+        needs_archive=any("dataset.content" in settings for settings in frame["paper"]),
         tables=tables,
         analyses={number: extra.analysis for number, extra in extras.items()},
         reached={number: extra.targets for number, extra in extras.items()},

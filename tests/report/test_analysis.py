@@ -319,6 +319,9 @@ def test_a_row_that_no_comparison_could_decide_shares_no_place(made):
     analysis = analyse(made(cells, records)[0])
     assert sorted(standing.place.tested for standing in analysis.standings) == [False, True, True]
     assert of_table(analysis).startswith("No clear winner: FedProx or FedAvg may be the best. ")
+    assert "So far" not in of_table(analysis)
+    without = analyse(made(cells, [one for one in records if one["spec"]["algorithm"]["name"] != "fedavgm"])[0])
+    assert of_table(without).endswith(" So far 2 of 3 rows have results.")
 
 
 def test_a_table_without_a_leader_says_which_rows_may_be_the_best_and_who_is_ahead_of_more(made):

@@ -1,6 +1,7 @@
 """Who repeated a record stands on pages, in tables and in the CSV; commands come from the cell alone."""
 
 import datetime
+import re
 
 import pandas as pd
 import pytest
@@ -90,12 +91,16 @@ def test_a_damaged_verification_stops_no_report(cells, tmp_path):
     write()
 
 
-def test_the_command_that_repeats_a_record_says_that_it_needs_the_archive_of_its_images(tmp_path):
+def test_commands_say_that_they_need_the_archive_of_the_images(tmp_path):
     grid = {"dataset": "cifar10", "dataset.content": "c" * 64, "seed": [0, 1]}
     cells = cells_of(board(grid))
     write_report(board(grid), cells, results_of(tmp_path, [record(cell) for cell in cells]), tmp_path)
     keys = " ".join(cell.cell.key for cell in cells)
-    assert f"fedspan verify {keys} dataset.source=ARCHIVE<" in page(tmp_path)[0]
+    runs, table = page(tmp_path)
+    commands = re.findall(r'<code class="command">([^<]*)</code>', runs + table)
+    assert f"fedspan verify {keys} dataset.source=ARCHIVE" in commands
+    assert len(commands) == 5, "two runs, their repetition, a sample of the board, the board"
+    assert all(command.endswith(" dataset.source=ARCHIVE") for command in commands)
 
 
 def test_the_command_of_a_page_is_made_from_the_cell_and_never_from_the_record(cells, tmp_path):

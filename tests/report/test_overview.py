@@ -160,12 +160,20 @@ def test_the_page_opens_with_the_dataset_that_most_methods_have():
     assert overview([]).opening == frozenset()
 
 
+def test_the_page_opens_with_the_scale_that_most_methods_have():
+    """A few cells at the papers' scale do not hide what every method has at another one."""
+    paper = results_on({"moon": {"a": 70.0}})
+    own = [replace(one, task=replace(one.task, scale="own")) for one in results_on({"fedavg": BOTH, "fedprox": BOTH})]
+    assert overview([*own, *paper]).opening == {one.task for one in own}
+    assert overview([*own[:2], *paper]).opening == {paper[0].task}, "equally many: the papers' scale"
+
+
 def test_the_page_opens_with_tasks_of_one_kind_of_test_images():
     shared = results_on({"fedavg": BOTH, "fedprox": BOTH})
     own = [replace(one, task=replace(one.task, tested="own")) for one in shared[:2]]
     first = overview([*own, *shared])
     assert first.opening == {one.task for one in shared}
-    assert first.data()["first"] == {"dataset": shared[0].task.dataset, "tested": "shared"}
+    assert first.data()["first"] == {"scale": "paper", "dataset": shared[0].task.dataset, "tested": "shared"}
     assert frozenset(one.task for one in own) in set(choices(first.tasks)), "a filter chooses the others"
 
 

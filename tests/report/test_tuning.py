@@ -112,6 +112,7 @@ def test_default_and_tuned_rows_are_ranked_apart_each_with_a_reference_of_its_ow
         "default": [2, 2], "tuned": [2, 2],
     }  # fmt: skip
     assert [standing.row.labels[-1] for standing in analysis.standings] == ["tuned"] * 2 + ["default"] * 2
+    assert not analysis.several, "places within a kind need no letter"
     assert {row.labels for row in analysis.references} == {("fedavg", "default"), ("fedavg", "tuned")}
     measured = {s.row.labels for s in analysis.standings if s.difference}
     assert measured == {("fedprox", "default"), ("fedprox", "tuned")}
