@@ -58,7 +58,8 @@ KINDS = {
         y="Test accuracy (%)",
         column="over_time",
         lacking="no simulated time; choose a fleet with a clock",
-        remark=" At each time, the accuracy of the last evaluated round by then.",
+        ends=PERCENT,
+        remark=" At each time, the accuracy of the last evaluated round by then, as long as all seeds train.",
         same_x=True,
     ),
     "spectrum": Kind(

@@ -192,7 +192,8 @@ def _passed_over(cells: Sequence[Planned], results: Results) -> Iterator[str]:
 
 def _extras(table: Tabulated, frame: pd.DataFrame) -> Extras:
     analysis = analyse(table)
-    drawn = (*average_ranks(analysis), score_against_cost(analysis)) if analysis else ()
+    scored = table.metric.stage != "cost"  # a cost against costs says nothing
+    drawn = (*average_ranks(analysis), score_against_cost(analysis)) if analysis and scored else ()
     return Extras(analysis, reach_targets(table, frame), tuple(diagram for diagram in drawn if diagram is not None))
 
 

@@ -16,6 +16,7 @@ from fedspan.benchmark.report.headline import of_table
 from fedspan.benchmark.report.metric import Metric
 from fedspan.benchmark.report.render_page import Extras, board_page
 from fedspan.benchmark.report.render_text import reach_text, standings_to_csv, to_markdown
+from fedspan.benchmark.report.report import write_report
 from fedspan.benchmark.report.standings import Stand, changes, standings
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.tabulation import tabulate
@@ -291,6 +292,14 @@ def test_diagrams_say_in_words_what_they_show(made):
     few = analyse(made(cells, [one for one in seeded(cells) if one["spec"]["seed"] == 0])[0])
     assert all((place.text, place.range) == ("1=", "1–6") for place in (s.place for s in few.standings))
     assert average_ranks(few) == []
+
+
+def test_a_table_of_costs_has_no_picture_of_ranks_or_of_costs(tmp_path):
+    example = board(tables=[Table(), Table(metric="cost.bytes")])
+    cells = cells_of(example)
+    write_report(example, cells, results_of(tmp_path / "results", seeded(cells)), tmp_path / "pages")
+    drawn = sorted(path.stem for path in (tmp_path / "pages" / "example").glob("*.svg"))
+    assert [name for name in drawn if name.startswith(("ranks", "cost"))] == ["ranks-1"], "here all rows cost the same"
 
 
 def test_a_table_says_who_leads_or_that_nobody_does(made):

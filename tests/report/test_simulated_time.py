@@ -11,6 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 from fedspan.benchmark.report.analysis import reach_targets
 from fedspan.benchmark.report.axes import Axes
+from fedspan.benchmark.report.drawing import KINDS
 from fedspan.benchmark.report.figures import _plot
 from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.panels import _over_time, draw
@@ -115,3 +116,7 @@ def test_over_time_each_seed_stands_where_its_last_evaluation_left_it(runs):
         assert row.tolist() == [accuracies[seconds <= time][-1] for time in times]
     if len(runs) == 1:
         assert times.tolist() == runs[0][0].tolist()
+
+
+def test_no_band_of_an_accuracy_leaves_the_percents():
+    assert {kind.ends for kind in KINDS.values() if kind.y.endswith("(%)")} == {(0.0, 100.0)}
