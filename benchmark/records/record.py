@@ -18,7 +18,9 @@ from fedspan.benchmark.records.validation import check_schema, validate
 LIMIT_BYTES = 64 * 1024
 WHOLE_BYTES = 256 * 2**20  # of a sidecar, or of a record that has none
 # Fields moved to sidecar files, in this order, when a record exceeds LIMIT_BYTES.
-SIDECARS = {name: f".{name}.json" for name in ("spectra", "diagnostics", "curve", "digests", "compute", "scores")}
+SIDECARS = {
+    name: f".{name}.json" for name in ("spectra", "diagnostics", "curve", "digests", "compute", "fleet", "scores")
+}
 
 
 def digest_of(record: Mapping[str, Any]) -> str:

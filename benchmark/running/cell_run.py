@@ -81,6 +81,7 @@ def run_cell(
     results.check_writable()
     settle(how)
     reset_peak_memory(device_of(how.device))
+    provenance(cell)  # read once, before training: what is edited meanwhile has trained nothing
     outcome, run = Outcome(), None
     try:
         run = Run(cell, how)

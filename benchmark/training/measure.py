@@ -59,12 +59,15 @@ def measure(
 ) -> Measured:
     """Return the diagnostics of the round that `state` has just finished; `kept` are its local models by client.
 
-    A model whose representations are not finite has no spectrum and no embedding. Whether the cell has diverged is for
-    its scores to say.
+    A model whose representations are not finite has no spectrum and no embedding, one whose classifier is not finite no
+    part in the alignment. Whether the cell has diverged is for its scores to say.
     """
     found: Measured = {}
-    if settings.alignment and len(kept) > 1:
-        found["alignment"] = classifier_alignment([weights[WEIGHT] for _, weights in sorted(kept.items())])
+    if settings.alignment:
+        heads = [weights[WEIGHT] for _, weights in sorted(kept.items())]
+        finite = [head for head in heads if bool(head.isfinite().all())]
+        if len(finite) > 1:
+            found["alignment"] = classifier_alignment(finite)
     if settings.spectra and (spectra := _spectra(trainer, state, settings, kept)):
         found["spectra"] = spectra
     if settings.shares:
@@ -115,7 +118,7 @@ def spaces(trainer: LocalTrainer, state: State) -> list[list[float]]:
     """Return how the singular spaces of the global model line up; raise `UserError` if its body is not linear."""
     trainer.load(state, state.first_row)
     net, device = trainer.net.eval(), trainer.data.device
-    product = linear_map(lambda x: net.body(x.to(device)).cpu(), trainer.data.shape)
+    product = linear_map(lambda x: net.body(x.to(device)).cpu(), trainer.data.shape, net.head.weight.dtype)
     return _rounded(singular_space_alignment(product, net.head.weight.cpu()))
 
 

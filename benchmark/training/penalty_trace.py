@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,21 +41,23 @@ def watch(trainer: LocalTrainer, state: State, clients: Sequence[int], turns: Tu
     """Return the penalties of the round that begins at `state`.
 
     The clients train as they are about to, keyed randomness and all, and what comes out is dropped: neither `state`
-    nor the trainer's method and meter change.
+    nor the trainer's method and meter change. A client that diverges and of which nothing arrives has no penalties.
     """
-    method, meter = trainer.method, trainer.meter
+    method, meter, lost = trainer.method, trainer.meter, trainer.lost
     found: Penalties = {}
     try:
         trainer.meter = Meter()
+        trainer.lost = frozenset(client for client in clients if not turns.get(client, WHOLE).arrives)
         for client in clients:
             watched: Any = _Watched(method, trainer.params)
             trainer.method = watched
             trainer.train(state, client, turns.get(client, WHOLE).steps)
             images = sum(trainer.data.batch_sizes(trainer.data.size(client)))
             for name, means in _by_epoch(watched.noted, images).items():
-                found.setdefault(name, {})[str(client)] = means
+                if all(map(math.isfinite, means)):
+                    found.setdefault(name, {})[str(client)] = means
     finally:
-        trainer.method, trainer.meter = method, meter
+        trainer.method, trainer.meter, trainer.lost = method, meter, lost
     return found
 
 

@@ -8,7 +8,9 @@ it must agree in all of that.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -66,7 +68,8 @@ def take_trained(run: Run, path: Path) -> bool:
     if found is None or found[1].get("origin") != _origin(run):
         return False
     _take_over(run, run.state.trained(), *found, path)
-    path.touch()  # recently used
+    with contextlib.suppress(OSError):  # of another user, or pruned meanwhile
+        os.utime(path)  # recently used
     return True
 
 

@@ -63,11 +63,10 @@ def classifier_alignment(heads: Sequence[Tensor]) -> dict[str, float]:
     weights = torch.stack([head.double() for head in heads])
     norms = weights.norm(dim=2)
     units = weights / norms.clamp_min(1e-300).unsqueeze(2)
-    first, second = torch.triu_indices(len(heads), len(heads), 1)
-    return {
-        "cosine": float((units[first] * units[second]).sum(2).mean()),
-        "norm_difference": float((norms[first] - norms[second]).abs().mean()),
-    }
+    clients = range(len(heads) - 1)  # each with those after it: all pairs at once would need their square in memory
+    cosines = torch.cat([(units[client] * units[client + 1 :]).sum(2) for client in clients])
+    differences = torch.cat([(norms[client] - norms[client + 1 :]).abs() for client in clients])
+    return {"cosine": float(cosines.mean()), "norm_difference": float(differences.mean())}
 
 
 def singular_space_alignment(product: Tensor, head: Tensor) -> Tensor:
@@ -81,12 +80,14 @@ def singular_space_alignment(product: Tensor, head: Tensor) -> Tensor:
     return (v @ u).abs()
 
 
-def linear_map(body: Callable[[Tensor], Tensor], shape: tuple[int, int, int]) -> Tensor:
+def linear_map(
+    body: Callable[[Tensor], Tensor], shape: tuple[int, int, int], dtype: torch.dtype = torch.float32
+) -> Tensor:
     """Return the matrix [d, pixels] of a linear `body` of images; raise `UserError` if it is not linear."""
     pixels = math.prod(shape)
-    basis = torch.eye(pixels).reshape(pixels, *shape)
+    basis = torch.eye(pixels, dtype=dtype).reshape(pixels, *shape)
     columns = body(basis).double()
-    trial = torch.linspace(-1, 1, pixels).reshape(1, *shape)
+    trial = torch.linspace(-1, 1, pixels, dtype=dtype).reshape(1, *shape)
     expected = trial.reshape(1, -1).double() @ columns
     if not torch.allclose(body(trial).double(), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max())):
         raise UserError(
@@ -109,7 +110,7 @@ def by_tsne(features: Tensor, seed: int) -> Tensor:
     from sklearn.manifold import TSNE
 
     perplexity = min(30.0, (len(features) - 1) / 3)
-    layout = TSNE(n_components=2, init="pca", perplexity=perplexity, random_state=seed)
+    layout = TSNE(n_components=2, init="pca", perplexity=perplexity, random_state=seed % 2**32)
     return torch.from_numpy(layout.fit_transform(features.double().cpu().numpy()))
 
 

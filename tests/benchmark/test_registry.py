@@ -11,9 +11,12 @@ from fedspan.benchmark import discovery, registry
 from fedspan.benchmark.component import Component, algorithm
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.fields import from_values
-from fedspan.benchmark.records.sources import sources_behind
+from fedspan.benchmark.records.sources import digest_of, sources_behind
 from fedspan.benchmark.registry import all_plugins, find, how, later, plugins
+from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.task import Dataset
+from tests.helpers import how as how_to_run
+from tests.helpers import toy_cell
 
 
 @pytest.fixture(autouse=True)
@@ -218,6 +221,18 @@ def test_a_folder_brings_the_plugins_of_all_its_files(folder):
 def test_what_lies_behind_a_plugin_of_a_file_is_that_file(folder):
     registry.load_files(["first.py"])
     assert list(sources_behind(find("algorithm", "first").__module__).values()) == [(folder / "first.py").read_text()]
+
+
+def test_a_record_names_the_source_that_trained_whatever_is_edited_meanwhile(folder):
+    registry.load_files(["first.py"])
+    cell = toy_cell(find("algorithm", "first")())
+
+    def edit(progress):
+        (folder / "first.py").write_text("class First(")
+
+    record = run_cell(cell, how_to_run(folder), edit)
+    assert record["status"] == "done"
+    assert record["provenance"]["sources"]["algorithm:first"] == digest_of([METHOD.format(name="first")])
 
 
 def test_a_file_of_the_package_is_not_imported_again(folder):

@@ -107,6 +107,20 @@ def test_the_bare_cell_itself_always_trains(tmp_path):
     assert visits.count(0) == 2 * 6
 
 
+def test_a_shared_model_that_is_pruned_while_it_is_taken_leaves_no_empty_file(tmp_path, monkeypatch):
+    cell, load = toy_cell(None, FFC()), checkpoint.load
+    run_cell(cell.training, how(tmp_path))
+
+    def load_and_prune(path, key):
+        found = load(path, key)
+        path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(checkpoint, "load", load_and_prune)
+    assert "trained_by" in run_cell(cell, how(tmp_path))["provenance"]
+    assert not the_trained(tmp_path, cell).exists()
+
+
 @pytest.mark.parametrize("changed", ["versions", "sources", "engine", "executor", "data"])
 def test_a_model_of_other_code_or_data_is_not_taken(changed, tmp_path, monkeypatch):
     cell = toy_cell(None, FFC())

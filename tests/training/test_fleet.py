@@ -10,6 +10,8 @@ import torch
 from fedspan.benchmark.component import Component
 from fedspan.benchmark.errors import CorruptFile, Diverged, HookError, Incompatible, UserError
 from fedspan.benchmark.fleet import WHOLE, Fleet, Turn
+from fedspan.benchmark.records import results as folder
+from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.validation import validate
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
@@ -306,6 +308,14 @@ def test_visits_of_a_fleet_that_the_cell_does_not_have_are_refused(tmp_path, rec
         validate(copy.deepcopy(plain) | {"fleet": record["fleet"]})
 
 
+def test_the_times_of_thousands_of_rounds_go_to_a_sidecar(tmp_path, record, monkeypatch):
+    monkeypatch.setattr(folder, "LIMIT_BYTES", 1)
+    results = Results(tmp_path)
+    results.write(copy.deepcopy(record))
+    assert (results.records / f"{record['key']}.fleet.json").exists()
+    assert results.read(record["key"]) == record
+
+
 @toy("algorithm", "toy_overflowing")
 class Overflowing(Component):
     """Client 1, who alone has four images, ends at weights that are no numbers; its losses are."""
@@ -321,3 +331,10 @@ def test_weights_that_overflow_in_the_last_step_of_a_lost_client_end_nothing():
     assert finite(lost.state.params)
     with pytest.raises(Diverged, match="round 1, client 1: the trained weights are not finite"):
         start(toy_cell(Overflowing(), fleet=Stragglers(share=0.0))).advance()
+
+
+@pytest.mark.parametrize("wanted", [{"penalties": True}, {"alignment": True}])
+def test_diagnostics_end_nothing_that_a_lost_client_does_not(tmp_path, wanted):
+    diagnostics = Diagnostics(**wanted, round=1)
+    cell = toy_cell(Overflowing(), FedDecorr(), fleet=Away(rounds=0), diagnostics=diagnostics)
+    assert run_cell(cell, how(tmp_path))["status"] == "done"

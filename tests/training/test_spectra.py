@@ -11,6 +11,7 @@ from fedspan.benchmark.training.run import participants
 from fedspan.benchmark.training.saving import resume, save
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.training.spectra import (
+    by_tsne,
     classifier_alignment,
     covariance,
     effective_rank,
@@ -262,8 +263,9 @@ def test_balanced_spaces_line_up_on_the_diagonal_and_turned_ones_do_not():
 
 def test_the_matrix_of_a_linear_body_is_found_and_another_body_is_refused():
     weights = torch.randn(5, 12, generator=torch.manual_seed(0))
-    found = linear_map(lambda x: x.flatten(1) @ weights.T, (3, 2, 2))
-    torch.testing.assert_close(found.float(), weights)
+    for dtype in (torch.float32, torch.float64):
+        found = linear_map(lambda x: x.flatten(1) @ weights.to(dtype).T, (3, 2, 2), dtype)  # noqa: B023 - called here
+        torch.testing.assert_close(found.float(), weights)
     with pytest.raises(UserError, match="layers are linear and without bias"):
         linear_map(lambda x: (x.flatten(1) @ weights.T).relu(), (3, 2, 2))
 
@@ -274,3 +276,9 @@ def test_points_on_the_sphere_have_unit_length_in_three_directions():
     assert points.shape == (20, 3)
     torch.testing.assert_close(points.norm(dim=1), torch.ones(20, dtype=torch.float64))
     assert on_sphere(features[:, :2]).shape == (20, 3)
+
+
+def test_every_seed_of_a_cell_draws_an_embedding():
+    """The layout's generator takes 32 bits of it."""
+    features = torch.randn(8, 4, generator=torch.manual_seed(0))
+    torch.testing.assert_close(by_tsne(features, 2**32 + 5), by_tsne(features, 5))
