@@ -101,11 +101,11 @@ class Analysis:
 
     @property
     def _tasks_of_several_columns(self) -> Iterator[str]:
-        """What tells that columns of the same runs count as one task."""
+        """What tells that columns which score the same models count as one task."""
         for columns in self.table.tasks:
             if len(columns) > 1:
                 named = "; ".join(self.table.heading(self.table.columns[i]) for i in columns)
-                yield f"These columns show the same runs and count as one task, by their mean: {named}."
+                yield f"These columns score the same models and count as one task, by their mean: {named}."
 
     @property
     def columns(self) -> int:

@@ -91,6 +91,7 @@ class CellRow:
     stale: str
     badge: Badge
     repeated: str
+    models: str  # the digests of the models that its stages score, as JSON; empty without any
     computed: Mapping[str, float] | str = ""  # what shapes alone tell of a cost, or the reason why there is nothing
 
 
@@ -139,6 +140,10 @@ class _Shared:
         return found
 
 
+def _model_digests(record: Record | None) -> Mapping[str, Any]:
+    return record.get("digests", {}).get("stages", {}) if record else {}
+
+
 def _row(planned: Planned, record: Record | None, repeated: Repeated, shared: _Shared) -> CellRow:
     cell = planned.cell
     made: Provenance = record["provenance"] if record else {}
@@ -167,6 +172,7 @@ def _row(planned: Planned, record: Record | None, repeated: Repeated, shared: _S
         stale=shared(stale(made.get("sources"), cell, badge.repeated_by) if final else ""),
         badge=badge,
         repeated=shared(badge.text if final else ""),
+        models=json.dumps(stages, sort_keys=True) if (stages := _model_digests(final)) else "",
     )
 
 

@@ -24,6 +24,7 @@ class SeedRun:
     command: str
     value: float | None
     repeated: str = ""  # in words, whether somebody repeated it
+    models: str = ""  # the digests of the models that it scores
 
 
 @dataclass(frozen=True)
@@ -123,12 +124,16 @@ class Tabulated:
 
     @cached_property
     def tasks(self) -> tuple[tuple[int, ...], ...]:
-        """The columns (their positions) of each task. Scores of the same runs, as on several domains, are one task."""
+        """The columns (their positions) of each task. Scores of the same models, as on several domains, are one task.
+
+        Costs are of runs: on fleets that differ in their clocks alone, equal models take different times.
+        """
+        of_runs = self.metric.stage == "cost"
         found: dict[tuple[frozenset[str], ...], list[int]] = {}
         for i, _ in enumerate(self.columns):
-            entries = [row.entries[i] for row in self.rows]
-            keys = tuple(frozenset(run.key for run in entry.runs) if entry else frozenset() for entry in entries)
-            found.setdefault(keys, []).append(i)
+            runs = [entry.runs if (entry := row.entries[i]) else () for row in self.rows]
+            same = tuple(frozenset(run.key if of_runs else run.models or run.key for run in mine) for mine in runs)
+            found.setdefault(same, []).append(i)
         return tuple(map(tuple, found.values()))
 
     def scores(self, row: TableRow) -> dict[int, dict[int, float]]:

@@ -332,6 +332,7 @@ def _seed_run(run: Any) -> SeedRun:
         command=run.command,
         value=None if math.isnan(run.value) else run.value,
         repeated=run.repeated,
+        models=run.models,
     )
 
 

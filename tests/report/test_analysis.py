@@ -1,5 +1,6 @@
 """How the rows of a table stand, and how soon they reach a target."""
 
+import hashlib
 import itertools
 import math
 import re
@@ -67,8 +68,25 @@ def test_scores_of_the_same_runs_count_as_one_task(made):
     analysis = analyse(table)
     assert [(standing.mean, standing.blocks) for standing in analysis.standings] == [(53.5, 3), (52.5, 3)]
     assert analysis.standings[0].difference.reason.startswith("3 pairs of runs on 1 task are too few")
-    assert analysis.assumptions[-1].startswith("These columns show the same runs and count as one task")
+    assert analysis.assumptions[-1].startswith("These columns score the same models and count as one task")
     assert (analysis.shared, analysis.columns) == (6, 6)
+
+
+def test_equal_models_under_two_fleets_count_as_one_task_but_for_their_costs(made):
+    fleets = [{"fleet": "reliable"}, {"fleet": "speeds"}, {"fleet": "dropout"}]
+    cells = cells_of(board({"algorithm": ["fedavg", "fedprox"], "fleet": fleets, "seed": [0, 1, 2]}))
+    records = []
+    for planned in cells:
+        lost = planned.cell.fleet.name == "dropout"
+        digest = hashlib.sha256(f"{planned.cell.algorithm.name} {planned.cell.seed} {lost}".encode()).hexdigest()
+        accuracy = 60.0 + planned.cell.seed + (planned.cell.algorithm.name == "fedprox") - 9 * lost
+        rounds = {str(when): digest for when in (1, planned.cell.protocol.rounds)}
+        records.append(record(planned, accuracy, digests={"rounds": rounds, "stages": {"trained": digest}}))
+    by_fleet = made(cells, records, Table(columns=("fleet",)))[0]
+    assert by_fleet.tasks == ((0, 1), (2,))
+    assert [standing.mean for standing in analyse(by_fleet).standings] == [57.5, 56.5]
+    costs = made(cells, records, Table(columns=("fleet",), metric="cost.bytes"))[0]
+    assert costs.tasks == ((0,), (1,), (2,))
 
 
 def _first(planned):
