@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from fedspan.benchmark.report import forest, statistics
+from fedspan.benchmark.report.axes import spoken
 from fedspan.benchmark.report.ranking import ASSUMES, Place, rank
 from fedspan.benchmark.report.statistics import Difference, Gap, Scores, Withheld
 from fedspan.benchmark.report.table import TableCell, TableRow, Tabulated
@@ -104,7 +105,8 @@ class Analysis:
         """What tells that columns which score the same models count as one task."""
         for columns in self.table.tasks:
             if len(columns) > 1:
-                named = "; ".join(self.table.heading(self.table.columns[i]) for i in columns)
+                axes, labels = self.table.column_axes, (self.table.columns[i] for i in columns)
+                named = "; ".join(", ".join(map(spoken, axes, mine)) for mine in labels)
                 yield f"These columns score the same models and count as one task, by their mean: {named}."
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 
@@ -60,9 +61,12 @@ def of_table(analysis: Analysis) -> str:
 
 
 def _so_far(analysis: Analysis) -> str:
-    """Return a sentence that says how many rows take part, of the kind of the first, where some have no run yet."""
+    """Return a sentence that says how many rows take part, of the kind of the first, where some have no run yet.
+
+    A tuned board has tuned rows only of studies whose trials have run, and a default row of every study.
+    """
     table, kind = analysis.table, analysis.standings[0].kind
-    every = sum(not row.bound and table.kind(row) == kind for row in table.rows)
+    every = max(Counter(table.kind(row) for row in table.rows if not row.bound).values())
     there = sum(standing.kind == kind for standing in analysis.standings)
     return f" So far {there} of {every} rows have results." if there < every else ""
 

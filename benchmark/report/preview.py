@@ -18,7 +18,7 @@ from fedspan.benchmark.report.style import COLOURS, INK, QUIET, STYLE
 FILE = "preview.png"
 WIDTH, HEIGHT, DPI = 1200, 630, 100  # pixels, as those ask who show such pictures
 MOST = 9  # methods
-LETTERS = 62  # of a line of the headline
+LETTERS = 56  # of a line of the headline
 LETTER = 0.0083  # of a name, as a share of the width
 
 

@@ -84,7 +84,9 @@ def test_equal_models_under_two_fleets_count_as_one_task_but_for_their_costs(mad
         records.append(record(planned, accuracy, digests={"rounds": rounds, "stages": {"trained": digest}}))
     by_fleet = made(cells, records, Table(columns=("fleet",)))[0]
     assert by_fleet.tasks == ((0, 1), (2,))
-    assert [standing.mean for standing in analyse(by_fleet).standings] == [57.5, 56.5]
+    analysis = analyse(by_fleet)
+    assert [standing.mean for standing in analysis.standings] == [57.5, 56.5]
+    assert analysis.assumptions[-1].endswith("one task, by their mean: Reliable clients; Speeds.")
     costs = made(cells, records, Table(columns=("fleet",), metric="cost.bytes"))[0]
     assert costs.tasks == ((0,), (1,), (2,))
 
