@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import fedspan.benchmark as engine
@@ -42,11 +43,23 @@ REMARK_MODULES = frozenset(("typing", "fedspan.benchmark.search"))  # they bring
 def source_digests(cell: Cell) -> dict[str, str]:
     """Return a digest of the source of each plugin of a cell, by ``kind:name``.
 
-    It covers the plugin's module and those that this one imports from the plugin's own package.
+    It covers the plugin's module and those that this one imports from the plugin's own package. Of a class that was
+    typed into an interpreter or a notebook, which has no source, it is the digest of its functions' code.
     """
-    return {
-        f"{part.kind}:{part.name}": digest_of(sources_behind(type(part).__module__).values()) for part in cell.plugins
-    }
+    found = {}
+    for part in cell.plugins:
+        sources = sources_behind(type(part).__module__)
+        found[f"{part.kind}:{part.name}"] = digest_of(sources.values() or [f"code = {_code_of(type(part))!r}"])
+    return found
+
+
+def _code_of(what: Any) -> Any:
+    """Return what Python runs of a class, a function or a constant, without names of files and numbers of lines."""
+    if isinstance(what, type):
+        return {name: _code_of(value.__code__) for name, value in vars(what).items() if inspect.isfunction(value)}
+    if isinstance(what, CodeType):
+        return (what.co_code, what.co_names, what.co_varnames, [_code_of(one) for one in what.co_consts])
+    return what
 
 
 def changed(recorded: Any, here: Mapping[str, str]) -> tuple[str, ...] | None:

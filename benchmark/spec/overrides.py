@@ -18,6 +18,7 @@ from fedspan.benchmark.spec.presets import yaml_files
 from fedspan.benchmark.spec.settings import is_how
 
 MOST_VALUES = 100_000  # of a setting in a grid
+_SPECIAL = set("[]{}\"'`$\\!")  # what lists, mappings or a shell's double quotes take for more than a character
 # How one machine ran a cell, and where its files lie.
 NOT_REPEATED = ("workers=", "launcher=", "board=", "paths.", "tracking=", "fresh=", "dataset.source=", "dataset.root=")
 
@@ -45,6 +46,9 @@ def _hint(word: str, after: Sequence[str]) -> str:
         return f"did you mean board={word}?"
     if _NAME.fullmatch(word) and after and (_PLAIN.fullmatch(after[0]) or _NUMBER.fullmatch(after[0])):
         return f"did you mean {word}={after[0]}?"
+    name, _, value = word.partition("=")
+    if _NAME.fullmatch(name) and value and not set(value) & _SPECIAL:
+        return "quote the value: " + f'"{name}=' + f"'{value}'" + '"'
     return ""
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedspan.benchmark.component import Component
 from fedspan.benchmark.records import sources
 from fedspan.benchmark.records.sources import (
     changed,
@@ -18,7 +19,7 @@ from fedspan.benchmark.records.sources import (
 )
 from fedspan.methods.addons.spherefed import SphereFed
 from fedspan.methods.algorithms.fedadam import FedAdam
-from tests.helpers import toy_cell
+from tests.helpers import toy, toy_cell
 
 FILES = {
     "__init__": "",
@@ -59,6 +60,17 @@ def test_what_is_behind_a_plugin_is_what_it_imports_of_its_own_package(package):
     assert {name: text for name, text in package().items() if text} == {
         f"made_up_plugins.{name}": FILES[name] for name in names
     }
+
+
+def test_a_class_that_was_typed_into_an_interpreter_has_the_digest_of_its_code():
+    def typed(factor):
+        text = f"class Typed(Component):\n def server(self, delta, agg):\n  return delta, {{'x': lambda: {factor}}}"
+        scope = {"__name__": "typed_in", "Component": Component}
+        exec(text, scope)
+        return source_digests(toy_cell(toy("algorithm", "typed")(scope["Typed"])()))["algorithm:typed"]
+
+    assert typed(1.0) == typed(1.0)
+    assert typed(1.0) != typed(-50.0)
 
 
 @pytest.mark.parametrize("name", ["plugin", "helper", "deeper", "sibling", "whole"])
