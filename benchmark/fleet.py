@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -44,6 +44,11 @@ WHOLE = Turn()
 
 Turns = Mapping[int, Turn]  # of a round, by client; one that is not in it takes all its steps and arrives
 NO_TURNS: Turns = MappingProxyType({})
+
+
+def lost(clients: Iterable[int], turns: Turns) -> frozenset[int]:
+    """Return the clients of which nothing arrives."""
+    return frozenset(client for client in clients if not turns.get(client, WHOLE).arrives)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedspan.benchmark.component import Step
-from fedspan.benchmark.fleet import NO_TURNS, WHOLE, Turns
+from fedspan.benchmark.fleet import NO_TURNS, WHOLE, Turns, lost
 from fedspan.benchmark.method import Method, States
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.meter import Meter
@@ -43,11 +43,11 @@ def watch(trainer: LocalTrainer, state: State, clients: Sequence[int], turns: Tu
     The clients train as they are about to, keyed randomness and all, and what comes out is dropped: neither `state`
     nor the trainer's method and meter change. A client that diverges and of which nothing arrives has no penalties.
     """
-    method, meter, lost = trainer.method, trainer.meter, trainer.lost
+    method, meter, known = trainer.method, trainer.meter, trainer.lost
     found: Penalties = {}
     try:
         trainer.meter = Meter()
-        trainer.lost = frozenset(client for client in clients if not turns.get(client, WHOLE).arrives)
+        trainer.lost = lost(clients, turns)
         for client in clients:
             watched: Any = _Watched(method, trainer.params)
             trainer.method = watched
@@ -57,7 +57,7 @@ def watch(trainer: LocalTrainer, state: State, clients: Sequence[int], turns: Tu
                 if all(map(math.isfinite, means)):
                     found.setdefault(name, {})[str(client)] = means
     finally:
-        trainer.method, trainer.meter, trainer.lost = method, meter, lost
+        trainer.method, trainer.meter, trainer.lost = method, meter, known
     return found
 
 

@@ -351,6 +351,8 @@ def test_a_row_that_no_comparison_could_decide_shares_no_place(made):
     assert "So far" not in of_table(analysis)
     without = analyse(made(cells, [one for one in records if one["spec"]["algorithm"]["name"] != "fedavgm"])[0])
     assert of_table(without).endswith(" So far 2 of 3 rows have results.")
+    assert "bold is the highest mean over all seeds of a column" in analysis.table.reading
+    assert "bold is the highest mean of a column" in without.table.reading
 
 
 def test_a_table_without_a_leader_says_which_rows_may_be_the_best_and_who_is_ahead_of_more(made):

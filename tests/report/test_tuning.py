@@ -20,6 +20,7 @@ from fedspan.benchmark.records.sources import REMEDY, source_digests
 from fedspan.benchmark.report.analysis import analyse
 from fedspan.benchmark.report.axes import TUNING, Axes
 from fedspan.benchmark.report.frame import collect
+from fedspan.benchmark.report.headline import _so_far, of_table
 from fedspan.benchmark.report.report import write_report
 from fedspan.benchmark.report.summary import read
 from fedspan.benchmark.report.tabulation import tabulate
@@ -113,6 +114,12 @@ def test_default_and_tuned_rows_are_ranked_apart_each_with_a_reference_of_its_ow
     }  # fmt: skip
     assert [standing.row.labels[-1] for standing in analysis.standings] == ["tuned"] * 2 + ["default"] * 2
     assert not analysis.several, "places within a kind need no letter"
+    assert "So far" not in of_table(analysis)
+    some = Reported.of(cells, [one for one in selections if one.study.default[0].cell.algorithm.name == "fedavg"])
+    axes = Axes(some.named, {TUNING: some.tuning})
+    fewer = analyse(tabulate(collect(some.cells, results), axes, Table(rows=("algorithm", TUNING)), 1))
+    tuned = replace(fewer, standings=tuple(s for s in fewer.standings if s.kind == "tuned"))
+    assert (_so_far(fewer), _so_far(tuned)) == ("", " So far 1 of 2 rows have results.")
     assert {row.labels for row in analysis.references} == {("fedavg", "default"), ("fedavg", "tuned")}
     measured = {s.row.labels for s in analysis.standings if s.difference}
     assert measured == {("fedprox", "default"), ("fedprox", "tuned")}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fedspan.benchmark.fleet import NO_TURNS, WHOLE, Turn, Turns
+from fedspan.benchmark.fleet import NO_TURNS, WHOLE, Turn, Turns, lost
 from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.local import Finished, LocalTrainer
 from fedspan.benchmark.training.state import State
@@ -35,7 +35,7 @@ class Visits:
     @property
     def lost(self) -> frozenset[int]:
         """The clients of which nothing arrives."""
-        return frozenset(client for client in self.clients if not self.turn(client).arrives)
+        return lost(self.clients, self.turns)
 
     def part(self, clients: Sequence[int]) -> Visits:
         """Return the visits of some of the clients, ready to be sent to another process, which tells nobody."""
