@@ -6,9 +6,10 @@ from torch import nn
 
 from fedspan.benchmark.component import Component, Step
 from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.net import Net
 from fedspan.benchmark.training.executors import EXECUTORS
 from fedspan.benchmark.training.executors.graph import Graph
-from fedspan.benchmark.training.executors.patch_conv import PatchConv2d
+from fedspan.benchmark.training.executors.stacked_layers import ContiguousBatchNorm2d, PatchConv2d, stackable
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.fedbn import FedBN
 
@@ -138,3 +139,16 @@ def test_only_plain_convolutions_become_products_of_patches():
     )
     assert PatchConv2d.can_be(plain)
     assert not any(PatchConv2d.can_be(conv) for conv in others)
+
+
+@pytest.mark.parametrize(("device", "kind"), [("cpu", nn.BatchNorm2d), ("meta", ContiguousBatchNorm2d)])
+def test_batch_norm_sees_contiguous_images_where_cudnn_computes_it(device, kind):
+    net = stackable(Net(nn.BatchNorm2d(2), nn.Linear(1, 1)), torch.device(device))
+    assert type(net.body) is kind
+
+
+def test_contiguous_batch_norm_changes_the_order_of_memory_alone(monkeypatch):
+    x = torch.randn(3, 4, 5, 5, generator=torch.Generator().manual_seed(0)).to(memory_format=torch.channels_last)
+    assert torch.allclose(ContiguousBatchNorm2d(4)(x), nn.BatchNorm2d(4)(x))
+    monkeypatch.setattr(nn.BatchNorm2d, "forward", lambda norm, images: images)
+    assert ContiguousBatchNorm2d(4)(x).is_contiguous()

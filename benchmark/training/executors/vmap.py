@@ -17,7 +17,7 @@ from fedspan.benchmark.method import States
 from fedspan.benchmark.net import Twin
 from fedspan.benchmark.sgd import update
 from fedspan.benchmark.training.executors.loop import Loop, Trained, Visits
-from fedspan.benchmark.training.executors.patch_conv import stackable
+from fedspan.benchmark.training.executors.stacked_layers import stackable
 from fedspan.benchmark.training.local import Finished, LocalTrainer, Position
 from fedspan.benchmark.training.state import Row, State
 from fedspan.benchmark.tree import Tree, clone

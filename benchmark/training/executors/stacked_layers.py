@@ -1,4 +1,4 @@
-"""Layers that stack: convolutions as matrix products of patches, so that many small nets become one product."""
+"""Layers that stack: convolutions as products of matrices, and batch norm of contiguous images."""
 
 from __future__ import annotations
 
@@ -14,16 +14,24 @@ from fedspan.benchmark.training.layout import built_in
 
 
 def stackable(net: Net, device: torch.device) -> Net:
-    """Return a copy of `net` for `torch.func.vmap`: built-in layers, and on CPU convolutions over patches.
+    """Return a copy of `net` for `torch.func.vmap`: built-in layers, on CPU convolutions over patches.
 
     There the stacked form of a convolution is a grouped one, slower than one after the other.
     """
     net = built_in(copy.deepcopy(net))
-    if device.type == "cpu":
-        for module in net.modules():
-            if type(module) is nn.Conv2d and PatchConv2d.can_be(module):
-                module.__class__ = PatchConv2d
+    for module in net.modules():
+        if device.type == "cpu" and type(module) is nn.Conv2d and PatchConv2d.can_be(module):
+            module.__class__ = PatchConv2d
+        if device.type != "cpu" and type(module) is nn.BatchNorm2d:
+            module.__class__ = ContiguousBatchNorm2d
     return net
+
+
+class ContiguousBatchNorm2d(nn.BatchNorm2d):
+    """Batch norm of contiguous images: `torch.func.vmap` has no other order of memory, which cuDNN's asks about."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.contiguous())
 
 
 class PatchConv2d(nn.Conv2d):
