@@ -11,7 +11,9 @@ import pandas as pd
 from markupsafe import Markup
 
 from fedspan.benchmark import names
+from fedspan.benchmark.data.published import Published
 from fedspan.benchmark.records.verification import samples
+from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.report import figures
 from fedspan.benchmark.report.analysis import Analysis, Targets
 from fedspan.benchmark.report.axes import flat, text
@@ -76,6 +78,7 @@ def board_page(
         counted_as=counted_as,
         counts=counts,
         total=len(frame),
+        absent=_absent(frame),
         bars=_bars(counts, len(frame)),
         facts=_facts(frame),
         needs_archive=any("dataset.content" in settings for settings in frame["paper"]),
@@ -163,6 +166,16 @@ def _runs_page(
         provenance=provenance(runs),
         spec={name: text(value) for name, value in flat(cell.settings).items() if name != "seed"},
     )
+
+
+def _absent(frame: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return name and title of the datasets that have to be fetched and that nothing was run on, others having runs."""
+    begun = set(frame.loc[frame["status"] != "missing", "dataset_name"])
+    waiting = sorted(set(frame["dataset_name"]) - begun) if begun else []
+    known = plugins("dataset")
+    return [
+        (name, names.title_of("dataset", name)) for name in waiting if issubclass(known.get(name, object), Published)
+    ]
 
 
 def _bars(counts: dict[str, int], total: int) -> list[Bar]:

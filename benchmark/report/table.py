@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from fedspan.benchmark.report import statistics
@@ -144,6 +145,31 @@ class Tabulated:
             seeds = set.intersection(*map(set, parts)) if len(parts) == len(columns) else ()
             found[task] = {seed: statistics.mean_of(part[seed] for part in parts) for seed in sorted(seeds)}
         return {task: outcomes for task, outcomes in found.items() if outcomes}
+
+    @property
+    def waits(self) -> bool:
+        """Whether no cell of it has an outcome yet."""
+        return not any(self._reached(i) for i, _ in enumerate(self.columns))
+
+    @cached_property
+    def begun(self) -> Tabulated:
+        """The table of the columns in which some row has an outcome, or the whole table where none has."""
+        return self if self.waits else self._of(i for i, _ in enumerate(self.columns) if self._reached(i))
+
+    @cached_property
+    def folded(self) -> Tabulated | None:
+        """The table of the other columns, which a page folds away; None without any."""
+        rest = [i for i, _ in enumerate(self.columns) if not self._reached(i)]
+        return None if self.waits or not rest else self._of(rest)
+
+    def _reached(self, column: int) -> bool:
+        entries = [row.entries[column] for row in self.rows]
+        return any(entry is not None and entry.state != "missing" for entry in entries)
+
+    def _of(self, columns: Iterable[int]) -> Tabulated:
+        kept = list(columns)
+        rows = [replace(row, entries=tuple(row.entries[i] for i in kept)) for row in self.rows]
+        return replace(self, columns=tuple(self.columns[i] for i in kept), rows=tuple(rows))
 
     @cached_property
     def shown(self) -> tuple[TableRow, ...]:

@@ -140,6 +140,22 @@ def test_before_anything_has_run_a_page_shows_every_row(tmp_path):
     assert shown_rows(read(tmp_path / "example", "index.html")) == (["FedAvg", "FedProx"], "")
 
 
+def test_a_page_folds_columns_and_tables_without_results_away_and_names_what_was_not_run(tmp_path):
+    tasks = [{"dataset": "digits"}, {"dataset": "cifar10"}]
+    tables = (Table(columns=["dataset"]), Table(columns=["dataset"], where={"dataset": "cifar10"}))
+    example = board({"partition": "iid", "task": tasks, "seed": [0]}, tables=tables)
+    cells = cells_of(example)
+
+    def folded(records):
+        write_report(example, cells, results_of(tmp_path / "results", records), tmp_path)
+        page = (tmp_path / "example" / "index.html").read_text()
+        return "1 column without results: CIFAR-10" in page, "No results yet" in page, "fedspan data fetch cifar10" in page
+
+    assert folded([]) == (False, False, False)  # before anything has run all is shown
+    assert folded([record(cells[0])]) == (True, True, True)
+    assert folded(list(map(record, cells))) == (False, False, False)
+
+
 def test_the_page_says_where_its_numbers_come_from(made):
     page = read(made[0], "index.html")
     for text in ("0123abcd", "torch 2.15.0", "cpu · a processor", "d" * 64, "33 of 36"):

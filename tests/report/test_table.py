@@ -370,3 +370,14 @@ def test_compute_is_all_that_a_method_computes_on_images_but_for_evaluations():
     assert frame["flops"].tolist() == [14]
     one["compute"]["flops"] = {"evaluate": 1}
     assert math.isnan(collect([planned], Memory([one]))["flops"].item()), "nobody counted those of the training"
+
+
+@pytest.mark.parametrize("ran", [[], [0], [1], [0, 1]])
+def test_a_table_splits_into_the_columns_with_an_outcome_and_the_rest(ran):
+    cells = cells_of(board({"partition": ["iid", "dirichlet"], "seed": [0]}))
+    table = make(cells, [record(cells[i], status="diverged") for i in ran], Table(columns=["partition"]))
+    parts = [table.begun, *filter(None, [table.folded])]
+    assert table.waits is not bool(ran)
+    assert [len(part.columns) for part in parts] == ([1, 1] if len(ran) == 1 else [2])
+    assert sorted(column for part in parts for column in part.columns) == sorted(table.columns)
+    assert {entry.state for row in table.begun.rows for entry in row.entries} == ({"diverged"} if ran else {"missing"})
