@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +60,8 @@ def blame(error: BaseException) -> str | None:
     line = [number for other, number in frames if other.f_code.co_filename == frame.f_code.co_filename][-1]
     said = " ".join(f"{type(error).__name__}: {error}".split())
     expected = f"; expected: {about}" if (about := _about(plugin, hook)) else ""
-    return f"{_called(plugin, hook)} ({frame.f_code.co_filename}, line {line}): {said}{_hint(error, plugin)}{expected}"
+    said += _hint(error, plugin, hook)
+    return f"{_called(plugin, hook)} ({frame.f_code.co_filename}, line {line}): {said}{expected}"
 
 
 def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
@@ -80,9 +82,14 @@ def _about(plugin: Plugin, hook: str) -> str:
     return (inspect.getdoc(getattr(base, hook, None)) or "").split("\n")[0].rstrip(".")
 
 
-def _hint(error: BaseException, plugin: Plugin) -> str:
-    """Return a likely reason why a tree lacks a name, if one is known."""
+def _hint(error: BaseException, plugin: Plugin, hook: str) -> str:
+    """Return a likely reason for an error that people meet first, if one is known."""
+    if isinstance(error, dataclasses.FrozenInstanceError):
+        return " (settings alone are kept in `self`; what a method remembers is in the trees that `init` returns)"
     if not isinstance(error, KeyError) or not isinstance(plugin, Component):
+        return ""
+    base = getattr(Component, hook, None)
+    if base and not {"step", "local"} & set(inspect.signature(base).parameters):  # it sees the whole server tree
         return ""
     if type(plugin).broadcast is Component.broadcast and type(plugin).message is Component.message:
         return " (clients see of the server tree only what `broadcast` returns, and there is no `broadcast`)"

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from fedspan.benchmark.component import Aggregate, Component, Local, Phases, Setting, Step, Upload, Wire, acts_in
 from fedspan.benchmark.contract import check_message, check_returned, check_weights
 from fedspan.benchmark.download import Download
-from fedspan.benchmark.errors import Incompatible
+from fedspan.benchmark.errors import HookError, Incompatible, did_you_mean
 from fedspan.benchmark.net import Net
-from fedspan.benchmark.registry import Plugin
+from fedspan.benchmark.registry import Plugin, plugins
 from fedspan.benchmark.tree import Tree
 
 # hooks that at most one component may replace
@@ -305,6 +305,9 @@ def compose(base: Component, addons: Sequence[Component] = ()) -> Method:
             raise Incompatible(f"'{name}' appears twice in {' + '.join(names)}")
     for component in components:
         for other in component.excludes:
+            if other not in (known := (*plugins("algorithm"), *plugins("addon"))):
+                near = did_you_mean(other, known)
+                raise HookError(f"{component.kind} '{component.name}' excludes '{other}', which is no component{near}")
             if other in names:
                 raise Incompatible(f"'{component.name}' does not work beside '{other}'")
     method = Method(components)

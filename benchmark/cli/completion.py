@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import argcomplete
 
 from fedspan.benchmark.cli.choices import names, settings
+
+if TYPE_CHECKING:
+    from fedspan.benchmark.cli.main import Command
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -15,12 +20,16 @@ def show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def complete(parser: argparse.ArgumentParser) -> None:
+def complete(commands: Mapping[str, Command]) -> None:
     """Print the completions that the shell asks for, and end the process."""
-    for command in parser._subparsers._group_actions[0].choices.values():  # type: ignore[union-attr]
-        for action in command._actions:
+    parser = argparse.ArgumentParser(prog="fedspan")
+    listed = parser.add_subparsers()
+    for name, command in commands.items():
+        mine = listed.add_parser(name, help=command.about)
+        command.arguments(mine)
+        for action in mine._actions:
             if not action.option_strings:
-                action.completer = words_for
+                action.completer = words_for  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser)
 
 

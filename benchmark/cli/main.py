@@ -305,13 +305,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:  # a disk that fails where nothing more can be said
         return fail(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+    except Exception as error:
+        from fedspan.benchmark.contract import blame
+
+        if (broken := blame(error)) is None:
+            raise
+        return fail(broken)
 
 
 def _dispatch(arguments: list[str], from_shell: bool) -> int:
     if "_ARGCOMPLETE" in os.environ:
         from fedspan.benchmark.cli.completion import complete
 
-        complete(whole_parser())
+        complete(COMMANDS)
     if not arguments:
         raise UserError(f"name a command: {', '.join(COMMANDS)}; 'fedspan --help' explains them")
     name, words = arguments[0], arguments[1:]
@@ -366,14 +372,6 @@ def parser_of(name: str) -> Parser:
         allow_abbrev=False,
     )
     command.arguments(parser)
-    return parser
-
-
-def whole_parser() -> argparse.ArgumentParser:
-    """Return one parser of all commands, for shells to complete words by."""
-    commands = (parser := argparse.ArgumentParser(prog="fedspan")).add_subparsers()
-    for name, command in COMMANDS.items():
-        command.arguments(commands.add_parser(name, help=command.about))
     return parser
 
 

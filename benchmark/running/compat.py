@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from fedspan.benchmark.component import Component
+from fedspan.benchmark.contract import blame
 from fedspan.benchmark.errors import Incompatible
 from fedspan.benchmark.method import disclosure
 from fedspan.benchmark.registry import plugins
@@ -73,11 +74,15 @@ class Compatibility:
 
 
 def why_not(cell: Cell, data: Data) -> str | None:
-    """Return why a cell is impossible on `data`, or None."""
+    """Return why a cell is impossible on `data`, or None; that a plugin is broken is a reason too."""
     try:
         method, net, paths = assemble(cell, data)
         if method.guard:  # what leaves a client shows when one hands over
             hand_over(*without_values(cell, data, method, net, paths))
     except Incompatible as reason:
         return str(reason)
+    except Exception as error:
+        if (broken := blame(error)) is None:
+            raise
+        return broken
     return None

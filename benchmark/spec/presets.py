@@ -18,6 +18,7 @@ from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.places import packaged
 from fedspan.benchmark.protocol import Protocol
+from fedspan.benchmark.registry import KINDS, UnknownPlugin, find
 from fedspan.benchmark.spec.yaml_text import checked
 
 
@@ -129,8 +130,7 @@ def applies(rule: Tuning, config: Mapping[str, Any]) -> bool:
 
 def _has(config: Mapping[str, Any], key: str, wanted: Any) -> bool:
     node: Any = config
-    if key.split(".")[0] not in config:
-        raise UserError(f"a tuned setting asks for '{key}', which is no setting{did_you_mean(key, config)}")
+    _check_rule(config, key, wanted)
     for part in key.split("."):
         if not isinstance(node, Mapping) or part not in node:
             return False
@@ -140,3 +140,18 @@ def _has(config: Mapping[str, Any], key: str, wanted: Any) -> bool:
     if isinstance(wanted, list):
         return set(wanted) <= set(node) if isinstance(node, list) else node in wanted
     return bool(node == wanted)
+
+
+def _check_rule(config: Mapping[str, Any], key: str, wanted: Any) -> None:
+    """Raise `UserError` for a setting or plugin under `when` that does not exist: its rule would never apply."""
+    kind, _, field = key.partition(".")
+    if kind not in config:
+        raise UserError(f"a tuned setting asks for '{key}', which is no setting{did_you_mean(key, config)}")
+    group = "addon" if kind == "addons" else kind
+    if field or group not in KINDS:
+        return
+    try:
+        for name in wanted if isinstance(wanted, list) else [wanted]:
+            find(group, str(name))
+    except UnknownPlugin as error:
+        raise UserError(f"a tuned setting asks for {key}={wanted}: {error}") from None

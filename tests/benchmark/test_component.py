@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedspan.benchmark.component import Component, Setting
-from fedspan.benchmark.errors import Incompatible
+from fedspan.benchmark.errors import HookError, Incompatible
 from fedspan.benchmark.method import compose
 from fedspan.methods.addons.feddecorr import FedDecorr
 from fedspan.methods.algorithms.fedavg import FedAvg
@@ -38,6 +38,15 @@ def test_components_that_exclude_each_other_are_both_named(order):
 
     with pytest.raises(Incompatible, match="'proud' does not work beside 'feddecorr'"):
         compose(FedAvg(), [Proud(), FedDecorr()][:: 1 - 2 * order])
+
+
+def test_a_component_excludes_what_exists():
+    @toy("addon", "proud")
+    class Proud(Component):
+        excludes = ("feddecor",)
+
+    with pytest.raises(HookError, match=r"addon 'proud' excludes 'feddecor', which is no .* did you mean 'feddecorr'"):
+        compose(FedAvg(), [Proud()])
 
 
 def test_an_impossible_stack_names_no_cell_of_its_own_but_has_a_key():

@@ -9,9 +9,12 @@ import torch
 from fedspan.benchmark.component import HOOKS, Component, Wire
 from fedspan.benchmark.contract import RULES, blame
 from fedspan.benchmark.errors import HookError
+from fedspan.benchmark.running import compat
+from fedspan.benchmark.running.compat import why_not
 from fedspan.benchmark.task import Dataset, Model
 from fedspan.benchmark.training.costs import costs
 from fedspan.benchmark.training.scoring import score_stages
+from fedspan.methods.addons.feddecorr import FedDecorr
 from fedspan.methods.algorithms.fedavg import FedAvg
 from tests.helpers import toy, toy_cell, trained
 
@@ -171,6 +174,23 @@ def test_a_name_that_no_tree_has_is_explained_where_nothing_is_broadcast(sends):
     assert ("there is no `broadcast`" in said) == (not sends)
 
 
+def test_a_name_that_init_lacks_has_nothing_to_do_with_broadcasts():
+    def init(self, params, shared, buffers):
+        return params["w"], {}
+
+    said = raised(lambda: trained(toy_cell(FedAvg(), addon_with(init=init))))
+    assert "KeyError: 'w'" in said
+    assert "broadcast" not in said
+
+
+def test_what_is_kept_in_self_is_told_where_it_belongs():
+    def keep(self, delta, agg):
+        self.momentum = delta
+
+    said = raised(lambda: trained(toy_cell(FedAvg(), addon_with(server=keep), protocol=ONE_ROUND)))
+    assert "cannot assign to field 'momentum' (settings alone are kept in `self`" in said
+
+
 def test_a_hook_that_is_missing_is_named():
     half = addon_with(calibrate=lambda self, params, sums, rng: dict(params))
     said = raised(lambda: score_stages(trained(toy_cell(FedAvg(), half, protocol=ONE_ROUND))))
@@ -200,3 +220,14 @@ def test_an_error_of_the_engine_blames_nobody():
         raise RuntimeError("ours")
 
     assert raised(fail) is None
+
+
+@pytest.mark.parametrize("theirs", [True, False])
+def test_a_broken_plugin_is_a_reason_against_its_cells_and_a_broken_engine_stops(theirs, monkeypatch):
+    cell = toy_cell(FedAvg(), addon_with(check=lambda self, setting: setting.nothing) if theirs else FedDecorr())
+    if theirs:
+        assert "addon 'odd'" in why_not(cell, cell.dataset.prepare(None))
+        return
+    monkeypatch.setattr(compat, "assemble", lambda *given: {}["engine"])
+    with pytest.raises(KeyError, match="engine"):
+        why_not(cell, cell.dataset.prepare(None))

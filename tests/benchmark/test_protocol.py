@@ -306,6 +306,11 @@ def test_a_protocol_may_begin_as_another_one(folder):
             {"tuned": [{"when": {"algoritm": "x"}}]},
             "asks for 'algoritm', which is no setting; did you mean 'algorithm'",
         ),
+        (
+            {"tuned": [{"when": {"algorithm": ["fedavg", "fedprx"]}}]},
+            "asks for algorithm=.*: unknown algorithm 'fedprx'; did you mean 'fedprox'",
+        ),
+        ({"tuned": [{"when": {"addons": ["fedecorr"]}}]}, "asks for addons=.*: unknown addon 'fedecorr'; did you mean"),
         ({"rounds": 0}, r"protocol\.rounds must be at least 1"),
     ],
 )

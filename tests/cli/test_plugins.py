@@ -28,6 +28,18 @@ class Mine(Component):
 '''
 
 
+RAISES = '''
+from fedspan.benchmark.task import Partition, partition
+
+
+@partition("mine")
+class Mine(Partition):
+    """Me 2026."""
+
+    def split(self, labels, classes, clients, rng): return {}["x"]
+'''
+
+
 @pytest.fixture
 def mine(here, monkeypatch):
     """A file with a method in the working folder; what is imported here is forgotten."""
@@ -59,6 +71,16 @@ scales: {smoke: {protocol.rounds: 1, tuned: [{when: {algorithm: mine}, set: {pro
 def test_the_rules_of_a_board_by_path_know_the_plugins_of_a_file(fedspan, here):
     (here / "ours.yaml").write_text(BOARD)
     assert fedspan("plan", "board=ours.yaml", "scale=smoke", "plugins=my.py").out.startswith("2 cells")
+
+
+@pytest.mark.parametrize("command", ["plan", "run", "show partition"])
+def test_a_plugin_that_raises_is_one_line_in_every_command(fedspan, mine, command):
+    mine.write_text(RAISES)
+    run = fedspan(*command.split(), "dataset=digits", "partition=mine", "plugins=my.py")
+    assert run.status
+    assert "partition 'mine', split (" in run.err
+    assert "my.py, line 9): KeyError: 'x'" in run.err
+    assert "Traceback" not in run.err
 
 
 def test_a_paper_that_is_an_address_alone_is_named_once(fedspan, mine):
