@@ -23,6 +23,9 @@ VARIABLE = "FEDSPAN_PLUGINS"  # files or folders, separated as in PATH
 REGISTERED = re.compile(r"^@(?:\w+\.)?[a-z]+\(\s*[\"'](\w+)[\"']", re.MULTILINE)  # as @algorithm("fedprox")
 
 
+_imported: dict[str, tuple[Path, bytes]] = {}  # what `import_file` read, by the name of the module
+
+
 @dataclass(frozen=True)
 class Source:
     """A module that brings plugins: how messages call it, how to import it, and its file where that is known."""
@@ -108,14 +111,20 @@ def import_file(path: Path) -> object:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, path
-    assert spec.loader is not None, path
     sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(sys.modules[name])
+        source = path.read_bytes()
+        exec(compile(source, path, "exec"), vars(sys.modules[name]))  # compiled anew: an edit within a second counts
     except BaseException:
         del sys.modules[name]
         raise
+    _imported[name] = path, source
     return sys.modules[name]
+
+
+def edited() -> list[str]:
+    """Return the modules of `import_file` whose files have another content now, or none."""
+    return [name for name, (path, source) in _imported.items() if not path.is_file() or path.read_bytes() != source]
 
 
 def where(packages: Iterable[str], given: Iterable[str]) -> str:

@@ -162,8 +162,19 @@ def load_files(given: Iterable[str]) -> None:
         _files[os.path.abspath(path)] = path
 
 
+def reload_edited() -> bool:
+    """Import anew what users' files brought and was edited since, as a notebook does before a run; tell if any was."""
+    edited = [name for name in discovery.edited() if sys.modules.pop(name, None)]
+    if edited:
+        _forget_unfinished()
+        again = [path for path in _files if os.path.exists(path)]
+        _files.clear()
+        load_files(again)
+    return bool(edited)
+
+
 def _forget_unfinished() -> None:
-    """Remove the plugins of a module whose import failed after it had registered some."""
+    """Remove the plugins of modules that are not loaded: of an import that failed half-way, or of an older text."""
     for known in _plugins.values():
         for name in [name for name, cls in known.items() if cls.__module__ not in sys.modules]:
             del known[name]

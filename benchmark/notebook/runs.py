@@ -12,6 +12,8 @@ import pandas as pd
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.notebook.frames import OWN, frame_of
 from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.records.sources import sources_behind
+from fedspan.benchmark.registry import reload_edited
 from fedspan.benchmark.running.grid import run_grid
 from fedspan.benchmark.running.hydra_jobs import make_launcher
 from fedspan.benchmark.running.launchers import launcher_words
@@ -36,9 +38,10 @@ def run(
     same. `over` maps settings to the values of a grid: ``over={"algorithm": ["fedavg", "moon"], "seed": range(3)}``.
 
     Records go to the folder `results`, by default one of your own, which no published ranking reads. Cells with a
-    record there are not trained again. With `workers` > 1 cells run in that many processes at a time. Raises
-    `UserError` for settings that are wrong; a cell that fails is a row with the status ``failed`` and its reason. A
-    trial (``protocol.validation``) is a row with the stage ``validation``: its accuracy is on held-out images.
+    record there are not trained again; plugin files that were edited since the last run are imported anew. With
+    `workers` > 1 cells run in that many processes at a time. Raises `UserError` for settings that are wrong; a cell
+    that fails is a row with the status ``failed`` and its reason. A trial (``protocol.validation``) is a row with the
+    stage ``validation``: its accuracy is on held-out images.
     """
     for said, value in (("settings", settings or {}), ("over", over or {})):
         if not isinstance(value, Mapping):
@@ -52,6 +55,8 @@ def run(
     if twice := given.keys() & grid:
         raise UserError(f"'{min(twice)}' is given twice, as a setting and in `over`")
     axes = {name: [value] for name, value in given.items()} | grid
+    if reload_edited():
+        sources_behind.cache_clear()
     if studies_of(axes):
         raise UserError(f"board={axes['board'][0]} tunes its methods; run 'fedspan run board=NAME' in a terminal")
     planned = plan_grid(axes)
@@ -72,4 +77,9 @@ def _values(name: str, values: Any) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    """Return NumPy's numbers and paths as Python's numbers and texts, in a list too."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return str(value) if isinstance(value, Path) else value

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import fedspan
+from fedspan.benchmark import registry
 from fedspan.benchmark.cli.main import main
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.notebook.frames import COLUMNS, OWN, _task_id, frame_of
@@ -116,6 +117,37 @@ def test_wrong_settings_are_one_line(settings, message, tmp_path):
 def test_numpy_s_numbers_are_numbers(grid, folder):
     axes = {"algorithm": np.array(["fedavg", "fedprox"]), "seed": np.arange(2)}
     pd.testing.assert_frame_equal(fedspan.run(QUICK | {"clients": np.int64(3)}, over=axes, results=folder), grid)
+
+
+SCALED = """
+from fedspan.benchmark.component import Component, algorithm
+from fedspan.benchmark.tree import scale
+
+@algorithm("scaled")
+class Scaled(Component):
+    "Nobody 2020."
+
+    def server(self, delta, agg):
+        return scale(delta, {by}), {{}}
+"""
+
+
+def test_a_plugin_file_that_was_edited_is_imported_anew_with_its_own_source_in_the_record(tmp_path, monkeypatch):
+    registry.discover()
+    monkeypatch.setattr(registry, "_plugins", {kind: dict(known) for kind, known in registry._plugins.items()})
+    monkeypatch.setattr(registry, "_files", {})
+    plugin, digests, accuracies = tmp_path / "scaled.py", [], []
+    for by in ("1.0", "0.0"):  # texts of one length, within one second
+        plugin.write_text(SCALED.format(by=by))
+        place = tmp_path / by
+        accuracies += list(fedspan.run(QUICK, algorithm="scaled", plugins=plugin, results=place)["accuracy"])
+        digests += [record["provenance"]["sources"]["algorithm:scaled"] for record in Results(place).all()]
+    assert len(set(digests)) == len(set(accuracies)) == 2
+    plugin.write_text("class (")
+    with pytest.raises(UserError, match=r"scaled.py cannot be imported: SyntaxError"):
+        fedspan.run(QUICK, algorithm="scaled", plugins=[plugin], results=tmp_path)
+    plugin.unlink()
+    assert list(fedspan.run(QUICK, over={"seed": [0]}, results=tmp_path / "other")["status"]) == ["done"]
 
 
 def test_a_trial_is_a_row_with_its_accuracy_on_held_out_images_and_on_no_task_of_results(folder, grid):
