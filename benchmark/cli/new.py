@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import builtins
+import contextlib
 import datetime
 import keyword
 import os
@@ -10,10 +12,15 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from fedspan.benchmark.cli import skeletons
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.registry import plugins
+from fedspan.benchmark.spec.board import SITE_FOLDERS
+from fedspan.benchmark.spec.overrides import override_text, settings_of
 from fedspan.benchmark.spec.presets import yaml_files
 
 
@@ -55,12 +62,23 @@ def create(kind: str, name: str, checkout: Path, package: Path | None = None) ->
             )
         if path.exists():
             raise UserError(f"{path} already exists; choose another {'name' if package is None else 'folder'}")
-    title = "".join(part.capitalize() for part in name.split("_"))
-    words = {"name": name, "title": title, "year": datetime.date.today().year, "dashed": name.replace("_", "-")}
+    words = {"name": name, "title": _title(name), "cls": _class_name(kind, name), "year": datetime.date.today().year}
+    words["dashed"] = name.replace("_", "-").strip("-")
     for path, (text, module) in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.format(**words, module=module), encoding="utf-8")
     return list(texts)
+
+
+def _title(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _class_name(kind: str, name: str) -> str:
+    """Return a name for the class that hides no word of the skeleton and none of Python, and is no test to pytest."""
+    title, skeleton = _title(name), SKELETONS[kind]
+    words = {*re.findall(r"\w+", skeleton.text + skeleton.test), *dir(builtins)}
+    return kind.capitalize() + title if title in words or title.startswith("Test") else title
 
 
 def _check_name(kind: str, name: str) -> None:
@@ -70,9 +88,19 @@ def _check_name(kind: str, name: str) -> None:
         raise UserError(f"'{name}' must be lower case letters, digits and _, beginning with a letter")
     if keyword.iskeyword(name):
         raise UserError(f"'{name}' is a word of Python; choose another name")
+    if _read(name) != name:
+        raise UserError(f"'{name}' is read as {_read(name)!r} in a setting or in a board; choose another name")
+    if kind == "board" and name in SITE_FOLDERS:
+        raise UserError(f"'{name}' is a folder of the site, so no board; choose another name")
     boards, others = (yaml_files("boards"), {}) if kind == "board" else ({}, plugins(kind))
     if name in boards or name in others:
         raise UserError(f"{kind} '{name}' already exists: {boards.get(name) or others[name].__module__}")
+
+
+def _read(name: str) -> Any:
+    """Return what a command line or a YAML file makes of a name: of ``null`` or ``on`` another value."""
+    written = settings_of([f"algorithm={name}"])["algorithm"]
+    return yaml.safe_load(name) if written == name else written
 
 
 def _in_checkout(kind: str, name: str, skeleton: Skeleton, root: Path) -> dict[Path, tuple[str, str]]:
@@ -101,18 +129,23 @@ def make(arguments: argparse.Namespace) -> int:
     kind, name = arguments.words
     package = Path(arguments.package) if arguments.package else None
     first, *others = (os.path.relpath(path) for path in create(kind, name, Path.cwd(), package))
-    given = [f"plugins={first}"] if package else []
+    given = [_setting("plugins", first)] if package else []
     if kind == "board":
-        board = first if package else name
-        print(f"{first}  try it: {_command('run', f'board={board}', 'scale=smoke')}")
+        board = _setting("board", first) if package else f"board={name}"
+        print(f"{first}  try it: {shlex.join(['fedspan', 'run', board, 'scale=smoke'])}")
         return 0
     setting = f"addons=[{name}]" if kind == "addon" else f"{kind}={name}"
-    print(f"{first}  try it: {_command('run', *given, setting, 'protocol.rounds=2')}")
-    print(f"{others[0]}  run it, and the contract tests: pytest {others[0]}; {_command('test', name, *given)}")
+    print(f"{first}  try it: {shlex.join(['fedspan', 'run', *given, setting, 'protocol.rounds=2'])}")
+    tests = f"{shlex.join(['pytest', others[0]])}; {shlex.join(['fedspan', 'test', name, *given])}"
+    print(f"{others[0]}  run it, and the contract tests: {tests}")
     if package:
         print(f"{others[1]}  install it: pip install {shlex.quote(os.path.join('.', os.path.relpath(package)))}")
     return 0
 
 
-def _command(*words: str) -> str:
-    return shlex.join(["fedspan", *words])
+def _setting(name: str, value: str) -> str:
+    """Return ``name=value``, with quotes where Hydra cannot read the value without."""
+    with contextlib.suppress(UserError):
+        if settings_of([f"{name}={value}"]) == {name: value}:
+            return f"{name}={value}"
+    return override_text(name, value)

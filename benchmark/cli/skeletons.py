@@ -11,7 +11,7 @@ from fedspan.benchmark.tree import Tree, scale
 
 
 @algorithm("{name}")
-class {title}(Component):
+class {cls}(Component):
     """Authors {year} (venue), Eq. 1: say here what it does. As written it scales the mean update by `server_lr`."""
 
     title = "{title}"
@@ -32,12 +32,12 @@ ALGORITHM_TEST = """import torch
 
 from fedspan.benchmark.component import Aggregate
 from fedspan.benchmark.protocol import Protocol
-from {module} import {title}
+from {module} import {cls}
 
 
 def test_the_server_scales_the_mean_update():
     agg = Aggregate({{}}, {{}}, {{}}, participants=2, clients=2, samples=8, protocol=Protocol(), round=0)
-    delta, state = {title}(server_lr=0.5).server({{"w": torch.tensor([2.0, -4.0])}}, agg)
+    delta, state = {cls}(server_lr=0.5).server({{"w": torch.tensor([2.0, -4.0])}}, agg)
     assert delta["w"].tolist() == [1.0, -2.0]
     assert state == {{}}
 """
@@ -54,7 +54,7 @@ from fedspan.benchmark.search import log
 
 
 @addon("{name}")
-class {title}(Component):
+class {cls}(Component):
     """Authors {year} (venue), Eq. 1: say here what it does. As written it penalises long representations."""
 
     title = "{title}"
@@ -76,12 +76,12 @@ ADDON_TEST = """from types import SimpleNamespace
 import pytest
 import torch
 
-from {module} import {title}
+from {module} import {cls}
 
 
 def test_the_penalty_is_the_mean_squared_length_of_the_representations():
     step = SimpleNamespace(features=torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
-    assert {title}(weight=0.5).penalty(step).item() == pytest.approx(0.5 * (25 + 1) / 2)
+    assert {cls}(weight=0.5).penalty(step).item() == pytest.approx(0.5 * (25 + 1) / 2)
 """
 
 DATASET = '''"""{title}."""
@@ -95,7 +95,7 @@ from fedspan.benchmark.task import Data, Dataset, Images, content_digest, datase
 
 
 @dataset("{name}")
-class {title}(Dataset):
+class {cls}(Dataset):
     """Authors {year}: say here what it is. As written it draws noise around one pattern per class."""
 
     title = "{title}"
@@ -119,11 +119,11 @@ class {title}(Dataset):
         return Data(train, test, names, mean, std, content_digest(train.x, train.y, test.x, test.y))
 '''
 
-DATASET_TEST = """from {module} import {title}
+DATASET_TEST = """from {module} import {cls}
 
 
 def test_every_class_is_in_both_splits(tmp_path):
-    data = {title}(classes=3).prepare(tmp_path)
+    data = {cls}(classes=3).prepare(tmp_path)
     assert data.shape == (1, 8, 8)
     for split, per_class in ((data.train, 50), (data.test, 20)):
         assert split.y.bincount().tolist() == [per_class] * 3
@@ -131,7 +131,7 @@ def test_every_class_is_in_both_splits(tmp_path):
 
 
 def test_it_is_the_same_every_time(tmp_path):
-    assert {title}().prepare(tmp_path).digest == {title}().prepare(tmp_path).digest
+    assert {cls}().prepare(tmp_path).digest == {cls}().prepare(tmp_path).digest
 """
 
 PARTITION = '''"""{title}."""
@@ -145,7 +145,7 @@ from fedspan.benchmark.task import Partition, partition
 
 
 @partition("{name}")
-class {title}(Partition):
+class {cls}(Partition):
     """Authors {year}: say here who holds what. As written client k holds `growth` times as much as k - 1."""
 
     title = "{title}"
@@ -166,11 +166,11 @@ class {title}(Partition):
 
 PARTITION_TEST = """import numpy as np
 
-from {module} import {title}
+from {module} import {cls}
 
 
 def test_each_client_holds_twice_as_much_as_the_one_before():
-    parts = {title}(growth=2.0).split(np.zeros(703, int), 1, 3, np.random.default_rng(0))
+    parts = {cls}(growth=2.0).split(np.zeros(703, int), 1, 3, np.random.default_rng(0))
     assert [len(part) for part in parts] == [101, 201, 401]
     assert sorted(np.concatenate(parts)) == list(range(703))
 """
@@ -184,7 +184,7 @@ from fedspan.benchmark.fleet import Draws, Fleet, Turn, Work, fleet
 
 
 @fleet("{name}")
-class {title}(Fleet):
+class {cls}(Fleet):
     """Authors {year}: say here what becomes of clients. As written each is away in some rounds, at its own rate."""
 
     title = "{title}"
@@ -205,15 +205,15 @@ class {title}(Fleet):
 '''
 
 FLEET_TEST = """from fedspan.benchmark.fleet import Draws, Work
-from {module} import {title}
+from {module} import {cls}
 
 
 def test_clients_are_away_in_some_rounds_and_never_at_rate_0():
     work = [Work(client=client, steps=4, steps_per_epoch=2, down=1, up=1) for client in range(20)]
-    fleet = {title}(most=0.9)
+    fleet = {cls}(most=0.9)
     rounds = {{tuple(turn.arrives for turn in fleet.turns(work, Draws(0, round))) for round in range(20)}}
     assert len(rounds) > 1
-    assert all(turn.arrives for turn in {title}(most=0.0).turns(work, Draws(0, 0)))
+    assert all(turn.arrives for turn in {cls}(most=0.0).turns(work, Draws(0, 0)))
 """
 
 MODEL = '''"""{title}."""
@@ -226,7 +226,7 @@ from fedspan.benchmark.task import Model, model
 
 
 @model("{name}")
-class {title}(Model):
+class {cls}(Model):
     """Authors {year}: say here what it is. As written it has one hidden layer."""
 
     title = "{title}"
@@ -246,11 +246,11 @@ class {title}(Model):
 
 MODEL_TEST = """import torch
 
-from {module} import {title}
+from {module} import {cls}
 
 
 def test_its_features_are_as_wide_as_asked():
-    features, logits = {title}(width=5).build((3, 8, 8), 4)(torch.zeros(2, 3, 8, 8))
+    features, logits = {cls}(width=5).build((3, 8, 8), 4)(torch.zeros(2, 3, 8, 8))
     assert features.shape == (2, 5)
     assert logits.shape == (2, 4)
 """

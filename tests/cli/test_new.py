@@ -1,4 +1,8 @@
 import ast
+import builtins
+import importlib
+import inspect
+import re
 import shlex
 import shutil
 import subprocess
@@ -11,7 +15,7 @@ from fedspan.benchmark import registry
 from fedspan.benchmark.cli.new import SKELETONS, create
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.spec.board import read_board
-from tests.cli.conftest import QUICK, records
+from tests.cli.conftest import QUICK, finish, records
 
 plugin_kinds = pytest.mark.parametrize("kind", [kind for kind in SKELETONS if kind != "board"])
 kinds = pytest.mark.parametrize("kind", SKELETONS)
@@ -88,6 +92,53 @@ def test_the_printed_commands_run_what_was_written(fedspan, here):
     assert (ran.status, ran.err) == (0, "")
     [record] = records().values()
     assert [one["name"] for one in record["spec"]["addons"]] == ["new_idea"]
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_commands_can_be_pasted_whatever_the_folder_is_called(fedspan, here):
+    ran = fedspan("new", "algorithm", "new_idea", "--package", "my (copy)")
+    first, second, third = (line.split(": ", 1)[1] for line in ran.out.splitlines())
+    quick = [word for word in QUICK if not word.startswith("protocol.rounds")]
+    assert fedspan(*shlex.split(first)[1:], *quick).status == 0
+    tests, contract = map(shlex.split, second.split("; "))
+    assert tests == ["pytest", "my (copy)/test_fedspan_new_idea.py"]
+    assert contract == ["fedspan", "test", "new_idea", "plugins='my (copy)/fedspan_new_idea.py'"]
+    assert shlex.split(third)[-1] == "./my (copy)"
+    board = fedspan("new", "board", "new_idea", "--package", "my (copy)").out.split(": ")[1]
+    assert fedspan("plan", *shlex.split(board)[2:]).out.startswith("4 cells")
+
+
+def hostile(kind):
+    """Return names whose class would hide what the file or its test imports, or a word of Python, or be a test."""
+    text = SKELETONS[kind].text + SKELETONS[kind].test
+    lines = re.findall(r"^(?:from \S+ )?import (\w.*)$", text, re.MULTILINE)
+    imported = {word for line in lines for word in re.split(r", | as ", line)}
+    names = {re.sub(r"(?<!^)(?=[A-Z])", "_", word).lower() for word in imported}
+    return [*sorted(names), "none", "exception", "ellipsis", "test", "test_it", "match", "trailing_", kind]
+
+
+@plugin_kinds
+@pytest.mark.usefixtures("forgotten")
+def test_a_name_hides_nothing_that_the_file_or_its_test_uses(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    for name in dict.fromkeys(hostile(kind)):
+        _, test, project = create(kind, name, tmp_path, tmp_path / name)
+        monkeypatch.syspath_prepend(tmp_path / name)
+        tests = importlib.import_module(test.stem)
+        made = registry.plugins(kind)[name]
+        assert getattr(tests, made.__name__) is made
+        assert not hasattr(builtins, made.__name__)
+        assert not made.__name__.startswith("Test"), "which pytest would collect"
+        for one in [value for word, value in vars(tests).items() if word.startswith("test_")]:
+            one(*(tmp_path for _ in inspect.signature(one).parameters))
+        assert re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", tomllib.loads(project.read_text())["project"]["name"])
+
+
+def test_a_plugin_of_a_hostile_name_passes_the_contract_tests(start, here):
+    create("dataset", "images", here, here / "mine")
+    ran = finish(start("test", "images", "plugins=mine/fedspan_images.py"))
+    assert ran.status == 0, ran.out + ran.err
+    assert "passed" in ran.out
 
 
 @pytest.mark.parametrize("kind", ["algorithm", "addon"])
