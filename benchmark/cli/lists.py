@@ -15,6 +15,7 @@ from rich.text import Text
 
 from fedspan.benchmark.bibliography import papers_of
 from fedspan.benchmark.cli.run import warn_of_broken_plugins
+from fedspan.benchmark.cli.taken import taken
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.method import disclosure
@@ -34,8 +35,8 @@ PLURALS = {**KINDS, "protocol": "protocols", "board": "boards"}
 METHODS = "methods"  # algorithms and add-ons
 METHOD_KINDS = ("algorithm", "addon")
 INSTEAD = {  # what shows one of a kind that is no plugin
-    "protocol": "fedspan run --cfg job protocol={}' shows its settings",
-    "board": "fedspan plan board={}' counts its cells",
+    "protocol": "'fedspan run --cfg job protocol={}' shows its settings",
+    "board": "'fedspan plan board={}' counts its cells",
 }
 NEXT = """\
 fedspan list methods           what each is (or datasets, partitions, models, boards, ...)
@@ -48,7 +49,7 @@ def show(arguments: argparse.Namespace) -> int:
     words = arguments.words
     if arguments.compat:
         return _show_compatibility(words)
-    resolve(settings_of(word for word in words if "=" in word))  # imports the files of plugins=
+    taken((word for word in words if "=" in word), ("plugins",), "lists show every plugin as it is")
     plain = [word for word in words if "=" not in word]
     if arguments.spaces:
         return _show_spaces([word for word in plain if word != METHODS])
@@ -110,8 +111,9 @@ def _found(named: Sequence[str], kinds: Sequence[str], wanted: Sequence[str]) ->
     for name in named:
         if name not in known:
             if instead := next((INSTEAD[kind] for kind in kinds if kind in INSTEAD and name in _names(kind)), ""):
-                raise UserError(f"'{name}' is listed by its line alone; '{instead.format(name)}'")
-            raise UserError(f"cannot list the {wanted[0].removesuffix('s')} '{name}'{did_you_mean(name, known)}")
+                raise UserError(f"'{name}' is listed by its line alone; {instead.format(name)}")
+            near = did_you_mean(name, {other for kind in kinds for other in _names(kind)})
+            raise UserError(f"cannot list the {wanted[0].removesuffix('s')} '{name}'{near}")
         yield known[name]
 
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 
+from fedspan.benchmark.cli.taken import taken
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.places import packaged
 from fedspan.benchmark.registry import KINDS, broken, find, plugins
-from fedspan.benchmark.spec.compose import resolve
-from fedspan.benchmark.spec.overrides import settings_of
 
 OPTIONS = (
     "-q", "-rs", "--tb=short", "--noconftest", "-p", "no:warnings", "-p", "no:cacheprovider", "-c", os.devnull,
@@ -49,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     names = [word for word in arguments.words if "=" not in word]
     if len(names) != 1:
         raise UserError("write: fedspan test NAME [plugins=FILE.py]")
-    resolve(settings_of(word for word in arguments.words if "=" in word))  # imports the files of plugins=
+    settings = [word for word in arguments.words if "=" in word]
+    taken(settings, ("plugins",), "the contract tests choose the settings of their cells")
     check_known(names[0])
     if importlib.util.find_spec("pytest") is None:
         raise UserError("fedspan test needs pytest, which is not installed; run: pip install pytest")

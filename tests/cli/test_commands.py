@@ -140,6 +140,8 @@ def test_one_plugin_is_told_with_its_settings_and_links(fedspan, monkeypatch):
     [
         (["metods"], "cannot list 'metods'; did you mean 'methods'?"),
         (["datasets", "cifar1"], "cannot list the dataset 'cifar1'; did you mean 'cifar10'?"),
+        (["boards", "digts"], "cannot list the board 'digts'; did you mean 'digits'?"),
+        (["boards", "digits"], "'digits' is listed by its line alone; 'fedspan plan board=digits' counts its cells"),
     ],
 )
 def test_what_cannot_be_listed_gets_a_suggestion(fedspan, words, complaint):

@@ -83,6 +83,13 @@ def test_a_plugin_that_raises_is_one_line_in_every_command(fedspan, mine, comman
     assert "Traceback" not in run.err
 
 
+def test_a_plugin_of_a_file_is_cited_alone_and_with_its_board(fedspan, mine, here):
+    mine.write_text(MINE.replace("    k: float", '    papers = ("arXiv:2106.10874",)\n    k: float'))
+    (here / "ours.yaml").write_text(BOARD)
+    for asked in ("mine", "board=ours.yaml"):
+        assert "arxiv.org/abs/2106.10874" in fedspan("cite", asked, "plugins=my.py").out
+
+
 def test_a_paper_that_is_an_address_alone_is_named_once(fedspan, mine):
     mine.write_text(MINE.replace("    k: float", '    papers = ("arXiv:2106.10874",)\n    k: float'))
     shown = fedspan("list", "algorithms", "mine", "plugins=[my.py]").out
