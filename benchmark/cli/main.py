@@ -81,7 +81,7 @@ def _list(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", metavar="FILE.svg", help="the file of the figure")
+    parser.add_argument("--out", metavar="FILE", help="the file of the figure: .svg, .pdf or .png")
     parser.add_argument("words", nargs="*", metavar="partition")
 
 
@@ -181,7 +181,7 @@ COMMANDS = {
         "draw the number of images of each class at each client",
         "show:show",
         _show,
-        "'fedspan show partition [name=value ...]' takes the settings of 'fedspan run'. It writes an SVG file and "
+        "'fedspan show partition [name=value ...]' takes the settings of 'fedspan run'. It writes a figure and "
         "prints the same numbers as bars.",
     ),
     "sync": Command(

@@ -10,7 +10,8 @@ from rich.console import Console
 from fedspan.benchmark.data.shares import shares
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.records.atomic import write_atomically
-from fedspan.benchmark.report.partition_figure import svg, terminal
+from fedspan.benchmark.report.figures import FORMATS
+from fedspan.benchmark.report.partition_figure import figure, terminal
 from fedspan.benchmark.spec.overrides import axes_of
 from fedspan.benchmark.spec.plan import plan_grid
 from fedspan.benchmark.spec.settings import How
@@ -23,6 +24,8 @@ def show(arguments: argparse.Namespace) -> int:
     kind, settings = (arguments.words or [""])[0], arguments.words[1:]
     if kind not in KINDS:
         raise UserError(f"cannot show '{kind}'{did_you_mean(kind, KINDS)}")
+    if arguments.out and Path(arguments.out).suffix[1:].lower() not in FORMATS:
+        raise UserError(f"--out {arguments.out}: a figure is a file that ends in .{', .'.join(FORMATS)}")
     planned = plan_grid(axes_of(settings))
     tasks = {
         (p.cell.dataset, p.cell.partition, p.cell.clients, p.cell.seed, p.cell.protocol.validation) for p in planned
@@ -33,7 +36,7 @@ def show(arguments: argparse.Namespace) -> int:
     found = shares(cell, how.data)
     name = f"{cell.dataset.name}-{cell.partition.name}-{cell.clients}-{found.digest[:8]}.svg"
     path = Path(arguments.out) if arguments.out else how.results / "partitions" / name
-    write_atomically(path, svg(found))
+    write_atomically(path, figure(found, path.suffix[1:].lower()))
     Console().print(terminal(found))
     print(path)
     return 0

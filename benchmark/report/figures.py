@@ -39,7 +39,13 @@ from fedspan.benchmark.report.style import (
     WIDE,
 )
 
-__all__ = ["description", "draw", "embed", "files", "inline", "save"]
+__all__ = ["FORMATS", "description", "draw", "embed", "files", "inline", "save"]
+
+FORMATS: dict[str, dict[str, Any]] = {  # how each is saved, the same bytes every time
+    "svg": {"metadata": {"Date": None}},
+    "pdf": {"metadata": {"CreationDate": None, "ModDate": None}},
+    "png": {"metadata": {}, "dpi": 200, "transparent": False, "facecolor": "white"},
+}
 
 
 def _look(number: int) -> dict[str, Any]:
@@ -235,11 +241,7 @@ def files(drawing: Drawing) -> dict[str, bytes]:
             # A space in front, because matplotlib leaves labels out that start with an underscore.
             said = [f" {label}" for label in drawing.labels]
             canvas.legend(handles, said, loc="lower center", ncols=layout.columns, handlelength=2.6)
-        return {
-            "svg": save(canvas, "svg", {"Date": None}),
-            "pdf": save(canvas, "pdf", {"CreationDate": None, "ModDate": None}),
-            "png": save(canvas, "png", {}, dpi=200, transparent=False, facecolor="white"),
-        }
+        return {suffix: save(canvas, suffix, **options) for suffix, options in FORMATS.items()}
 
 
 def save(canvas: Canvas, suffix: str, metadata: dict[str, Any], **options: Any) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes as Plot
@@ -17,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedspan.benchmark.data.shares import Shares
+from fedspan.benchmark.report.figures import FORMATS, save
 from fedspan.benchmark.report.style import COLOURS, QUIET, STYLE
 
 MOST_DRAWN = 100  # clients in the figure
@@ -56,10 +55,11 @@ def _bars(counts: np.ndarray, client: int) -> str:
     return "".join(BLOCKS[height - 1] if height else NONE for height in heights)
 
 
-def svg(found: Shares) -> bytes:
-    """Return the figure: sizes as bars on top, below a circle per class and client whose area is its images.
+def figure(found: Shares, suffix: str = "svg") -> bytes:
+    """Return the figure in one of `FORMATS`.
 
-    Many classes or clients make cells too small for circles; those are shaded.
+    Sizes are bars on top, below a circle per class and client whose area is its images. Many classes or clients make
+    cells too small for circles; those are shaded.
     """
     clients = min(len(found.sizes), MOST_DRAWN)
     matrices = _matrices(found)
@@ -102,9 +102,7 @@ def svg(found: Shares) -> bytes:
             below += gap + len(named) * high
         plot.tick_params(labelbottom=True)
         plot.set_xlabel("client")
-        buffer = io.BytesIO()
-        canvas.savefig(buffer, format="svg", metadata={"Date": None})
-        return buffer.getvalue()
+        return save(canvas, suffix, **FORMATS[suffix])
 
 
 def _draw_sizes(plot: Plot, sizes: np.ndarray, tested: np.ndarray | None) -> None:

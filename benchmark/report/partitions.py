@@ -9,7 +9,7 @@ from pathlib import Path
 from fedspan.benchmark.data.shares import shares
 from fedspan.benchmark.errors import CorruptFile, Incompatible, UserError
 from fedspan.benchmark.report.pages import slug
-from fedspan.benchmark.report.partition_figure import svg
+from fedspan.benchmark.report.partition_figure import figure
 from fedspan.benchmark.report.report import put
 from fedspan.benchmark.report.site import MOST_PICTURES
 from fedspan.benchmark.spec.plan import Planned
@@ -34,7 +34,7 @@ def draw_partitions(cells: Sequence[Planned], folder: Path, data: Path) -> None:
                 found = shares(planned.cell, data)
             except (CorruptFile, Incompatible, UserError):
                 break
-            put(path, svg(found))
+            put(path, figure(found))
             put(
                 path.with_suffix(".json"),
                 json.dumps({"title": found.title, "words": "; ".join(found.facts)}).encode(),

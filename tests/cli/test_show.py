@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from fedspan.benchmark.data.shares import shares
-from fedspan.benchmark.report.partition_figure import svg, terminal
+from fedspan.benchmark.report.partition_figure import figure, terminal
 from fedspan.tasks.partitions.dirichlet import Dirichlet
 from fedspan.tasks.partitions.domain import Domain
 from tests.benchmark.test_split import DOMAINS, DomainBlobs, OwnTests
@@ -66,10 +66,17 @@ def test_the_figure_goes_where_it_is_asked_to(fedspan, here):
     ET.parse("figures/mine.svg")
 
 
-def test_the_same_partition_is_the_same_file(fedspan):
-    for name in ("a.svg", "b.svg"):
-        fedspan("show", "partition", "--out", name, "clients=4")
-    assert Path("a.svg").read_bytes() == Path("b.svg").read_bytes()
+@pytest.mark.parametrize(("name", "beginning"), [("a.png", b"\x89PNG"), ("a.PDF", b"%PDF"), ("a.svg", b"<?xml")])
+def test_the_file_is_what_its_name_says(fedspan, name, beginning):
+    fedspan("show", "partition", "--out", name, "clients=4")
+    assert Path(name).read_bytes().startswith(beginning)
+
+
+@pytest.mark.parametrize("suffix", ["svg", "pdf", "png"])
+def test_the_same_partition_is_the_same_file(fedspan, suffix):
+    for name in ("a", "b"):
+        fedspan("show", "partition", "--out", f"{name}.{suffix}", "clients=4")
+    assert Path(f"a.{suffix}").read_bytes() == Path(f"b.{suffix}").read_bytes()
 
 
 REFUSED = {
@@ -83,6 +90,8 @@ REFUSED = {
     "partition partition=domain": "partition=domain needs a dataset with domains",
     "partition partition=pathological partition.classes_per_client=11": "classes_per_client=11 is more than the 10",
     "partition partition=pathological clients=4": "hold 8 of 10 classes at most; raise one of them",
+    "partition --out x.jpg": "--out x.jpg: a figure is a file that ends in .svg, .pdf, .png",
+    "partition --out figure": "--out figure: a figure is a file that ends in .svg, .pdf, .png",
     "partition --oout=x.svg": "unknown option '--oout=x.svg'; did you mean '--out'?",
 }
 
@@ -115,7 +124,7 @@ def test_the_area_of_a_circle_is_its_number_of_images():
     found = shares(toy_cell(), Path())
     counts = np.array(list(found.classes.values()))
     widths = []
-    for shape in circles(svg(found)):
+    for shape in circles(figure(found)):
         x, _ = np.array(re.findall(r"[\d.]+", shape.get("d")), dtype=float).reshape(-1, 2).T
         widths.append(x.max() - x.min())
     areas = np.square(widths) / max(widths) ** 2
@@ -131,8 +140,8 @@ def test_own_test_images_and_domains_are_drawn_where_there_are_any():
     }.items():
         found = shares(cell, Path())
         rows = [*found.classes.values(), *found.domains.values()]
-        assert len(circles(svg(found))) == np.count_nonzero(rows)
-        texts[name] = svg(found).decode()
+        assert len(circles(figure(found))) == np.count_nonzero(rows)
+        texts[name] = figure(found).decode()
     # Text is drawn as outlines; matplotlib keeps the words in comments.
     drawn = {"own test": {"domain", "tests"}, "noisy": {"domain"}, "client": {"domain", "tests", "plain"}}
     for word, where in drawn.items():
@@ -142,7 +151,7 @@ def test_own_test_images_and_domains_are_drawn_where_there_are_any():
 def test_hundreds_of_clients_are_cut_to_what_can_be_read_and_it_says_so():
     cell = toy_cell(dataset=Blobs(train=1200), partition=Dirichlet(5.0, min_size=1), clients=150)
     found = shares(cell, Path())
-    assert "the first 100 of 150 clients are drawn" in svg(found).decode()
+    assert "the first 100 of 150 clients are drawn" in figure(found).decode()
     console = Console(width=100, file=io.StringIO())
     console.print(terminal(found))
     text = console.file.getvalue()
