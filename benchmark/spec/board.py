@@ -316,7 +316,8 @@ def _pieces(names: Any, asked_by: Path, above: tuple[str, ...] = ()) -> Pieces:
         )
     for name in dict.fromkeys(map(str, asked)):
         if name not in known:
-            raise UserError(f"{asked_by}: unknown piece '{name}'{did_you_mean(name, known)}")
+            fault = f"'{name}' is a board, not a piece" if name in yaml_files("boards") else f"unknown piece '{name}'"
+            raise UserError(f"{asked_by}: extends: {fault} (leaderboards/pieces){did_you_mean(name, known)}")
         if name in above:
             raise UserError(f"{asked_by}: it extends itself")
         if len(above) == MOST_PIECES:

@@ -107,9 +107,9 @@ def preset(name: str) -> Preset:
     path, base = known[name], Preset()
     raw = load_yaml(path)
     if (parent := raw.pop("extends", None)) is not None:
-        if parent not in known or "extends" in load_yaml(known[parent]):
+        if (parent := str(parent)) not in known or "extends" in load_yaml(known[parent]):
             roots = [other for other in known if "extends" not in load_yaml(known[other])]
-            raise UserError(f"{path}: '{parent}' cannot be extended{did_you_mean(str(parent), roots)}")
+            raise UserError(f"{path}: '{parent}' cannot be extended{did_you_mean(parent, roots)}")
         base = preset(parent)
     description, rules = str(raw.pop("description", "")), raw.pop("tuned", [])
     from_values(Protocol, base.values | raw, f"{path}: protocol")

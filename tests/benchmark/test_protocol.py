@@ -298,6 +298,7 @@ def test_a_protocol_may_begin_as_another_one(folder):
     ("values", "message"),
     [
         ({"extends": "rooot"}, r"mine\.yaml: 'rooot' cannot be extended; did you mean 'root'"),
+        ({"extends": ["root"]}, r"mine\.yaml: '\['root'\]' cannot be extended"),
         ({"extends": "child"}, r"mine\.yaml: 'child' cannot be extended"),
         ({"tuned": 3}, r"mine\.yaml: tuned must be a list of mappings"),
         ({"tuned": [{"wen": {}}]}, r"unknown field '.*mine\.yaml: tuned\[0\]\.wen'; did you mean 'when'"),

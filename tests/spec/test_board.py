@@ -218,7 +218,8 @@ def test_a_board_of_boards_is_their_union(folder):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("extends: spherefd", r"unknown piece 'spherefd'; did you mean 'spherefed'\?"),
+        ("extends: spherefd", r"extends: unknown piece 'spherefd' \(leaderboards/pieces\); did you mean 'spherefed'\?"),
+        ("extends: digits", r"extends: 'digits' is a board, not a piece \(leaderboards/pieces\); known: cifar10"),
         ("grid: [{seed: $sedes}]", r"unknown axis '\$sedes'"),
         ("grid: [3]", r"grid\[0\] must be a mapping, got 3"),
         ("extends: [a, b, c, d, e, f]", "it extends 6 pieces, 5 at most"),
