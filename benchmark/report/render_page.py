@@ -62,9 +62,8 @@ def board_page(
     `tuned` is what came of each study of a tuned board.
     """
     counts = {status: int((frame["status"] == status).sum()) for status in STATUSES}
-    unfinished = frame[frame["status"] != "done"]
-    tune = tuning_facts(tuned)
-    unfinished = unfinished.assign(order=unfinished["status"].map(STATUSES.index)).sort_values("order", kind="stable")
+    tune, unfinished = tuning_facts(tuned), frame[frame["status"] != "done"]
+    unfinished = unfinished.sort_values("status", key=lambda status: status.map(STATUSES.index), kind="stable")
     return render(
         "board.html.j2",
         root,
