@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
+import traceback
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -78,3 +81,57 @@ class Twin:
             place, name = self.places[path]
             place[name] = leaf  # type: ignore[assignment]
         return self.net
+
+
+# whether a net fits a task ------------------------------------------------------------------------------
+
+IMAGES = 2
+NOT_THEIRS = (f"{Path(torch.__file__).parent}{os.sep}", __file__)
+
+
+def wrong_with(net: Net, shape: tuple[int, int, int], classes: int) -> str:
+    """Return what is wrong with what a net makes of images of `shape` (channels, height, width), or nothing."""
+    if any(leaf.is_meta for leaf in net.parameters()):
+        return ""
+    try:
+        outputs = _outputs(net, shape)
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        theirs = [f" ({frame.filename}, line {frame.lineno})" for frame in frames if _is_theirs(frame.filename)]
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        return f"its forward{theirs[-1] if theirs else ''} raised {said}"
+    if not isinstance(outputs, tuple) or len(outputs) != 2 or not all(isinstance(part, Tensor) for part in outputs):
+        return f"its forward returned a {type(outputs).__name__}, not (features [B, d], logits [B, classes])"
+    features, logits = (list(part.shape) for part in outputs)
+    if len(features) != 2 or features[0] != IMAGES:
+        return f"its body makes {features} of {IMAGES} images, not one row of each"
+    if logits != [IMAGES, classes]:
+        return f"its head makes {logits} of {IMAGES} images, not {[IMAGES, classes]}"
+    return ""
+
+
+def _is_theirs(filename: str) -> bool:
+    return not filename.startswith(NOT_THEIRS)
+
+
+def _outputs(net: Net, shape: tuple[int, int, int]) -> object:
+    """Return what a copy of a net makes of some images: without values, or of zeros where it does not work without."""
+    state = torch.get_rng_state()
+    try:
+        with torch.no_grad():
+            try:
+                return _without_values(net).eval()(torch.empty(IMAGES, *shape, device="meta"))
+            except Exception:  # as of a net that looks at values
+                return copy.deepcopy(net).float().eval()(torch.zeros(IMAGES, *shape))
+    finally:
+        torch.set_rng_state(state)
+
+
+def _without_values(net: Net) -> Net:
+    """Return a copy of a net whose weights and statistics have shapes and no values; nothing large is copied."""
+    places: dict[int, object] = {}
+    for leaf in (*net.parameters(), *net.buffers()):
+        kind = torch.float32 if leaf.is_floating_point() else leaf.dtype
+        empty = torch.empty_like(leaf, dtype=kind, device="meta")
+        places[id(leaf)] = nn.Parameter(empty, leaf.requires_grad) if isinstance(leaf, nn.Parameter) else empty
+    return copy.deepcopy(net, places)

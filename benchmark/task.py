@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedspan.benchmark.errors import UserError, require
-from fedspan.benchmark.net import Net
+from fedspan.benchmark.data.checks import check_data, described, refusal, returned, shown
+from fedspan.benchmark.errors import HookError, UserError, require
+from fedspan.benchmark.net import Net, wrong_with
 from fedspan.benchmark.registry import Plugin, decorator
 
 
@@ -127,7 +129,8 @@ class Dataset(Plugin):
     def prepare(self, cache: Path) -> Data:
         """Return the dataset, checked and cut to `limit`."""
         require(self.limit >= 0, "dataset.limit", "must be 0 (all) or more", self.limit)
-        data = self.load(cache)
+        data = returned(self, "load", self.load(cache), Data)
+        check_data(self, data, Images)
         for split, images in (("train", data.train), ("test", data.test)):
             if not len(images):
                 raise UserError(f"dataset '{self.name}' has no {split} images; check dataset.root")
@@ -253,7 +256,12 @@ class Partition(Plugin):
 
     def assign(self, data: Data, clients: int, rng: np.random.Generator) -> Split:
         """Return who holds which images, and is tested on which; raise `UserError` if it cannot be done."""
-        return Split(tuple(self.split(data.train.y.numpy(), len(data.classes), clients, rng)))
+        labels = data.train.y.numpy()
+        labels.flags.writeable = False  # they are the dataset's
+        parts: Any = self.split(labels, len(data.classes), clients, rng)
+        if isinstance(parts, (str, Mapping)) or not isinstance(parts, Iterable):
+            raise refusal(self, "split", "one index array per client", shown(parts))
+        return Split(tuple(parts))
 
     def prepare(self, data: Data, clients: int, rng: np.random.Generator) -> Split:
         """Return the checked split: every training index at most once, no client without training or test images."""
@@ -262,41 +270,90 @@ class Partition(Plugin):
                 f"clients={clients} is more than the {len(data.train)} training images; "
                 "lower clients, raise dataset.limit"
             )
-        split = self.assign(data, clients, rng)
+        split = returned(self, "assign", self.assign(data, clients, rng), Split)
         if split.pooled and split.test is None:
-            raise UserError(f"partition '{self.name}' gave training and test images away, and nobody images to test on")
-        train = tuple(np.sort(np.asarray(part, dtype=np.int64)) for part in split.train)
-        test = None if split.test is None else tuple(np.sort(np.asarray(part, dtype=np.int64)) for part in split.test)
+            raise self._refusal("test images beside training ones", "all images are pooled, and nobody has a test part")
         trains, tests = len(data.train), len(data.test)
         if split.pooled:
             trains = tests = trains + tests
-        held = _uses(train, clients, trains)
-        if held is None or held.max() > 1:
-            raise UserError(f"partition '{self.name}' gave an image twice, an empty client or a wrong client count")
-        if test is not None:
-            tested = _uses(test, clients, tests)
-            if tested is None or (split.pooled and (held + tested).max() > 1):
-                raise UserError(f"partition '{self.name}' left a client without test images or tests on training ones")
+        train = self._checked("training", split.train, clients, trains)
+        test = None if split.test is None else self._checked("test", split.test, clients, tests)
+        self._check_once("every training image at most once", train, clients)
+        if split.pooled and test is not None:
+            self._check_once("no image for training and testing", (*train, *test), clients)
         return Split(train, test, split.pooled)
 
+    def _refusal(self, wanted: str, problem: str) -> HookError:
+        return refusal(self, "split" if type(self).assign is Partition.assign else "assign", wanted, problem)
 
-def _uses(parts: tuple[np.ndarray, ...], clients: int, images: int) -> np.ndarray | None:
-    """Return how often each image is in `parts`, or None unless each client has some and all indices are in range."""
-    if len(parts) != clients or min(map(len, parts)) == 0:
+    def _checked(self, use: str, parts: Any, clients: int, images: int) -> tuple[np.ndarray, ...]:
+        """Return the clients' indices, sorted; raise `HookError` for what are none, of so many clients and images."""
+        wanted = f"indices of {use} images for each of the {clients} clients"
+        if not isinstance(parts, (tuple, list)) or len(parts) != clients:
+            raise self._refusal(wanted, shown(parts))
+        found = []
+        for client, part in enumerate(parts):
+            if (indices := _indices(part)) is None:
+                hint = "; np.flatnonzero makes indices of a mask" if str(getattr(part, "dtype", "")) == "bool" else ""
+                raise self._refusal(wanted, f"client {client} has {described(part)}, no whole numbers [n]{hint}")
+            if not len(indices):
+                raise self._refusal(wanted, f"client {client} has none")
+            if indices[0] < 0 or indices[-1] >= images:
+                outside = indices[0] if indices[0] < 0 else indices[-1]
+                raise self._refusal(wanted, f"client {client} has {outside}, and there are {images} images")
+            found.append(indices)
+        return tuple(found)
+
+    def _check_once(self, wanted: str, parts: Sequence[np.ndarray], clients: int) -> None:
+        """Raise `HookError` if an index is in `parts` twice."""
+        times = np.bincount(np.concatenate(parts))
+        if times.max() > 1:
+            image = int(times.argmax())
+            holders = [place % clients for place, part in enumerate(parts) for _ in range(int((part == image).sum()))]
+            raise self._refusal(wanted, f"image {image} is there {times.max()} times, at the clients {holders[:9]}")
+
+
+def _indices(part: Any) -> np.ndarray | None:
+    """Return whole numbers [n], sorted, or None for anything else."""
+    try:
+        array = np.asarray(part)
+    except (TypeError, ValueError):  # as lists of different lengths
         return None
-    taken = np.concatenate(parts)
-    if taken.min() < 0 or taken.max() >= images:
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and len(array)):
         return None
-    return np.bincount(taken, minlength=images)
+    return np.sort(array.astype(np.int64, copy=False))
 
 
 @dataclass(frozen=True)
 class Model(Plugin):
-    """Base of the model plugins."""
+    """Base of the model plugins. Whoever calls `build` gets a net that takes the images and tells the classes apart."""
+
+    def __init_subclass__(cls) -> None:
+        if "build" in vars(cls):
+            cls.build = _checked_build(cls.build)  # type: ignore[method-assign, assignment]
 
     def build(self, shape: tuple[int, int, int], classes: int) -> Net:
         """Return a fresh net for images of `shape` (channels, height, width); raise `Incompatible` if it cannot."""
         raise NotImplementedError
+
+
+Build = Callable[[Model, tuple[int, int, int], int], Net]
+
+
+def _checked_build(build: Build) -> Build:
+    """Return `build` with a check of its net; what another model's `build` asks its base class for is not checked."""
+
+    @functools.wraps(build)
+    def checked(model: Model, shape: tuple[int, int, int], classes: int) -> Net:
+        net = build(model, shape, classes)
+        if type(model).build is not checked:
+            return net
+        wanted = f"a Net for images {list(shape)} (channels, height, width) of {classes} classes"
+        if problem := shown(net) if not isinstance(net, Net) else wrong_with(net, shape, classes):
+            raise refusal(model, "build", wanted, problem)
+        return net
+
+    return checked
 
 
 dataset = decorator("dataset")

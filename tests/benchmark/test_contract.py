@@ -130,7 +130,7 @@ def raised(work):
 
 
 def line_of(function):
-    return function.__code__.co_firstlineno
+    return inspect.unwrap(function).__code__.co_firstlineno
 
 
 class Divides(FedAvg):

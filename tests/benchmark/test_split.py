@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.errors import HookError, UserError
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.rng import numpy_generator
 from fedspan.benchmark.running.cell_run import run_cell
@@ -140,23 +140,80 @@ def lists(*parts):
 
 FINE = lists([0, 1], [2, 3])
 WRONG = {
-    "an image twice": Split(lists([0, 1], [1, 2])),
-    "an empty client": Split(lists([0, 1], [])),
-    "too many clients": Split(lists([0], [1], [2])),
-    "an index too large": Split(lists([0], [94])),
-    "a negative index": Split(lists([0], [-1])),
-    "no test images": Split(FINE, lists([0], [])),
-    "one test list": Split(FINE, lists([0])),
-    "a test index too large": Split(FINE, lists([0], [30])),
-    "a test image that is trained on": Split(FINE, lists([4], [1]), pooled=True),
-    "all images pooled and none to test on": Split(FINE, pooled=True),
+    "nothing": (None, "a Split: it returned None; is a return missing?"),
+    "lists alone": (FINE, "a Split: it returned a tuple of 2"),
+    "an image twice": (
+        Split(lists([0, 1], [1, 2])),
+        "every training image at most once: image 1 is there 2 times, at the clients [0, 1]",
+    ),
+    "an empty client": (Split(lists([0, 1], [])), "client 1 has none"),
+    "too many clients": (
+        Split(lists([0], [1], [2])),
+        "of training images for each of the 2 clients: it returned a tupl",
+    ),
+    "an index too large": (Split(lists([0], [94])), "client 1 has 94, and there are 94 images"),
+    "a negative index": (Split(lists([0], [-1])), "client 1 has -1, and there are 94 images"),
+    "indices with a half": (Split((FINE[0], FINE[1] + 0.5)), "client 1 has an array float64 [2], no whole numbers"),
+    "floats": (Split((FINE[0] * 1.0, FINE[1])), "client 0 has an array float64 [2], no whole numbers [n]"),
+    "masks": (
+        Split((np.arange(94) < 9, np.arange(94) > 8)),
+        "client 0 has an array bool [94], no whole numbers [n]; np.flatnonzero makes indices of a mask",
+    ),
+    "columns": (Split((FINE[0][:, None], FINE[1])), "client 0 has an array int64 [2, 1], no whole numbers [n]"),
+    "lists of lists": (Split(([[0], [1, 2]], FINE[1])), "client 0 has a list of 2, no whole numbers [n]"),
+    "no indices": (Split((FINE[0], None)), "client 1 has None, no whole numbers [n]"),
+    "no test images": (Split(FINE, lists([0], [])), "of test images for each of the 2 clients: client 1 has none"),
+    "one test list": (Split(FINE, lists([0])), "of test images for each of the 2 clients: it returned a tuple of 1"),
+    "a test index too large": (Split(FINE, lists([0], [30])), "client 1 has 30, and there are 30 images"),
+    "a test image that is trained on": (
+        Split(FINE, lists([4], [1]), pooled=True),
+        "no image for training and testing: image 1 is there 2 times, at the clients [0, 1]",
+    ),
+    "all images pooled and none to test on": (
+        Split(FINE, pooled=True),
+        "test images beside training ones: all images are pooled, and nobody has a test part",
+    ),
 }
 
 
-@pytest.mark.parametrize("split", WRONG.values(), ids=WRONG)
-def test_a_wrong_split_never_reaches_training(split):
-    with pytest.raises(UserError, match=r"partition 'made_up' (gave|left) "):
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_split_never_reaches_training(case):
+    split, said = WRONG[case]
+    with pytest.raises(HookError, match=r"^partition 'made_up', assign \(.*, line \d+\) must return ") as found:
         returning(split).prepare(Blobs().prepare(None), 2, numpy_generator(0, "partition"))
+    assert said in str(found.value)
+
+
+def splitting(split):
+    """Return a partition whose `split` is a function of the labels."""
+
+    @toy("partition", "made_up")
+    class MadeUp(Partition):
+        def split(self, labels, classes, clients, rng):
+            return split(labels)
+
+    return MadeUp()
+
+
+@pytest.mark.parametrize(("parts", "said"), [(None, "None; is a return missing?"), ({0: [1]}, "a dict of 1"), (5, "5")])
+def test_a_partition_that_returns_no_lists_is_named(parts, said):
+    with pytest.raises(HookError, match=rf"^partition 'made_up', split \(.*\) must return one .*: it returned {said}"):
+        splitting(lambda labels: parts).prepare(Blobs().prepare(None), 2, numpy_generator(0, "partition"))
+
+
+def test_a_partition_cannot_change_the_labels():
+    data = Blobs().prepare(None)
+    before = data.train.y.clone()
+    with pytest.raises(ValueError, match="read-only"):
+        splitting(np.ndarray.sort).prepare(data, 2, numpy_generator(0, "partition"))
+    assert torch.equal(data.train.y, before)
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor, np.uint8])
+def test_indices_may_be_any_whole_numbers(kind):
+    split = splitting(lambda labels: (kind(part) for part in ([3, 1], [0, 2])))
+    prepared = split.prepare(Blobs().prepare(None), 2, numpy_generator(0, "partition"))
+    assert [part.tolist() for part in prepared.train] == [[1, 3], [0, 2]]
 
 
 @pytest.mark.parametrize("split", [Split(FINE, lists([0, 5], [5, 29])), Split(FINE, lists([94], [123]), pooled=True)])

@@ -1,0 +1,121 @@
+"""What datasets, partitions, models and fleets must return: whatever else they do is refused in one line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedspan.benchmark.errors import HookError
+from fedspan.benchmark.registration import place_of
+from fedspan.benchmark.registry import Plugin
+
+if TYPE_CHECKING:
+    from fedspan.benchmark.task import Data, Images
+
+FACTORS = (1, 3)  # channels of almost all images
+SMALLEST = 4  # pixels: a square side that could also be channels
+
+T = TypeVar("T")
+
+
+def refusal(plugin: Plugin, hook: str, wanted: str, problem: str) -> HookError:
+    """Return the error of a hook that returned something else than `wanted`, with its file and line."""
+    owner = next(cls for cls in type(plugin).__mro__ if hook in vars(cls))
+    return HookError(f"{plugin.kind} '{plugin.name}', {hook} ({place_of(owner, hook)}) must return {wanted}: {problem}")
+
+
+def shown(value: Any) -> str:
+    """Return what a hook returned, briefly."""
+    return f"it returned {'None; is a return missing?' if value is None else described(value)}"
+
+
+def described(value: Any) -> str:
+    """Return type, and where it has one shape, of a value; numbers and short texts as they are."""
+    if isinstance(value, Tensor):
+        return f"a tensor {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    if isinstance(value, np.ndarray):
+        return f"an array {value.dtype} {list(value.shape)}"
+    if isinstance(value, (tuple, list, Mapping)):
+        return f"a {type(value).__name__} of {len(value)}"
+    if value is None or isinstance(value, (int, float, str, np.generic)):
+        return f"{value!r:.60}"
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
+def returned(plugin: Plugin, hook: str, value: Any, kind: type[T]) -> T:
+    """Return a hook's value, which must be a `kind`."""
+    if not isinstance(value, kind):
+        raise refusal(plugin, hook, f"a {kind.__name__}", shown(value))
+    return value
+
+
+# datasets ---------------------------------------------------------------------------------------------
+
+
+def check_data(dataset: Plugin, data: Data, kind: type[Images]) -> None:
+    """Raise `HookError` if a dataset returned `data` that training would misread: types and shapes, no values.
+
+    `kind` is the class of its images.
+    """
+    for split in ("train", "test"):
+        images = getattr(data, split)
+        if not isinstance(images, kind):
+            raise refusal(dataset, "load", f"Images as `{split}`", f"it is {described(images)}")
+        for wanted, problem in _wrong_images(split, images):
+            raise refusal(dataset, "load", wanted, problem)
+    for wanted, problem in _wrong_facts(data):
+        raise refusal(dataset, "load", wanted, problem)
+
+
+def _wrong_images(split: str, images: Images) -> Iterator[tuple[str, str]]:
+    """Yield what was wanted and what is wrong with the images of a split."""
+    x = images.x
+    if not isinstance(x, Tensor) or x.dtype != torch.uint8 or x.ndim != 4:
+        hint = ""
+        if isinstance(x, np.ndarray):
+            hint = "; wrap it in torch.from_numpy"
+        elif isinstance(x, Tensor) and x.is_floating_point():
+            hint = "; training divides by 255: of pixels from 0 to 1 give (255 * x).round().to(torch.uint8)"
+        yield "images as a tensor uint8 [N, height, width, channels]", f"{split}.x is {described(x)}{hint}"
+    elif x.shape[1] in FACTORS and x.shape[2] == x.shape[3] > SMALLEST:
+        problem = f"{split}.x has the shape {list(x.shape)}, channels first; give x.permute(0, 2, 3, 1)"
+        yield "images as [N, height, width, channels]", problem
+    for name in ("y", "domain", "client"):
+        part = getattr(images, name)
+        if part is None and name != "y":
+            continue
+        if not isinstance(part, Tensor) or part.dtype != torch.int64 or part.ndim != 1:
+            yield f"`{name}` as a tensor int64 [N]", f"{split}.{name} is {described(part)}"
+        elif len(part) != len(x):
+            yield f"`{name}` of every image", f"{split} has {len(x)} images and {len(part)} in {split}.{name}"
+
+
+def _wrong_facts(data: Data) -> Iterator[tuple[str, str]]:
+    """Yield what was wanted and what is wrong with what a dataset says of its images."""
+    sizes = [list(images.x.shape[1:]) for images in (data.train, data.test)]
+    if sizes[0] != sizes[1]:
+        yield "train and test images of one size", f"they are {sizes[0]} and {sizes[1]} (height, width, channels)"
+    for name in ("classes", "domains", "clients"):
+        names = getattr(data, name)
+        if not isinstance(names, (tuple, list)) or not all(isinstance(one, str) for one in names):
+            kinds = f", of {described(names[0])} and so on" if isinstance(names, (tuple, list)) else ""
+            yield f"`{name}` as a tuple of names", f"it is {described(names)}{kinds}"
+        elif len(set(names)) < len(names):
+            [(name_twice, times)] = Counter(names).most_common(1)
+            yield f"`{name}` as different names", f"{name_twice!r} is there {times} times"
+    channels = sizes[0][2]
+    for name, low in (("mean", "[0"), ("std", "(0")):
+        numbers = getattr(data, name)
+        if not isinstance(numbers, (tuple, list)) or len(numbers) != channels:
+            yield f"`{name}` as a tuple of one number per channel", f"it is {described(numbers)}, for {channels}"
+            return
+        for one in numbers:
+            if not isinstance(one, (int, float, np.floating)) or not 0 <= one <= 1 or (low == "(0" and one == 0):
+                yield f"`{name}` of pixels scaled to [0, 1], in {low}, 1]", f"it holds {described(one)}"
+    if not isinstance(data.digest, str) or not data.digest:
+        yield "the text that content_digest returns as `digest`", f"it is {described(data.digest)}"
