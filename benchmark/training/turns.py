@@ -5,8 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from numbers import Integral, Real
+from typing import Any
 
-from fedspan.benchmark.errors import HookError, Incompatible, UserError
+import numpy as np
+
+from fedspan.benchmark.data.checks import described, refusal, shown
+from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.fleet import NO_TURNS, Draws, Fleet, Turn, Turns, Work
 from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.local import LocalTrainer
@@ -37,8 +42,7 @@ class FleetAtWork:
             found = self.fleet.turns(work, Draws(self.seed, state.round))
         except OverflowError as error:
             raise UserError(f"fleet={self.fleet.label()}: its settings are out of range ({error})") from error
-        self._check(work, found)
-        return dict(zip(clients, found, strict=True))
+        return dict(zip(clients, self._checked(work, found), strict=True))
 
     def check(self, state: State, rounds: int, clients: Callable[[int], Sequence[int]]) -> None:
         """Raise `UserError` if nothing arrives in any round; `clients` returns those of a round."""
@@ -77,20 +81,40 @@ class FleetAtWork:
             self._uploads[warm] = sums.upload_bytes
         return self._uploads[warm]
 
-    def _check(self, work: Sequence[Work], turns: Sequence[Turn]) -> None:
-        name = f"fleet '{self.fleet.name}', turns"
-        if len(turns) != len(work):
-            raise HookError(f"{name}: it returned {len(turns)} turns for {len(work)} clients")
+    def _checked(self, work: Sequence[Work], turns: Any) -> list[Turn]:
+        """Return the turns as plain numbers; raise `HookError` for what are no turns of this `work`."""
+        wanted = f"the turn of each of {len(work)} clients"
+        if not isinstance(turns, (list, tuple)) or len(turns) != len(work):
+            raise refusal(self.fleet, "turns", wanted, shown(turns))
+        found = []
         for one, turn in zip(work, turns, strict=True):
-            if turn.steps is not None and not 1 <= turn.steps <= one.steps:
-                raise HookError(f"{name}: client {one.client} cannot take {turn.steps} of its {one.steps} steps")
-            if turn.seconds is not None and LONGEST < turn.seconds < math.inf:
+            if problem := _wrong_with(one, turn):
+                raise refusal(self.fleet, "turns", wanted, f"client {one.client} {problem}")
+            seconds = None if turn.seconds is None else float(turn.seconds)
+            if seconds is not None and seconds > LONGEST:
                 raise UserError(
-                    f"fleet={self.fleet.label()} lets client {one.client} take {turn.seconds:.3g} seconds in a round, "
+                    f"fleet={self.fleet.label()} lets client {one.client} take {seconds:.3g} seconds in a round, "
                     f"at most {LONGEST:g} can be simulated; change its settings"
                 )
-            if turn.seconds is not None and not 0 <= turn.seconds < math.inf:
-                raise HookError(f"{name}: client {one.client} cannot take {turn.seconds} seconds")
+            found.append(Turn(None if turn.steps is None else int(turn.steps), bool(turn.arrives), seconds))
+        return found
+
+
+def _wrong_with(one: Work, turn: Any) -> str:
+    """Return what is wrong with the turn of a client, or nothing."""
+    if not isinstance(turn, Turn):
+        return f"gets {described(turn)}, no Turn"
+    if not isinstance(turn.arrives, (bool, np.bool_)):
+        return f"arrives: {described(turn.arrives)}, neither True nor False"
+    if turn.steps is not None and not (_is(Integral, turn.steps) and 1 <= turn.steps <= one.steps):
+        return f"cannot take {described(turn.steps)} of its {one.steps} steps"
+    if turn.seconds is not None and not (_is(Real, turn.seconds) and 0 <= turn.seconds < math.inf):
+        return f"cannot take {described(turn.seconds)} seconds"
+    return ""
+
+
+def _is(kind: type, value: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def count_turns(meter: Meter, turns: Turns) -> None:

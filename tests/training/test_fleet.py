@@ -2,8 +2,10 @@
 
 import copy
 import math
+import re
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 
@@ -64,15 +66,38 @@ class Broken(Component):
         return 0 * step.logits.sum() + torch.where(step.counts.sum() == 4, torch.nan, 0.0)
 
 
+WRONG = {
+    "nothing": (lambda work: None, "it returned None; is a return missing?"),
+    "too few": (lambda work: [WHOLE], "it returned a list of 1"),
+    "by client": (lambda work: {one.client: WHOLE for one in work}, "it returned a dict of 6"),
+    "no turns": (lambda work: [None] * len(work), "client 0 gets None, no Turn"),
+    "too many steps": (lambda work: [Turn(steps=10**6)] * len(work), "client 0 cannot take 1000000 of its 2 steps"),
+    "no step": (lambda work: [Turn(steps=0)] * len(work), "client 0 cannot take 0 of its 2 steps"),
+    "part of a step": (lambda work: [Turn(steps=1.5)] * len(work), "client 0 cannot take 1.5 of its 2 steps"),
+    "steps as a text": (lambda work: [Turn(steps="1")] * len(work), "client 0 cannot take '1' of its 2 steps"),
+    "no seconds": (lambda work: [Turn(seconds=math.nan)] * len(work), "client 0 cannot take nan seconds"),
+    "before it began": (lambda work: [Turn(seconds=-1.0)] * len(work), "client 0 cannot take -1.0 seconds"),
+    "seconds as a text": (lambda work: [Turn(seconds="1")] * len(work), "client 0 cannot take '1' seconds"),
+    "half arrives": (lambda work: [Turn(arrives=0.5)] * len(work), "client 0 arrives: 0.5, neither True nor False"),
+}
+
+
 @toy("fleet", "toy_wrong")
 class Wrong(Fleet):
     """Returns what it must not."""
 
-    kind: str = "few"
+    case: str = "nothing"
 
     def turns(self, work, draws):
-        wrong = {"few": [], "steps": [Turn(steps=10**6)] * len(work), "none": [Turn(steps=0)] * len(work)}
-        return wrong.get(self.kind, [Turn(seconds=float("nan"))] * len(work))
+        return WRONG[self.case][0](work)
+
+
+@toy("fleet", "toy_numpy")
+class OfNumpy(Fleet):
+    """Returns NumPy's numbers, as draws are."""
+
+    def turns(self, work, draws):
+        return [Turn(np.int64(1), np.bool_(one.client > 0), np.float32(2.5)) for one in work]
 
 
 @toy("fleet", "toy_endless")
@@ -237,16 +262,23 @@ def test_a_fleet_that_never_leaves_anybody_is_one_clear_line():
         start(toy_cell(fleet=Speeds(deadline=1e-9)))
 
 
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        ("few", "returned 0 turns for 6 clients"), ("steps", "client 0 cannot take 1000000 of its 2 steps"),
-        ("none", "cannot take 0 of"), ("clock", "cannot take nan seconds"),
-    ],
-)  # fmt: skip
-def test_turns_that_cannot_be_are_refused_by_name(kind, said):
-    with pytest.raises(HookError, match=f"fleet 'toy_wrong', turns: .*{said}"):
-        start(toy_cell(fleet=Wrong(kind=kind)))
+@pytest.mark.parametrize("case", WRONG)
+def test_turns_that_cannot_be_are_refused_by_name(case):
+    line = Wrong.turns.__code__.co_firstlineno
+    place = (
+        rf"fleet 'toy_wrong', turns \({re.escape(__file__)}, line {line}\) must return the turn of each of 6 clients"
+    )
+    with pytest.raises(HookError, match=rf"^{place}: {re.escape(WRONG[case][1])}$"):
+        start(toy_cell(fleet=Wrong(case=case)))
+
+
+def test_numpys_numbers_are_as_good_as_pythons(tmp_path):
+    record = run_cell(toy_cell(fleet=OfNumpy()), how(tmp_path))
+    validate(record)
+    assert record["fleet"] == {"visits": 18, "lost": 3, "cut": 18, "empty_rounds": 0} | {
+        "seconds": 7.5,
+        "seconds_at_round": [2.5, 5.0, 7.5],
+    }
 
 
 def test_training_in_one_place_has_no_fleet():
