@@ -12,17 +12,17 @@ from typing import Any
 from torch import Tensor
 
 from fedspan.benchmark.component import Component, Wire
-from fedspan.benchmark.errors import HookError
 from fedspan.benchmark.net import Net
 from fedspan.benchmark.registration import ENGINE
 from fedspan.benchmark.registry import Plugin
+from fedspan.benchmark.returned import refusal, shown
 
 
 def check_returned(component: Component, hook: str, inputs: Sequence[Any], returned: Any) -> None:
     """Raise `HookError` if a hook returned what it must not. Shapes and names are read, never values."""
     wanted, wrong_with = RULES.get(hook, ("", lambda returned, *inputs: ""))
     if problem := wrong_with(returned, *inputs):
-        raise _refusal(component, hook, wanted, problem)
+        raise refusal(component, hook, wanted, problem)
 
 
 def check_weights(component: Component, weights: Tensor) -> None:
@@ -30,19 +30,13 @@ def check_weights(component: Component, weights: Tensor) -> None:
     wrong = [value for value in weights.tolist() if not (math.isfinite(value) and value >= 0)]
     if wrong or not weights.sum() > 0:
         problem = f"one is {wrong[0]:g}" if wrong else "all of them are 0"
-        raise _refusal(component, "weights", "finite weights that are not negative", problem)
+        raise refusal(component, "weights", "finite weights that are not negative", problem)
 
 
 def check_message(component: Component, message: Mapping[str, Tensor], broadcast: Mapping[str, Tensor]) -> None:
     """Raise `HookError` if a client would receive two leaves under one name."""
     if twice := sorted(set(message) & set(broadcast)):
-        raise _refusal(component, "message", "names that `broadcast` does not have", f"both have '{twice[0]}'")
-
-
-def _refusal(component: Component, hook: str, wanted: str, problem: str) -> HookError:
-    code = getattr(type(component), hook).__code__
-    place = f"{code.co_filename}, line {code.co_firstlineno}"
-    return HookError(f"{_called(component, hook)} ({place}) must return {wanted}: {problem}")
+        raise refusal(component, "message", "names that `broadcast` does not have", f"both have '{twice[0]}'")
 
 
 def blame(error: BaseException) -> str | None:
@@ -101,33 +95,21 @@ def _hint(error: BaseException, plugin: Plugin, hook: str) -> str:
 CLIENT_TREE = "the client tree (its names come from init)"
 
 
-def _shown(value: Any) -> str:
-    if value is None:
-        return "it returned None; is a return missing?"
-    if isinstance(value, Tensor):
-        return f"it returned a tensor of shape {list(value.shape)}"
-    if isinstance(value, Mapping):
-        return f"it returned a dict of {len(value)}"
-    if isinstance(value, (tuple, list)):
-        return f"it returned a {type(value).__name__} of {len(value)}"
-    return f"it returned {value!r:.60}"
-
-
 def _scalar(returned: Any, *inputs: Any) -> str:
-    return "" if isinstance(returned, Tensor) and returned.ndim == 0 else _shown(returned)
+    return "" if isinstance(returned, Tensor) and returned.ndim == 0 else shown(returned)
 
 
 def _truth(returned: Any, *inputs: Any) -> str:
-    return "" if isinstance(returned, bool) else _shown(returned)
+    return "" if isinstance(returned, bool) else shown(returned)
 
 
 def _net(returned: Any, *inputs: Any) -> str:
-    return "" if isinstance(returned, Net) else _shown(returned)
+    return "" if isinstance(returned, Net) else shown(returned)
 
 
 def _tree(value: Any, name: str = "it") -> str:
     if not isinstance(value, Mapping):
-        return _shown(value) if name == "it" else f"{name} is {_shown(value).removeprefix('it returned ')}"
+        return shown(value) if name == "it" else f"{name} is {shown(value).removeprefix('it returned ')}"
     wrong = next((path for path, leaf in value.items() if not isinstance(leaf, Tensor)), None)
     return "" if wrong is None else f"{name} holds {value[wrong]!r:.60} under '{wrong}', which is no tensor"
 
@@ -153,7 +135,7 @@ def _listed(names: Mapping[str, Any]) -> str:
 
 
 def _tuple_of(number: int, returned: Any) -> str:
-    return "" if isinstance(returned, tuple) and len(returned) == number else _shown(returned)
+    return "" if isinstance(returned, tuple) and len(returned) == number else shown(returned)
 
 
 def _init(returned: Any, *inputs: Any) -> str:
@@ -162,7 +144,7 @@ def _init(returned: Any, *inputs: Any) -> str:
 
 def _phases(returned: Any, *inputs: Any) -> str:
     if not isinstance(returned, (list, tuple)) or not returned:
-        return _shown(returned)
+        return shown(returned)
     for phase in returned:
         if _tuple_of(2, phase) or not isinstance(phase[0], int) or not callable(phase[1]):
             return f"one phase is {phase!r:.60}"
@@ -180,7 +162,7 @@ def _client_end(returned: Any, delta: Mapping[str, Tensor], local: Any) -> str:
         return problem
     moved, upload, tree = returned
     if not isinstance(upload, Mapping):
-        return f"the upload is {_shown(upload).removeprefix('it returned ')}"
+        return f"the upload is {shown(upload).removeprefix('it returned ')}"
     if wrong := [name for name, leaf in upload.items() if not isinstance(leaf, (Tensor, int, float))]:
         return f"the upload holds {upload[wrong[0]]!r:.60} under '{wrong[0]}', which is neither a tensor nor a number"
     return _like(moved, delta, "delta") or _like(tree, local.client, CLIENT_TREE)
@@ -205,12 +187,12 @@ def _carry(returned: Any, grads: Any, step: Any) -> str:
 
 
 def _weights(returned: Any, counts: Tensor, *inputs: Any) -> str:
-    return "" if isinstance(returned, Tensor) and returned.shape == counts.shape[:1] else _shown(returned)
+    return "" if isinstance(returned, Tensor) and returned.shape == counts.shape[:1] else shown(returned)
 
 
 def _wire(returned: Any, *inputs: Any) -> str:
     if not isinstance(returned, Wire):
-        return _shown(returned)
+        return shown(returned)
     return "" if min(returned.numbers, returned.bits, returned.extra) >= 0 else f"it returned {returned}"
 
 
@@ -225,7 +207,7 @@ def _own(returned: Any, params: Mapping[str, Tensor], local: Any) -> str:
 def _cost(returned: Any, *inputs: Any) -> str:
     if returned is None or (not _tuple_of(2, returned) and all(isinstance(number, int) for number in returned)):
         return ""
-    return _shown(returned)
+    return shown(returned)
 
 
 def _privacy(returned: Any, *inputs: Any) -> str:

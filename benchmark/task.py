@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedspan.benchmark.data.checks import check_data, described, refusal, returned, shown
 from fedspan.benchmark.errors import HookError, UserError, require
 from fedspan.benchmark.net import Net, wrong_with
 from fedspan.benchmark.registry import Plugin, decorator
+from fedspan.benchmark.returned import check_data, described, refusal, returned, shown
 
 
 @dataclass(frozen=True)
@@ -326,34 +325,19 @@ def _indices(part: Any) -> np.ndarray | None:
 
 @dataclass(frozen=True)
 class Model(Plugin):
-    """Base of the model plugins. Whoever calls `build` gets a net that takes the images and tells the classes apart."""
-
-    def __init_subclass__(cls) -> None:
-        if "build" in vars(cls):
-            cls.build = _checked_build(cls.build)  # type: ignore[method-assign, assignment]
+    """Base of the model plugins."""
 
     def build(self, shape: tuple[int, int, int], classes: int) -> Net:
         """Return a fresh net for images of `shape` (channels, height, width); raise `Incompatible` if it cannot."""
         raise NotImplementedError
 
-
-Build = Callable[[Model, tuple[int, int, int], int], Net]
-
-
-def _checked_build(build: Build) -> Build:
-    """Return `build` with a check of its net; what another model's `build` asks its base class for is not checked."""
-
-    @functools.wraps(build)
-    def checked(model: Model, shape: tuple[int, int, int], classes: int) -> Net:
-        net = build(model, shape, classes)
-        if type(model).build is not checked:
-            return net
+    def prepare(self, shape: tuple[int, int, int], classes: int) -> Net:
+        """Return a fresh net, checked: it takes such images and tells so many classes apart."""
+        net = self.build(shape, classes)
         wanted = f"a Net for images {list(shape)} (channels, height, width) of {classes} classes"
         if problem := shown(net) if not isinstance(net, Net) else wrong_with(net, shape, classes):
-            raise refusal(model, "build", wanted, problem)
+            raise refusal(self, "build", wanted, problem)
         return net
-
-    return checked
 
 
 dataset = decorator("dataset")

@@ -71,7 +71,7 @@ def assemble(cell: Cell, data: Data, meter: Meter | None = None) -> tuple[Method
     method.check(setting)
     check_size(cell, data)
     with rng.global_rng(cell.seed, "init"):
-        net = cell.model.build(data.shape, len(data.classes))
+        net = cell.model.prepare(data.shape, len(data.classes))
         with meter.phase("net") if meter else contextlib.nullcontext():
             net = method.net(net, setting)
     linear = [component.name for component in (method.calibrator, method.personaliser) if component]

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fedspan.benchmark.data.checks import described, refusal, shown
 from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.fleet import NO_TURNS, Draws, Fleet, Turn, Turns, Work
+from fedspan.benchmark.returned import described, refusal, shown
 from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.meter import Meter

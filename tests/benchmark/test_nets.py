@@ -1,6 +1,5 @@
 """A model whose net does not fit its task is refused where it is built, in one line that names it."""
 
-import inspect
 import re
 
 import pytest
@@ -73,10 +72,10 @@ WRONG = {
 def test_a_net_that_does_not_fit_is_refused_where_it_is_built(case):
     make, said = WRONG[case]
     model = model_of(make)
-    line = inspect.unwrap(type(model).build).__code__.co_firstlineno
+    line = type(model).build.__code__.co_firstlineno
     wanted = "a Net for images [1, 8, 8] (channels, height, width) of 3 classes"
     with pytest.raises(HookError) as found:
-        model.build(SHAPE, CLASSES)
+        model.prepare(SHAPE, CLASSES)
     assert str(found.value).startswith(f"model 'odd', build ({__file__}, line {line}) must return {wanted}: {said}")
     assert not re.search(r"\n", str(found.value))
 
@@ -101,7 +100,7 @@ def test_a_net_that_fits_is_left_as_it_is(case):
     made.body[1].layer.float().eval()
     modes = [module.training for module in made.modules()]
     before = torch.get_rng_state()
-    assert model_of(lambda: made).build(SHAPE, CLASSES) is made
+    assert model_of(lambda: made).prepare(SHAPE, CLASSES) is made
     assert torch.equal(torch.get_rng_state(), before)
     assert [module.training for module in made.modules()] == modes
     assert made.body[1].seen is None
@@ -109,7 +108,7 @@ def test_a_net_that_fits_is_left_as_it_is(case):
 
 def test_norms_keep_their_statistics():
     made = Net(nn.Sequential(nn.BatchNorm2d(1), nn.Flatten()), nn.Linear(64, CLASSES))
-    model_of(lambda: made).build(SHAPE, CLASSES)
+    model_of(lambda: made).prepare(SHAPE, CLASSES)
     assert (made.body[0].running_var.item(), made.body[0].num_batches_tracked.item()) == (1, 0)
 
 
@@ -126,11 +125,11 @@ def test_what_a_model_makes_of_the_net_of_another_is_checked_alone():
             made.head = nn.Linear(5, classes)
             return made
 
-    assert Whole().build(SHAPE, CLASSES).head.out_features == CLASSES
+    assert Whole().prepare(SHAPE, CLASSES).head.out_features == CLASSES
     with pytest.raises(HookError, match="model 'half', build"):
-        Half().build(SHAPE, CLASSES)
+        Half().prepare(SHAPE, CLASSES)
 
 
 def test_a_net_without_values_is_not_looked_at():
     with torch.device("meta"):
-        assert model_of(lambda: net(head=nn.Linear(5, 1))).build(SHAPE, CLASSES).head.out_features == 1
+        assert model_of(lambda: net(head=nn.Linear(5, 1))).prepare(SHAPE, CLASSES).head.out_features == 1

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedspan.benchmark import rng
-from fedspan.benchmark.errors import Incompatible, UserError
+from fedspan.benchmark.errors import HookError, Incompatible, UserError
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.task import Data, Images
@@ -31,6 +31,8 @@ def load(cls, cache, **settings):
     """Return the prepared dataset, or skip where its files are not at hand; absence must be one clear line."""
     try:
         return cls(**settings).prepare(cache)
+    except HookError:  # its files are there, and what it makes of them is wrong
+        raise
     except UserError as error:
         text = str(error)
     assert "dataset.root" in text
@@ -135,7 +137,7 @@ def test_more_clients_than_images_is_refused(cls):
 def build(cls, shape, classes=10, seed=0):
     with rng.global_rng(seed, "init"):
         try:
-            return cls().build(shape, classes)
+            return cls().prepare(shape, classes)
         except Incompatible as reason:
             pytest.skip(str(reason))
 
@@ -153,7 +155,7 @@ def test_a_model_returns_features_and_their_logits(cls, shape):
 
 @every_model
 def test_a_model_takes_the_images_of_the_papers(cls):
-    assert cls().build((3, 32, 32), 10) is not None
+    assert cls().prepare((3, 32, 32), 10) is not None
 
 
 @every_model

@@ -186,8 +186,9 @@ def test_where_one_source_ends_and_the_next_begins_counts():
 
 NUMBERS = {
     "__init__", "component", "contract", "discovery", "download", "errors", "fields", "fleet", "head", "local_images",
-    "method", "net", "numerics", "protocol", "registration", "registry", "rng", "sgd", "task", "tree", "data",
-    "training", "running", "running.cell_run", "spec", "spec.cell", "spec.diagnostics", "records", "records.checkpoint",
+    "method", "net", "numerics", "protocol", "registration", "registry", "returned", "rng", "sgd", "task", "tree",
+    "data", "training", "running", "running.cell_run", "spec", "spec.cell", "spec.diagnostics", "records",
+    "records.checkpoint",
 }  # fmt: skip
 
 

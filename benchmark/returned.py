@@ -1,7 +1,8 @@
-"""What datasets, partitions, models and fleets must return: whatever else they do is refused in one line."""
+"""What hooks of plugins returned, in words, and the refusal of what they must not return, in one line."""
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +12,6 @@ import torch
 from torch import Tensor
 
 from fedspan.benchmark.errors import HookError
-from fedspan.benchmark.registration import place_of
 from fedspan.benchmark.registry import Plugin
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ T = TypeVar("T")
 
 def refusal(plugin: Plugin, hook: str, wanted: str, problem: str) -> HookError:
     """Return the error of a hook that returned something else than `wanted`, with its file and line."""
-    owner = next(cls for cls in type(plugin).__mro__ if hook in vars(cls))
-    return HookError(f"{plugin.kind} '{plugin.name}', {hook} ({place_of(owner, hook)}) must return {wanted}: {problem}")
+    code = inspect.unwrap(getattr(type(plugin), hook)).__code__
+    place = f"{code.co_filename}, line {code.co_firstlineno}"
+    return HookError(f"{plugin.kind} '{plugin.name}', {hook} ({place}) must return {wanted}: {problem}")
 
 
 def shown(value: Any) -> str:
