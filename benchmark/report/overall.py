@@ -91,6 +91,7 @@ class Comparisons:
         for result in results:
             self.results.setdefault(result.method, {})[result.task] = result
         self.methods = sorted(self.results)
+        self._same = _same_models(self.results.values())
         scores = {
             method: {task: result.outcomes for task, result in found.items()} for method, found in self.results.items()
         }
@@ -103,9 +104,10 @@ class Comparisons:
     def gap(self, one: str, other: str, tasks: frozenset[Task]) -> Gap | None:
         """Return what one method differs by from another on those of the tasks that both have; None without one.
 
-        `one` is the first of the two in the order of `methods`.
+        `one` is the first of the two in the order of `methods`. Tasks on which the same models are scored count once.
         """
-        return statistics.pooled(pairs for task, pairs in self._pairs.get((one, other), {}).items() if task in tasks)
+        found = self._pairs.get((one, other), {})
+        return statistics.pooled({self._same.get(task, task): found[task] for task in found if task in tasks}.values())
 
     def gain(self, method: str, over: str, tasks: frozenset[Task]) -> Gap | None:
         """Return what a method is better by than another on those of the tasks that both have; None without one."""
@@ -152,7 +154,7 @@ class Comparisons:
             Ranked(
                 method=(method := methods[place.row]),
                 place=place,
-                tasks=len(chosen[method]),
+                tasks=len({self._same.get(task, task) for task in chosen[method]}),
                 runs=sum(len(result.outcomes) for result in chosen[method].values()),
                 costs=relative_costs(chosen[method], chosen[reference]),
                 gain=None
@@ -162,6 +164,25 @@ class Comparisons:
             )
             for place in ranking.places
         ]
+
+
+def _same_models(results: Iterable[Mapping[Task, Result]]) -> dict[Task, Task]:
+    """Map each task to the one that differs in its fleet alone and has the same outcomes of every method, if one has.
+
+    Fleets that differ in their clocks alone train the same models.
+    """
+    known = list(results)
+    tasks = sorted({task for found in known for task in found}, key=lambda task: task.fleet)
+    same: dict[Task, Task] = {}
+    for first, other in itertools.combinations(tasks, 2):
+        if other in same or replace(other, fleet=first.fleet) != first:
+            continue
+        shared = [
+            found[first].outcomes == found[other].outcomes for found in known if first in found and other in found
+        ]
+        if shared and all(shared):
+            same[other] = same.get(first, first)
+    return same
 
 
 def relative_costs(mine: Mapping[Task, Result], others: Mapping[Task, Result]) -> tuple[float, ...]:

@@ -114,6 +114,24 @@ def test_gains_are_those_over_the_default_algorithm_and_costs_relative_to_it():
     assert view.headline.endswith("at 1.5 times the compute.")
 
 
+@pytest.mark.parametrize("moved", [0.0, 0.5])
+def test_fleets_that_differ_in_their_clocks_alone_are_one_task_and_others_are_not(moved):
+    results = results_on({"moon": BOTH, "fedavg": {"a": 48.0, "b": 59.0}})
+    timed = [replace(one, task=replace(one.task, fleet="speeds")) for one in results]
+    timed = [
+        replace(one, seeds={seed: value + moved for seed, value in one.seeds.items()}) if one.method == "moon" else one
+        for one in timed
+    ]
+
+    def ranked(chosen):
+        ranking = Comparisons(chosen).ranking(frozenset(one.task for one in chosen))
+        return {line.method: (line.tasks, line.gain) for line in ranking}
+
+    assert ranked(results)["moon"][0] == 2
+    assert (ranked([*results, *timed]) == ranked(results)) is (moved == 0)
+    assert ranked([*results, *timed])["moon"][0] == (4 if moved else 2)
+
+
 def test_of_two_settings_of_the_default_algorithm_the_one_as_it_comes_is_the_reference():
     results = [replace(one, family="fedavg") for one in results_on({"fedavg(other=1)": BOTH, "fedavg": BOTH})]
     assert overview(results).view(frozenset(one.task for one in results)).reference == "fedavg"
