@@ -16,7 +16,7 @@ from fedspan.benchmark.records.verification import samples
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.report import figures
 from fedspan.benchmark.report.analysis import Analysis, Targets
-from fedspan.benchmark.report.axes import flat, text
+from fedspan.benchmark.report.axes import flat, text, told_apart
 from fedspan.benchmark.report.diagrams import Diagram
 from fedspan.benchmark.report.frame import COSTS, STATUSES
 from fedspan.benchmark.report.pages import render, slug
@@ -30,9 +30,11 @@ from fedspan.benchmark.spec.plan import Planned
 
 MOST_LISTED = 200  # cells without a result that the page lists
 MOST_RUNS = 200  # on one page of a method's seeds
-MOST_OPEN = 2  # first tables below which it is open how their rows stand
-FEW_PARTS = 5  # tables and figures that need no list of contents
-FEW_LINES = 5  # rows or columns of a table that need no filters
+LENGTHS: dict[str, Any] = {
+    "most_open": 2,  # first tables below which it is open how their rows stand
+    "few_parts": 5,  # tables and figures that need no list of contents
+    "few_lines": 5,  # rows or columns of a table that need no filters
+}
 MOST_DIGESTS = 12  # of partitions; each run's page has its own
 
 
@@ -71,9 +73,6 @@ def board_page(
         board.title,
         board=board,
         scales=list(dict.fromkeys(frame["scale"])),
-        most_open=MOST_OPEN,
-        few_parts=FEW_PARTS,
-        few_lines=FEW_LINES,
         counted_as=counted_as,
         counts=counts,
         total=len(frame),
@@ -92,9 +91,11 @@ def board_page(
         provenance=provenance(frame.itertuples(index=False)),
         recipe=recipe,
         tuned=tuned,
+        told_apart=told_apart(one.task for one in tuned),
         tune=tune,
         cost_of_trials=cost_of_trials(tune),
         sensitivities=[(one, found) for one in tuned if (found := sensitivities(one))],
+        **LENGTHS,
     )
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.report.axes import Axes, named, spoken, title
+from fedspan.benchmark.report.axes import Axes, named, spoken, title, told_apart
 from tests.report.made import board, cells_of
 
 
@@ -150,3 +150,17 @@ def test_where_takes_labels_bare_names_and_lists(digits):
     assert sum(axes.matches("partition", ["iid", "dirichlet(alpha=0.05)"])) == 36
     assert sum(axes.matches("addons", [])) == 18
     assert sum(axes.matches("seed", 1)) == 18
+
+
+@pytest.mark.parametrize(
+    ("tasks", "common", "own"),
+    [
+        (["CIFAR-10, IID, alpha 0.05", "CIFAR-10, IID, alpha 0.5"], "CIFAR-10, IID", ["alpha 0.05", "alpha 0.5"]),
+        (["CIFAR-10, IID", "MNIST, IID, 50 clients"], "IID", ["CIFAR-10", "MNIST, 50 clients"]),
+        (["CIFAR-10, IID", "CIFAR-10, IID, SENet"], "CIFAR-10, IID", ["CIFAR-10, IID", "SENet"]),
+        (["CIFAR-10, IID"], "CIFAR-10, IID", ["CIFAR-10, IID"]),
+        ([], "", []),
+    ],
+)  # fmt: skip
+def test_tasks_are_told_apart_by_what_they_do_not_share(tasks, common, own):
+    assert told_apart([*tasks, *tasks]) == (common, dict(zip(tasks, own, strict=True)))
