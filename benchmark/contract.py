@@ -83,7 +83,8 @@ def _hint(error: BaseException, plugin: Plugin, hook: str) -> str:
     if not isinstance(error, KeyError) or not isinstance(plugin, Component):
         return ""
     base = getattr(Component, hook, None)
-    if base and not {"step", "local"} & set(inspect.signature(base).parameters):  # it sees the whole server tree
+    given = set(inspect.signature(base).parameters) if callable(base) else set()
+    if base is not None and not {"step", "local"} & given:  # it sees the whole server tree, or none
         return ""
     if type(plugin).broadcast is Component.broadcast and type(plugin).message is Component.message:
         return " (clients see of the server tree only what `broadcast` returns, and there is no `broadcast`)"

@@ -183,6 +183,17 @@ def test_a_name_that_init_lacks_has_nothing_to_do_with_broadcasts():
     assert "broadcast" not in said
 
 
+def test_a_property_that_raises_is_named_without_a_word_of_broadcasts():
+    def idle(self):
+        return {}["nothing"]
+
+    with pytest.raises(KeyError) as found:
+        addon_with(idle=property(idle)).idle  # noqa: B018
+    said = blame(found.value)
+    assert "addon 'odd', idle" in said
+    assert "broadcast" not in said
+
+
 def test_what_is_kept_in_self_is_told_where_it_belongs():
     def keep(self, delta, agg):
         self.momentum = delta
