@@ -9,7 +9,7 @@ from torch import nn
 from fedspan.benchmark.errors import HookError
 from fedspan.benchmark.net import Net
 from fedspan.benchmark.task import Model
-from tests.helpers import toy
+from tests.helpers import start, toy, toy_cell
 
 SHAPE, CLASSES = (1, 8, 8), 3
 
@@ -133,3 +133,8 @@ def test_what_a_model_makes_of_the_net_of_another_is_checked_alone():
 def test_a_net_without_values_is_not_looked_at():
     with torch.device("meta"):
         assert model_of(lambda: net(head=nn.Linear(5, 1))).prepare(SHAPE, CLASSES).head.out_features == 1
+
+
+def test_a_cell_trains_a_checked_net_alone():
+    with pytest.raises(HookError, match=r"model 'odd', build .* must return a Net for images"):
+        start(toy_cell(model=model_of(lambda: Net(nn.Flatten(), nn.Linear(1, 1)))))
