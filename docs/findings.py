@@ -40,7 +40,7 @@ BOARDS = ["cifar10_small", "cifar10_small_fidelity", "personal_fidelity"]
 TUNED = ["digits_tuned", "cifar10_tuned"]
 WIDER = {"field_tuned": "cifar10_tuned"}  # tuned boards, and the board whose studies they have too
 RANKED = {"field": "fedavg", "personal": "local_only"}  # boards, and the method that others are measured against
-SHOWN = (("fleet", 1), ("fleet", 2))  # boards, and the numbers of their tables
+SHOWN = (("fleet", 1, "own"), ("fleet", 2, "own"), ("domains_fidelity", 1, "paper"))  # numbers are tables'
 ALPHAS = (0.05, 0.5)
 ALGORITHMS = ("FedAvg", "FedProx", "FedAvgM", "MOON")
 FORMS = ("paper", "released")
@@ -294,9 +294,9 @@ def standing(runs: Runs, board: str, over: str) -> list[list[str]]:
     return rows
 
 
-def shown(runs: Runs, board: str, number: int) -> list[list[str]]:
+def shown(runs: Runs, board: str, number: int, scale: str) -> list[list[str]]:
     """Show a table of a board as its page does."""
-    cells = plan_grid({"board": [board]})
+    cells = plan_grid({"board": [board], "scale": [scale]})
     table = tabulate(collect(cells, runs.place), Axes(cells), load_board(board).tables[number - 1], number)
     headings = telling([said(table.column_axes, labels) for labels in table.columns])
     rows = [[said(table.row_axes, row.labels), *map(outcomes, row.entries)] for row in table.rows]
@@ -358,7 +358,7 @@ TABLES: dict[str, Callable[[Runs], list[list[str]]]] = {
         for table in (tuning, leads)
     },
     **{f"{board}_{standing.__name__}": partial(standing, board=board, over=over) for board, over in RANKED.items()},
-    **{f"{board}_{number}": partial(shown, board=board, number=number) for board, number in SHOWN},
+    **{f"{board}_{number}": partial(shown, board=board, number=number, scale=scale) for board, number, scale in SHOWN},
 }
 
 
