@@ -133,7 +133,7 @@ def _run_one(planned: Planned, how: How) -> int:
     status = _tell(outcome, planned, how, known)
     if how.tracking and outcome["status"] != "skipped" and not outcome.get("refused"):
         try:
-            sync(how.results, planned.cell.key)
+            sync(how.results, [planned.cell.key])
         except Unreachable as error:
             fail(f"MLflow could not be reached ({error}); the record is kept, run 'fedspan sync' later")
     return status

@@ -169,6 +169,7 @@ def _free_port() -> int:
 def _mirrored(results: Results, pages: Path) -> dict[str, str]:
     try:
         store = Mirror(results)
+        print("sending new records to MLflow ...", file=sys.stderr, flush=True)
         store.sync()
         return leaderboard.mirror(store, pages)
     except Unreachable as error:

@@ -10,7 +10,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,13 +129,13 @@ class Mirror:
                 runs.setdefault(tags["fedspan.key"], {})[run.info.run_id] = tags.get("fedspan.digest", "")
         return runs
 
-    def sync(self, key: str | None = None) -> int:
-        """Mirror every record and failure that is not there yet, or that of `key` alone; return how many were sent.
+    def sync(self, keys: Sequence[str] | None = None) -> int:
+        """Mirror every record and failure that is not there yet, or those of `keys` alone; return how many were sent.
 
         Idempotent.
         """
         sent = 0
-        for record in self._changed(key):
+        for record in self._changed(keys):
             digest = record_digest(record)
             runs = self.runs.setdefault(record["key"], {})
             same = next((run for run, seen in runs.items() if seen == digest), None)
@@ -162,12 +162,12 @@ class Mirror:
             Index(self.results.root).note_mirrored(store, held)
             self._noted = held
 
-    def _changed(self, key: str | None) -> Iterator[Record]:
+    def _changed(self, keys: Sequence[str] | None) -> Iterator[Record]:
         """Yield the records, and the failures of cells without one, whose files changed since the last look."""
         records, failures = self.results.records, self.results.failures
-        known = {} if self._stamps else self.results.entries(None if key is None else [key])
-        held, name = self._held(), f"{key or '*'}.json"
-        for path in (*sorted(records.glob(name)), *sorted(failures.glob(name))):
+        known = {} if self._stamps else self.results.entries(keys)
+        held = self._held()
+        for path in (path for folder in (records, failures) for path in _files(folder, keys)):
             if not is_record_file(path) or (path.parent == failures and (records / path.name).exists()):
                 continue
             try:
@@ -301,20 +301,25 @@ def metric_name(name: str) -> str:
     return re.sub(r"[^\w. -]|^\.+", "_", name, flags=re.ASCII)[:250]
 
 
-def sync(results: Path, key: str | None = None) -> tuple[str, int]:
-    """Mirror everything, or the record of `key` alone, once; return (address, runs sent). Raises `Unreachable`."""
+def _files(folder: Path, keys: Sequence[str] | None) -> list[Path]:
+    """Return the files of these keys, by default of all, in a folder of records; some may be gone, or none yet."""
+    return sorted(folder.glob("*.json") if keys is None else (folder / f"{key}.json" for key in keys))
+
+
+def sync(results: Path, keys: Sequence[str] | None = None) -> tuple[str, int]:
+    """Mirror everything, or the records of `keys` alone, once; return (address, runs sent). Raises `Unreachable`."""
     mirror = Mirror(Results(results, mends=False))
-    return mirror.uri, mirror.sync(key)
+    return mirror.uri, mirror.sync(keys)
 
 
-def follow(results: Path, ended: threading.Event) -> str:
-    """Mirror records as they come until `ended`, then once more; return one line for the user."""
+def follow(results: Path, keys: Sequence[str], ended: threading.Event) -> str:
+    """Mirror the records of `keys` as they come until `ended`, then once more; return one line for the user."""
     sent, trouble, mirror = 0, "", None
     while True:
         final = ended.wait(POLL_SECONDS)
         try:
             mirror = mirror or Mirror(Results(results, mends=False))
-            sent, trouble = sent + mirror.sync(), ""
+            sent, trouble = sent + mirror.sync(keys), ""
         except Unreachable as error:
             mirror, trouble = None, str(error)
         if final:
@@ -325,16 +330,19 @@ def follow(results: Path, ended: threading.Event) -> str:
 
 
 def main() -> None:
-    """Follow a results folder until standard input is closed; what the user must know goes to standard output."""
+    """Follow records until standard input, whose first line has their keys, is closed.
+
+    What the user must know goes to standard output.
+    """
     logging.getLogger("fedspan").addHandler(logging.StreamHandler(sys.stdout))
-    ended = threading.Event()
+    keys, ended = sys.stdin.readline().split(), threading.Event()
 
     def wait_for_end() -> None:
         sys.stdin.read()
         ended.set()
 
     threading.Thread(target=wait_for_end, daemon=True).start()
-    print(follow(Path(sys.argv[1]), ended), flush=True)
+    print(follow(Path(sys.argv[1]), keys, ended), flush=True)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def run_grid(planned: Sequence[Planned], launcher: Launcher) -> int:
         results.forget_failure(cell.cell.key)
     started = time.monotonic()
     to_send = how.tracking and (todo or not all_mirrored(results, known))
-    with mirroring(how, console) if to_send else contextlib.nullcontext():
+    with mirroring(keys, how, console) if to_send else contextlib.nullcontext():
         if todo:
             display = GridDisplay(console, results, todo, len(planned) - len(todo), workers)
             with display.watching(), _passing_on(results):
@@ -287,8 +287,8 @@ def show_traceback(failure: Record, how: How) -> None:
 
 
 @contextlib.contextmanager
-def mirroring(how: How, console: Console) -> Iterator[None]:
-    """Mirror records to MLflow as they come, in a process of its own, which ends when its input is closed.
+def mirroring(keys: Iterable[str], how: How, console: Console) -> Iterator[None]:
+    """Mirror the records of these cells to MLflow as they come, in a process that ends when its input is closed.
 
     It runs at a low priority.
     """
@@ -300,6 +300,8 @@ def mirroring(how: How, console: Console) -> Iterator[None]:
         mine = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PROCESS, mirror.pid, max(mine, MIRROR_NICE))  # none but root may raise a priority
     try:
+        with contextlib.suppress(BrokenPipeError):  # it has ended already
+            print(*keys, file=mirror.stdin, flush=True)
         yield
         try:
             said, _ = mirror.communicate(timeout=MIRROR_SECONDS)

@@ -43,6 +43,15 @@ def test_a_single_run_mirrors_its_own_record_alone_and_sync_the_rest(fedspan):
     assert mirrored() == sorted(records())
 
 
+def test_a_grid_mirrors_its_own_records_alone_and_sync_the_rest(fedspan):
+    fedspan("run", *QUICK)
+    [earlier] = records()
+    assert "\n2 runs mirrored" in fedspan("run", "-m", *TRACKED, *ONE, "seed=1,2").out
+    assert mirrored() == sorted({*records()} - {earlier})
+    assert fedspan("sync").out.startswith("1 run mirrored")
+    assert mirrored() == sorted(records())
+
+
 @pytest.mark.parametrize("refused", [("addons=[feddecorr,feddecorr]",), ("dataset=cifar10",)])
 def test_a_cell_that_cannot_run_opens_no_store(fedspan, monkeypatch, refused):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
@@ -115,6 +124,6 @@ def test_the_mirror_gets_what_training_leaves(here, monkeypatch):
             started.append(self.pid)
 
     monkeypatch.setattr(subprocess, "Popen", Noted)
-    with grid.mirroring(How(results=here / "results", data=here), Console()):
+    with grid.mirroring([], How(results=here / "results", data=here), Console()):
         [pid] = started
         assert os.getpriority(os.PRIO_PROCESS, pid) == max(10, os.getpriority(os.PRIO_PROCESS, 0))

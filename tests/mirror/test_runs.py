@@ -220,12 +220,14 @@ def test_a_damaged_record_is_not_mirrored(results):
 # following a grid -----------------------------------------------------------------------------------
 
 
-def test_records_are_mirrored_as_they_come_and_the_last_ones_at_the_end(results, monkeypatch):
+def test_the_records_of_a_grid_alone_are_mirrored_as_they_come_and_the_last_ones_at_the_end(results, monkeypatch):
     monkeypatch.setattr(tracking, "POLL_SECONDS", 0.01)
     ended, said = threading.Event(), []
     watcher = Mirror(results)
     results.write(record(seed=0))
-    thread = threading.Thread(target=lambda: said.append(follow(results.root, ended)))
+    results.write(record(seed=2))
+    keys = [record(seed=seed)["key"] for seed in (0, 1)]
+    thread = threading.Thread(target=lambda: said.append(follow(results.root, keys, ended)))
     thread.start()
     wait_for(lambda: len(runs(watcher)) == 1)
     assert thread.is_alive()
@@ -239,7 +241,7 @@ def test_records_are_mirrored_as_they_come_and_the_last_ones_at_the_end(results,
 def test_nothing_new_is_nothing_to_say(results):
     ended = threading.Event()
     ended.set()
-    assert follow(results.root, ended) == ""
+    assert follow(results.root, [], ended) == ""
 
 
 def test_a_store_out_of_reach_is_one_line_that_says_what_to_do(results, monkeypatch):
@@ -247,7 +249,7 @@ def test_a_store_out_of_reach_is_one_line_that_says_what_to_do(results, monkeypa
     results.write(record())
     ended = threading.Event()
     ended.set()
-    said = follow(results.root, ended)
+    said = follow(results.root, [record()["key"]], ended)
     assert said.startswith("MLflow could not be reached (http://127.0.0.1:9: ")
     assert said.endswith("all records are kept, run 'fedspan sync' later")
     assert "\n" not in said
@@ -259,7 +261,7 @@ def test_the_process_beside_a_grid_ends_with_its_input_and_says_what_it_did(resu
     damaged = min(results.records.glob("*.json"))
     damaged.write_text("{")
     monkeypatch.setattr(sys, "argv", ["fedspan.benchmark.mirror.runs", str(results.root)])
-    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setattr(sys, "stdin", io.StringIO(" ".join(path.stem for path in results.records.glob("*.json"))))
     monkeypatch.setattr(logging.getLogger("fedspan"), "handlers", [])
     tracking.main()
     out = capsys.readouterr().out
