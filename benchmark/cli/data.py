@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 
+from fedspan.benchmark.cli.taken import taken
 from fedspan.benchmark.data.download import fetch, verify, where
 from fedspan.benchmark.data.published import Published
 from fedspan.benchmark.errors import UserError, did_you_mean
-from fedspan.benchmark.fields import from_values
+from fedspan.benchmark.fields import defaults_of, from_values
 from fedspan.benchmark.registry import find, plugins
-from fedspan.benchmark.spec.compose import resolve
-from fedspan.benchmark.spec.overrides import settings_of
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Dataset
 
 ACTIONS = ("fetch", "verify", "where")
+
+
+PLACES = ("paths.data", "plugins")
 
 
 def manage(arguments: argparse.Namespace) -> int:
@@ -25,19 +27,20 @@ def manage(arguments: argparse.Namespace) -> int:
         hint = did_you_mean(names[0], ACTIONS) if names else ""
         raise UserError(f"write: fedspan data fetch NAME, fedspan data verify NAME, or fedspan data where{hint}")
     action, *names = names
-    settings = settings_of(word for word in words if "=" in word)
+    settings = [word for word in words if "=" in word]
     if action == "where":
         if names:
             raise UserError("write: fedspan data where, without a name")
-        return where(How.of(resolve(settings)).data)
+        return where(How.of(taken(settings, PLACES, "one folder holds the data")).data)
     if not names:
         raise UserError(f"name a dataset: fedspan data {action} {'|'.join(_published())}")
     status = 0
     for name in names:
-        find("dataset", name)
-        config = resolve({**settings, "dataset": name})
+        cls = find("dataset", name)
+        known = ("dataset", *(f"dataset.{field}" for field in defaults_of(cls)), *PLACES)
+        config = taken([*settings, f"dataset={name}"], known, "the files of a dataset are looked at, not trained on")
         values = {key: value for key, value in config["dataset"].items() if key != "name"}
-        dataset = from_values(find("dataset", name), values, "dataset")
+        dataset = from_values(cls, values, "dataset")
         assert isinstance(dataset, Dataset)
         data = How.of(config).data
         status = max(status, fetch(dataset, data) if action == "fetch" else verify(dataset, data))

@@ -20,13 +20,12 @@ from types import FrameType
 from typing import IO, Any
 
 from fedspan.benchmark.cli.guard import PAUSE, wait_for
+from fedspan.benchmark.cli.taken import taken
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.mirror import boards as leaderboard
 from fedspan.benchmark.mirror.runs import QUIET, Mirror, Unreachable, tracking_uri
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.signals import Stopped
-from fedspan.benchmark.spec.compose import resolve
-from fedspan.benchmark.spec.overrides import settings_of
 from fedspan.benchmark.spec.settings import How
 
 HOST = "127.0.0.1"
@@ -75,7 +74,9 @@ def serve_site(pages: Path, port: int) -> http.server.ThreadingHTTPServer:
 
 def show(arguments: argparse.Namespace) -> int:
     """Serve the pages and MLflow store of the settings, until a signal ends it."""
-    how = How.of(resolve(settings_of(arguments.settings)))
+    how = How.of(
+        taken(arguments.settings, ("paths.results", "paths.pages", "plugins"), "all pages and runs are served")
+    )
     try:
         return run(Results(how.results, mends=False), how.pages, arguments.site_port, arguments.port)
     except KeyboardInterrupt as end:
