@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from fedspan.benchmark.task import Data, Images
 
 FACTORS = (1, 3)  # channels of almost all images
+DIGEST = "[0-9a-f]{8,64}"  # of images, as a record takes it (DataDigest)
 SMALLEST = 4  # pixels: a square side that could also be channels
 
 T = TypeVar("T")
@@ -118,5 +120,5 @@ def _wrong_facts(data: Data) -> Iterator[tuple[str, str]]:
         for one in numbers:
             if not isinstance(one, (int, float, np.floating)) or not 0 <= one <= 1 or (low == "(0" and one == 0):
                 yield f"`{name}` of pixels scaled to [0, 1], in {low}, 1]", f"it holds {described(one)}"
-    if not isinstance(data.digest, str) or not data.digest:
+    if not isinstance(data.digest, str) or not re.fullmatch(DIGEST, data.digest):
         yield "the text that content_digest returns as `digest`", f"it is {described(data.digest)}"

@@ -75,6 +75,7 @@ WRONG = {
     "a number of classes": (facts(classes=2), "`classes` as a tuple of names: it is 2"),
     "numbers of classes": (facts(classes=(0, 1)), "`classes` as a tuple of names: it is a tuple of 2, of 0 and so on"),
     "a class twice": (facts(classes=("a", "b", "b")), "`classes` as different names: 'b' is there 2 times"),
+    "a digest that no record can hold": (facts(digest="v1.2"), "that content_digest returns as `digest`: it is 'v1.2'"),
     "no digest": (facts(digest=None), "the text that content_digest returns as `digest`: it is None"),
 }
 

@@ -35,6 +35,7 @@ def test_a_golden_cell_ends_with_its_digests(name):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.device_count() > 0, reason="workers cannot be forked where torch sees a GPU")
 @pytest.mark.parametrize("name", cells.names())
 def test_a_golden_cell_ends_with_its_digests_on_workers_too(name):
     if where := cells.difference(GOLDEN["cells"][name], cells.digests_of(name, workers=3)):
