@@ -19,6 +19,7 @@ from fedspan.benchmark.report.analysis import Analysis, Targets
 from fedspan.benchmark.report.axes import flat, text, told_apart
 from fedspan.benchmark.report.diagrams import Diagram
 from fedspan.benchmark.report.frame import COSTS, STATUSES
+from fedspan.benchmark.report.overview import FIELDS, sentence
 from fedspan.benchmark.report.pages import render, slug
 from fedspan.benchmark.report.recipes import Sourced
 from fedspan.benchmark.report.summary import family_of, method_name, task_of
@@ -127,7 +128,13 @@ def _runs_page(
 ) -> bytes:
     cell, task = planned.cell, task_of(planned)
     family = family_of(planned)
-    found = {(stage, name): None for run in runs for stage, scores in run.scores.items() for name in scores}
+    found = {
+        (stage, name): None
+        for run in runs
+        for stage, scores in run.scores.items()
+        for name in sorted(scores, key="loss".__eq__)
+        if scores[name] is not None
+    }
     shown = [
         {
             "seed": run.seed,
@@ -157,7 +164,7 @@ def _runs_page(
         method=method_name(planned),
         dataset=cell.dataset.name,
         dataset_slug=slug(cell.dataset.name),
-        task=task.label,
+        task=f"{sentence(task)}; protocol {task.protocol}, tested on {FIELDS['tested'](task)}",
         scale=cell.scale,
         runs=shown,
         cost_columns=cost_columns(run["cost"] for run in shown),

@@ -373,7 +373,7 @@ def bare(label: str) -> str:
 
 def _order(task: Task) -> tuple[Any, ...]:
     skew = math.inf if task.skew is None else task.skew
-    return (SCALES.index(task.scale), task.dataset, skew, task.partition, task.clients, task.label)
+    return (SCALES.index(task.scale), task.dataset, skew, task.partition, task.clients, sentence(task))
 
 
 def _task_line(task: Task, results: Sequence[Result]) -> TaskLine:

@@ -20,7 +20,6 @@ from msgspec import Meta
 
 from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.fields import defaults_of
-from fedspan.benchmark.names import percent
 from fedspan.benchmark.records.atomic import read_json
 from fedspan.benchmark.records.model import STAGES, Count, Finite, Key, Number, Percent, Share, accuracy_of
 from fedspan.benchmark.records.record import digest_of
@@ -62,19 +61,6 @@ class Task:
     fleet: str = ""  # empty where every client takes all its steps and arrives
     unseen: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # share of the clients that never train
     tested: Literal["shared", "own"] = "shared"  # own: clients have test images of their own, and their mean counts
-
-    @property
-    def label(self) -> str:
-        """A short text for people."""
-        part = "" if self.participation == 1 else f" ({percent(self.participation)} a round)"
-        epochs = f"{self.rounds} rounds" + (f" of {self.local_epochs} epochs" if self.local_epochs != 1 else "")
-        unseen = f", {percent(self.unseen)} of them unseen" if self.unseen else ""
-        fleet = f", {self.fleet}" if self.fleet else ""
-        own = ", own test images" if self.tested == "own" else ""
-        return (
-            f"{self.dataset}, {self.partition}, {self.clients} clients{part}{unseen}{fleet}{own}, {self.model}, "
-            f"{self.protocol}, {epochs}"
-        )
 
 
 @dataclass(frozen=True)
