@@ -24,7 +24,7 @@ class Photographs(Dataset):
 
     def load(self, cache):
         x, y = torch.zeros(IMAGES, SIDE, SIDE, 3, dtype=torch.uint8), torch.arange(IMAGES) % 2
-        return Data(Images(x, y), Images(x[:1], y[:1]), ("a", "b"), (0.5,) * 3, (0.5,) * 3, "0")
+        return Data(Images(x, y), Images(x[:1], y[:1]), ("a", "b"), (0.5,) * 3, (0.5,) * 3, "0" * 8)
 
 
 @toy("partition", "halves")

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fedspan.benchmark.net import Net
-from fedspan.benchmark.task import Data, Dataset, Images, Model, Partition
+from fedspan.benchmark.task import Data, Dataset, Images, Model, Partition, content_digest
 from fedspan.benchmark.tree import under
 from fedspan.methods.algorithms.ditto import Ditto
 from fedspan.methods.algorithms.fedavg import FedAvg
@@ -70,7 +70,7 @@ class Pictures(Dataset):
 
     def load(self, cache):
         x, y = (torch.from_numpy(part) for part in pictures(self.seed, self.images))
-        return Data(Images(x, y), Images(x[:8], y[:8]), tuple("abcd"), (MEAN,), (STD,), "pictures")
+        return Data(Images(x, y), Images(x[:8], y[:8]), tuple("abcd"), (MEAN,), (STD,), content_digest(x, y))
 
 
 @toy("partition", "pieces")

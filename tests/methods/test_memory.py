@@ -51,7 +51,7 @@ class Noise(Dataset):
             tuple("abcdefghij"),
             (0.5,) * 3,
             (0.3,) * 3,
-            f"noise {self.images} {self.size}",
+            f"{self.images:08}{self.size:08}",
         )
 
 

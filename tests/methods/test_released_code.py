@@ -46,7 +46,7 @@ class Tiles(Dataset):
             x = rng.integers(0, 256, (n, SHAPE[1], SHAPE[2], SHAPE[0]), dtype=np.uint8)
             return Images(torch.from_numpy(x), torch.arange(n) % CLASSES)
 
-        return Data(images(sum(SIZES)), images(10), tuple("abcde"), (0.5,) * 3, (0.25,) * 3, "tiles")
+        return Data(images(sum(SIZES)), images(10), tuple("abcde"), (0.5,) * 3, (0.25,) * 3, "711e5" * 2)
 
 
 @toy("partition", "class_by_class")

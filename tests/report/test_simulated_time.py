@@ -14,6 +14,7 @@ from fedspan.benchmark.report.axes import Axes
 from fedspan.benchmark.report.drawing import KINDS
 from fedspan.benchmark.report.figures import _plot
 from fedspan.benchmark.report.frame import collect
+from fedspan.benchmark.report.overview import sentence
 from fedspan.benchmark.report.panels import _over_time, draw
 from fedspan.benchmark.report.render_text import reach_text, targets_to_csv
 from fedspan.benchmark.report.summary import task_of
@@ -97,7 +98,7 @@ def test_without_a_clock_the_figure_says_what_is_lacking(tmp_path):
 def test_a_fleet_is_an_axis_and_part_of_a_task():
     plain, clocked = (cells_of(board(GRID | {"fleet": fleet}))[0] for fleet in ("reliable", "speeds"))
     assert (task_of(plain).fleet, task_of(clocked).fleet) == ("", "speeds")
-    assert ", speeds, " in task_of(clocked).label
+    assert sentence(task_of(clocked)).endswith(", Speeds")
     assert task_of(plain) != task_of(clocked)
     assert Axes([plain, clocked]).labels("fleet") == ["reliable", "speeds"]
 

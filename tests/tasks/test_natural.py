@@ -29,7 +29,7 @@ def owned(train, test=None, clients=None):
         return Images(torch.zeros(n, 1, 1, 1, dtype=torch.uint8), torch.arange(n) % 2, client=client)
 
     names = tuple(map(str, range(clients or max(train) + 1)))
-    return Data(images(train), images(test), ("a", "b"), (0.5,), (0.5,), "digest", clients=names)
+    return Data(images(train), images(test), ("a", "b"), (0.5,), (0.5,), "d" * 8, clients=names)
 
 
 def split(data, clients, seed=0, **settings):
