@@ -188,7 +188,7 @@ class Noise(Dataset):
     def load(self, cache: Path) -> Data:
         x = torch.randint(0, 256, (5000, 28, 28, 1), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
         images = Images(x, torch.arange(5000) % 10)
-        return Data(images, images, tuple("0123456789"), (0.5,), (0.25,), "noise")
+        return Data(images, images, tuple("0123456789"), (0.5,), (0.25,), "0" * 8)
 
 
 def w2():
