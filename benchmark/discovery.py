@@ -114,17 +114,20 @@ def import_file(path: Path) -> object:
     sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         source = path.read_bytes()
+        _imported[name] = path, source
         exec(compile(source, path, "exec"), vars(sys.modules[name]))  # compiled anew: an edit within a second counts
     except BaseException:
         del sys.modules[name]
         raise
-    _imported[name] = path, source
     return sys.modules[name]
 
 
-def edited() -> list[str]:
-    """Return the modules of `import_file` whose files have another content now, or none."""
-    return [name for name, (path, source) in _imported.items() if not path.is_file() or path.read_bytes() != source]
+def forget_edited() -> list[Path]:
+    """Forget the modules of `import_file` whose files have another content now, or none; return their paths."""
+    edited = [name for name, (path, source) in _imported.items() if not path.is_file() or path.read_bytes() != source]
+    for name in edited:
+        sys.modules.pop(name, None)
+    return [_imported.pop(name)[0] for name in edited]
 
 
 def where(packages: Iterable[str], given: Iterable[str]) -> str:

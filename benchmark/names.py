@@ -92,8 +92,8 @@ def of_label(kind: str, label: str) -> str:
 
 def of_method_label(label: str) -> str:
     """Return the name behind a method's label: components joined by ``+``, then settings of the protocol."""
-    components, *rest = _split(label, ", ")
-    algorithm, *addons = _split(components, " + ")
+    components, *rest = split(label, ", ")
+    algorithm, *addons = split(components, " + ")
     names = [of_label("algorithm", algorithm), *(of_label("addon", addon) for addon in addons)]
     return ", ".join([" + ".join(names), *(_worded(*one.split("=", 1)) if "=" in one else one for one in rest)])
 
@@ -123,7 +123,7 @@ def of_axis_label(axis: str, label: str) -> str:
 
 
 def _addon_names(label: str) -> str:
-    return " + ".join(of_label("addon", addon) for addon in _split(label, " + "))
+    return " + ".join(of_label("addon", addon) for addon in split(label, " + "))
 
 
 # The axes whose labels are those of plugins, and what reads them.
@@ -196,7 +196,7 @@ def _plain(value: Any) -> str:
 def _read(label: str) -> tuple[str, dict[str, Any]]:
     """Return name and settings of a plugin's label, as `Plugin.label` writes it."""
     name, opened, inside = label.partition("(")
-    settings = _split(inside.removesuffix(")"), ", ") if opened else []
+    settings = split(inside.removesuffix(")"), ", ") if opened else []
     return name, {field: _value(value) for field, _, value in (setting.partition("=") for setting in settings)}
 
 
@@ -210,7 +210,7 @@ def _value(text: str) -> Any:
         return tuple(words[1].split(", ")) if words else text
 
 
-def _split(text: str, between: str) -> list[str]:
+def split(text: str, between: str) -> list[str]:
     """Split a text outside its brackets."""
     parts, depth, start = [], 0, 0
     for at, letter in enumerate(text):

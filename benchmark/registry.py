@@ -163,13 +163,23 @@ def load_files(given: Iterable[str]) -> None:
 
 
 def reload_edited() -> bool:
-    """Import anew what users' files brought and was edited since, as a notebook does before a run; tell if any was."""
-    edited = [name for name in discovery.edited() if sys.modules.pop(name, None)]
+    """Import users' files anew that were edited since, as a notebook does before a run; tell if any was.
+
+    Raises `UserError` for a file that cannot be imported any more, after all others.
+    """
+    edited = discovery.forget_edited()
     if edited:
         _forget_unfinished()
-        again = [path for path in _files if os.path.exists(path)]
-        _files.clear()
-        load_files(again)
+        _files.clear()  # whoever names one of them again is told what is wrong with it
+    failed = None
+    for source in (source for path in edited if path.is_file() for source in discovery.files(str(path))):
+        try:
+            source.load()
+        except (Exception, SystemExit) as error:
+            _forget_unfinished()
+            failed = failed or UserError(discovery.broken(source, error).text)
+    if failed:
+        raise failed
     return bool(edited)
 
 

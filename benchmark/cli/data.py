@@ -34,6 +34,7 @@ def manage(arguments: argparse.Namespace) -> int:
         return where(How.of(taken(settings, PLACES, "one folder holds the data")).data)
     if not names:
         raise UserError(f"name a dataset: fedspan data {action} {'|'.join(_published())}")
+    taken([word for word in settings if word.startswith("plugins=")], PLACES, "")  # imports the files of plugins=
     status = 0
     for name in names:
         cls = find("dataset", name)

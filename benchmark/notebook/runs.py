@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from joblib.externals.loky import get_reusable_executor
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.notebook.frames import OWN, frame_of
@@ -55,7 +56,10 @@ def run(
     if twice := given.keys() & grid:
         raise UserError(f"'{min(twice)}' is given twice, as a setting and in `over`")
     axes = {name: [value] for name, value in given.items()} | grid
-    if reload_edited():
+    try:
+        if reload_edited():
+            get_reusable_executor().shutdown()  # joblib's workers, which outlive a grid, have the old text
+    finally:
         sources_behind.cache_clear()
     if studies_of(axes):
         raise UserError(f"board={axes['board'][0]} tunes its methods; run 'fedspan run board=NAME' in a terminal")

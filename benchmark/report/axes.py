@@ -65,7 +65,7 @@ def spoken(axis: str, label: str) -> str:
 
 def told_apart(tasks: Iterable[str]) -> tuple[str, dict[str, str]]:
     """Return what several tasks have in common, and what tells each from the others, in the words of their labels."""
-    parts = {task: task.split(", ") for task in tasks}
+    parts = {task: names.split(task, ", ") for task in tasks}
     common = [part for part in next(iter(parts.values()), []) if all(part in others for others in parts.values())]
     own = {task: ", ".join(part for part in mine if part not in common) or task for task, mine in parts.items()}
     return ", ".join(common), own

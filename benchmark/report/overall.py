@@ -167,21 +167,24 @@ class Comparisons:
 
 
 def _same_models(results: Iterable[Mapping[Task, Result]]) -> dict[Task, Task]:
-    """Map each task to the one that differs in its fleet alone and has the same outcomes of every method, if one has.
+    """Map each task to the one that differs in its fleet alone and has the same outcomes of every run, if one has.
 
-    Fleets that differ in their clocks alone train the same models.
+    Fleets that differ in their clocks alone train the same models. Runs that diverged on both tell nothing.
     """
     known = list(results)
     tasks = sorted({task for found in known for task in found}, key=lambda task: task.fleet)
     same: dict[Task, Task] = {}
     for first, other in itertools.combinations(tasks, 2):
-        if other in same or replace(other, fleet=first.fleet) != first:
+        if first in same or other in same or replace(other, fleet=first.fleet) != first:
             continue
-        shared = [
-            found[first].outcomes == found[other].outcomes for found in known if first in found and other in found
+        pairs = [
+            (found[first].outcomes[seed], found[other].outcomes[seed])
+            for found in known
+            if first in found and other in found
+            for seed in found[first].outcomes.keys() & found[other].outcomes.keys()
         ]
-        if shared and all(shared):
-            same[other] = same.get(first, first)
+        if any(map(math.isfinite, itertools.chain(*pairs))) and all(one == two for one, two in pairs):
+            same[other] = first
     return same
 
 

@@ -126,7 +126,8 @@ def runs_pages(point: str, planned: Planned, runs: Sequence[Any], ranked: bool) 
 def _runs_page(
     planned: Planned, runs: Sequence[Any], ranked: bool, pages: Sequence[tuple[str, str]], name: str
 ) -> bytes:
-    cell, task = planned.cell, task_of(planned)
+    cell = planned.cell
+    task = task_of(planned, scores=next((run.scores for run in runs if run.scores), None))
     family = family_of(planned)
     found = {
         (stage, name): None

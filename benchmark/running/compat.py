@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from fedspan.benchmark.component import Component
 from fedspan.benchmark.contract import blame
-from fedspan.benchmark.errors import Incompatible
+from fedspan.benchmark.errors import HookError, Incompatible
 from fedspan.benchmark.method import disclosure
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.spec.cell import Cell
@@ -79,7 +79,7 @@ def why_not(cell: Cell, data: Data) -> str | None:
         method, net, paths = assemble(cell, data)
         if method.guard:  # what leaves a client shows when one hands over
             hand_over(*without_values(cell, data, method, net, paths))
-    except Incompatible as reason:
+    except (Incompatible, HookError) as reason:
         return str(reason)
     except Exception as error:
         if (broken := blame(error)) is None:

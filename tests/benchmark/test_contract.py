@@ -233,12 +233,18 @@ def test_an_error_of_the_engine_blames_nobody():
     assert raised(fail) is None
 
 
-@pytest.mark.parametrize("theirs", [True, False])
-def test_a_broken_plugin_is_a_reason_against_its_cells_and_a_broken_engine_stops(theirs, monkeypatch):
-    cell = toy_cell(FedAvg(), addon_with(check=lambda self, setting: setting.nothing) if theirs else FedDecorr())
-    if theirs:
-        assert "addon 'odd'" in why_not(cell, cell.dataset.prepare(None))
-        return
+@pytest.mark.parametrize(
+    "hook",
+    [{"check": lambda self, setting: setting.nothing}, {"net": lambda self, net, draws: None}],
+    ids=["raises", "returns"],
+)
+def test_a_broken_plugin_is_a_reason_against_its_cells(hook):
+    cell = toy_cell(FedAvg(), addon_with(**hook))
+    assert "addon 'odd'" in why_not(cell, cell.dataset.prepare(None))
+
+
+def test_a_broken_engine_is_no_reason_against_a_cell(monkeypatch):
+    cell = toy_cell(FedAvg(), FedDecorr())
     monkeypatch.setattr(compat, "assemble", lambda *given: {}["engine"])
     with pytest.raises(KeyError, match="engine"):
         why_not(cell, cell.dataset.prepare(None))

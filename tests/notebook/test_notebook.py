@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import fedspan
-from fedspan.benchmark import registry
+from fedspan.benchmark import discovery, registry
 from fedspan.benchmark.cli.main import main
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.notebook.frames import COLUMNS, OWN, _task_id, frame_of
@@ -132,22 +132,48 @@ class Scaled(Component):
 """
 
 
-def test_a_plugin_file_that_was_edited_is_imported_anew_with_its_own_source_in_the_record(tmp_path, monkeypatch):
+@pytest.fixture
+def apart(monkeypatch):
+    """Plugins of these tests are in no registry afterwards."""
     registry.discover()
     monkeypatch.setattr(registry, "_plugins", {kind: dict(known) for kind, known in registry._plugins.items()})
     monkeypatch.setattr(registry, "_files", {})
-    plugin, digests, accuracies = tmp_path / "scaled.py", [], []
-    for by in ("1.0", "0.0"):  # texts of one length, within one second
-        plugin.write_text(SCALED.format(by=by))
-        place = tmp_path / by
-        accuracies += list(fedspan.run(QUICK, algorithm="scaled", plugins=plugin, results=place)["accuracy"])
-        digests += [record["provenance"]["sources"]["algorithm:scaled"] for record in Results(place).all()]
-    assert len(set(digests)) == len(set(accuracies)) == 2
-    plugin.write_text("class (")
-    with pytest.raises(UserError, match=r"scaled.py cannot be imported: SyntaxError"):
-        fedspan.run(QUICK, algorithm="scaled", plugins=[plugin], results=tmp_path)
+
+
+def scaled(place, **more):
+    """Run the algorithm `scaled`; return its accuracies and the digest of its source."""
+    ran = fedspan.run(QUICK, algorithm="scaled", results=place, over={"seed": [0, 1]}, **more)
+    [digest] = {record["provenance"]["sources"]["algorithm:scaled"] for record in Results(place).all()}
+    return tuple(ran["accuracy"]), digest
+
+
+@pytest.mark.usefixtures("apart")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_plugin_file_that_was_edited_is_imported_anew_with_its_own_source_in_the_record(tmp_path, workers):
+    plugin, found = tmp_path / "scaled.py", []
+    for by in ("1.0", "0.0", "class (", "0.5"):  # texts of one length, within one second
+        plugin.write_text(by if by == "class (" else SCALED.format(by=by))
+        if by == "class (":
+            with pytest.raises(UserError, match=r"scaled.py cannot be imported: SyntaxError"):
+                scaled(tmp_path / by, plugins=[plugin], workers=workers)
+        else:
+            found.append(scaled(tmp_path / by, plugins=plugin, workers=workers))
+    accuracies, digests = zip(*found, strict=True)
+    assert len(set(accuracies)) == len(set(digests)) == 3
     plugin.unlink()
     assert list(fedspan.run(QUICK, over={"seed": [0]}, results=tmp_path / "other")["status"]) == ["done"]
+
+
+@pytest.mark.usefixtures("apart")
+def test_an_edited_file_of_the_environment_is_imported_anew_too(tmp_path):
+    plugin = tmp_path / "scaled.py"
+    plugin.write_text(SCALED.format(by="1.0"))
+    discovery.import_file(plugin)  # as `discover` does
+    before = scaled(tmp_path / "before")
+    plugin.write_text(SCALED.format(by="0.0"))
+    after = scaled(tmp_path / "after")
+    assert before[0] != after[0]
+    assert before[1] != after[1]
 
 
 def test_a_trial_is_a_row_with_its_accuracy_on_held_out_images_and_on_no_task_of_results(folder, grid):

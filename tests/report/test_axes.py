@@ -159,6 +159,8 @@ def test_where_takes_labels_bare_names_and_lists(digits):
         (["CIFAR-10, IID", "MNIST, IID, 50 clients"], "IID", ["CIFAR-10", "MNIST, 50 clients"]),
         (["CIFAR-10, IID", "CIFAR-10, IID, SENet"], "CIFAR-10, IID", ["CIFAR-10, IID", "SENet"]),
         (["CIFAR-10, IID"], "CIFAR-10, IID", ["CIFAR-10, IID"]),
+        (["IID, Speeds (share 0.5, dropped)", "IID, Speeds (share 0.9, dropped)"], "IID",
+         ["Speeds (share 0.5, dropped)", "Speeds (share 0.9, dropped)"]),
         ([], "", []),
     ],
 )  # fmt: skip

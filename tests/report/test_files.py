@@ -207,15 +207,15 @@ def test_the_runs_of_many_seeds_take_several_pages(tmp_path, monkeypatch):
 
 def test_the_page_of_runs_names_its_task_in_words_and_shows_the_scores_that_some_run_has(tmp_path):
     [planned] = cells_of(board({"algorithm": "fedavg", "partition": "dirichlet", "partition.alpha": 0.05}))
-    scores = {"loss": 0.5, "accuracy": None, "client_accuracy": 70.0}
+    scores = {"loss": 0.5, "accuracy": 71.0, "client_accuracy": 70.0, "domain_accuracy": None}
     runs = collect([planned], results_of(tmp_path, [record(planned, scores={"trained": scores})]))
     [(_, page)] = runs_pages("point", planned, list(runs.itertuples(index=False)), ranked=True)
     lead, heads = (
         re.findall(shown, page.decode()) for shown in ('<p class="lead">(.*)</p>', r">([a-z ]+) \(trained\)<")
     )
     words = "Digits, 10 clients, alpha 0.05, Small CNN, 20 rounds of 5 epochs"
-    assert lead == [f"{words}; protocol default, tested on all test images"]
-    assert heads == ["client accuracy", "loss"]
+    assert lead == [f"{words}; protocol default, tested on each client's own images"]
+    assert heads == ["accuracy", "client accuracy", "loss"]
 
 
 def test_the_page_needs_nothing_but_itself(made):

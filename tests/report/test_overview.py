@@ -130,6 +130,10 @@ def test_fleets_that_differ_in_their_clocks_alone_are_one_task_and_others_are_no
     assert ranked(results)["moon"][0] == 2
     assert (ranked([*results, *timed]) == ranked(results)) is (moved == 0)
     assert ranked([*results, *timed])["moon"][0] == (4 if moved else 2)
+    late = [replace(one, seeds=dict(list(one.seeds.items())[1:])) for one in timed]
+    assert ranked([*results, *late])["moon"][0] == (4 if moved else 2), "a seed that is still to come tells nothing"
+    gone = [replace(one, seeds={}, lost=tuple(map(int, one.seeds))) for one in (*results, *timed)]
+    assert ranked(gone)["moon"][0] == 4, "runs that diverged do not tell that their models are the same"
 
 
 def test_of_two_settings_of_the_default_algorithm_the_one_as_it_comes_is_the_reference():
