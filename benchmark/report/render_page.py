@@ -126,9 +126,8 @@ def runs_pages(point: str, planned: Planned, runs: Sequence[Any], ranked: bool) 
 def _runs_page(
     planned: Planned, runs: Sequence[Any], ranked: bool, pages: Sequence[tuple[str, str]], name: str
 ) -> bytes:
-    cell = planned.cell
+    cell, family = planned.cell, family_of(planned)
     task = task_of(planned, scores=next((run.scores for run in runs if run.scores), None))
-    family = family_of(planned)
     found = {
         (stage, name): None
         for run in runs

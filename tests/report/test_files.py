@@ -214,7 +214,7 @@ def test_the_page_of_runs_names_its_task_in_words_and_shows_the_scores_that_some
         re.findall(shown, page.decode()) for shown in ('<p class="lead">(.*)</p>', r">([a-z ]+) \(trained\)<")
     )
     words = "Digits, 10 clients, alpha 0.05, Small CNN, 20 rounds of 5 epochs"
-    assert lead == [f"{words}; protocol default, tested on each client's own images"]
+    assert lead == [f"{words}; protocol default, tested on each client&#39;s own images"]
     assert heads == ["accuracy", "client accuracy", "loss"]
 
 
