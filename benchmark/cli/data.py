@@ -8,14 +8,12 @@ from fedspan.benchmark.cli.taken import taken
 from fedspan.benchmark.data.download import fetch, verify, where
 from fedspan.benchmark.data.published import Published
 from fedspan.benchmark.errors import UserError, did_you_mean
-from fedspan.benchmark.fields import defaults_of, from_values
+from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.registry import find, plugins
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Dataset
 
 ACTIONS = ("fetch", "verify", "where")
-
-
 PLACES = ("paths.data", "plugins")
 
 
@@ -34,14 +32,14 @@ def manage(arguments: argparse.Namespace) -> int:
         return where(How.of(taken(settings, PLACES, "one folder holds the data")).data)
     if not names:
         raise UserError(f"name a dataset: fedspan data {action} {'|'.join(_published())}")
-    taken([word for word in settings if word.startswith("plugins=")], PLACES, "")  # imports the files of plugins=
+    if any(word.startswith("dataset=") for word in settings):
+        raise UserError(f"name the dataset by itself: fedspan data {action} NAME, without dataset=")
     status = 0
     for name in names:
-        cls = find("dataset", name)
-        known = ("dataset", *(f"dataset.{field}" for field in defaults_of(cls)), *PLACES)
+        known = ("dataset", "dataset.*", *PLACES)
         config = taken([*settings, f"dataset={name}"], known, "the files of a dataset are looked at, not trained on")
         values = {key: value for key, value in config["dataset"].items() if key != "name"}
-        dataset = from_values(cls, values, "dataset")
+        dataset = from_values(find("dataset", name), values, "dataset")
         assert isinstance(dataset, Dataset)
         data = How.of(config).data
         status = max(status, fetch(dataset, data) if action == "fetch" else verify(dataset, data))

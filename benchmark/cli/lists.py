@@ -86,7 +86,7 @@ def _show_names(console: Console) -> None:
         names = sorted(_names(kind))
         table.add_row(plural, str(len(names)), Text(", ".join(names)))
     console.print(table)
-    console.print(f"\n{NEXT}", markup=False, highlight=False, soft_wrap=True)
+    console.print(NEXT, markup=False, highlight=False, soft_wrap=True)
 
 
 def _names(kind: str) -> Iterable[str]:

@@ -69,6 +69,7 @@ MISTAKES = {
     "doctor board=digits": "a place to compute is looked at, and no cell, so 'board' cannot be set; known: device,",
     "ui seed=3": "all pages and runs are served, so 'seed' cannot be set; known: paths.pages, paths.results, plugins",
     "data where seed=3": "one folder holds the data, so 'seed' cannot be set; known: paths.data, plugins",
+    "data fetch mnist dataset=digits": "name the dataset by itself: fedspan data fetch NAME, without dataset=",
     "data fetch mnist seed=3": "looked at, not trained on, so 'seed' cannot be set; known: dataset,",
     "list methods seed=3": "lists show every plugin as it is, so 'seed' cannot be set; known: plugins",
     "cite fedavg scale=small": "is of a plugin or of a whole board, so 'scale' cannot be set; known: board, plugins",
