@@ -372,9 +372,8 @@ def bare(label: str) -> str:
 
 
 def _order(task: Task) -> tuple[Any, ...]:
-    skew = math.inf if task.skew is None else task.skew
-    rest = sentence(task), task.protocol, task.tested, task.digest  # of a set: what is left equal has no order
-    return (SCALES.index(task.scale), task.dataset, skew, task.partition, task.clients, *rest)
+    place = SCALES.index(task.scale), task.dataset, math.inf if task.skew is None else task.skew
+    return (*place, task.partition, task.clients, sentence(task), task.protocol, task.tested, task.digest)
 
 
 def _task_line(task: Task, results: Sequence[Result]) -> TaskLine:
