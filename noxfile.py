@@ -1,4 +1,4 @@
-"""Everything FedSpan does, one session each; `nox --list` names them."""
+"""Development tasks, one session each; `nox --list` lists them."""
 
 import json
 import os
@@ -14,11 +14,11 @@ nox.options.sessions = ["lint", "types", "tests"]
 nox.needs_version = ">=2024.10.9"
 
 DEFAULT = ["board=digits"]
-AXE = "axe-core@4.14.1"  # finds what readers with disabilities cannot use
+AXE = "axe-core@4.14.1"  # finds accessibility problems of pages
 
 
 def install(session: nox.Session, *extras: str) -> None:
-    session.env["PYTHONDONTWRITEBYTECODE"] = ""  # some images set it, and then every process compiles everything anew
+    session.env["PYTHONDONTWRITEBYTECODE"] = ""  # if set, as in some images, every process recompiles everything
     wanted = f".[{','.join(extras)}]" if extras else "."
     session.install("-e", wanted, "-c", "constraints.txt")
 
@@ -80,7 +80,7 @@ def wheel(session: nox.Session) -> None:
 
 @nox.session
 def desk(session: nox.Session) -> None:
-    """From a wheel, in an empty folder: execute the notebook, make the site, submit a board's records, review them."""
+    """Execute the notebook, make the site, submit and review a board's records, from a wheel in an empty folder."""
     tour = Path("examples/tour.ipynb").resolve()
     who = {f"GIT_{role}_{part}": "me@example.org" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
     with session.chdir(installed_wheel(session, "nbconvert", "ipykernel")):
@@ -99,7 +99,7 @@ def desk(session: nox.Session) -> None:
 
 @nox.session
 def slow(session: nox.Session) -> None:
-    """Run the tests that take long; with npm at hand also those of accessibility, by axe-core."""
+    """Run the slow tests; if npm is available, also the accessibility tests with axe-core."""
     install(session, "test")
     if shutil.which("npm"):
         folder = session.create_tmp()
@@ -124,21 +124,21 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session
 def golden(session: nox.Session) -> None:
-    """Renew the digests of the golden cells, after a change that was meant to change bits."""
+    """Update the digests of the golden cells after an intended change of bits."""
     install(session, "test")
     session.run("python", "-m", "tests.golden.cells")
 
 
 @nox.session
 def machines(session: nox.Session) -> None:
-    """Say which numbers of another machine this one repeats; arguments after -- are cells, and cifar=SOURCE."""
+    """Report which numbers of another machine this one reproduces; arguments after -- are cells, and cifar=SOURCE."""
     install(session, "test")
     session.run("python", "-m", "tests.golden.machines", *session.posargs)
 
 
 @nox.session
 def report(session: nox.Session) -> None:
-    """Make the site from the records that are there."""
+    """Make the site from the available records."""
     install(session)
     session.run("fedspan", "report", *session.posargs)
 
@@ -162,7 +162,7 @@ def perf(session: nox.Session) -> None:
 
 @nox.session
 def scale(session: nox.Session) -> None:
-    """Run the tests of what needs more than one machine: Ray, Submitit, PostgreSQL, an MLflow server."""
+    """Run the tests of what spans several machines: Ray, Submitit, PostgreSQL, an MLflow server."""
     install(session, "test", "ray", "slurm", "postgres")
     session.run(
         "pytest",
@@ -177,7 +177,7 @@ def scale(session: nox.Session) -> None:
 
 @nox.session
 def audit(session: nox.Session) -> None:
-    """Look the pinned versions up among known vulnerabilities; needs a network that reaches the feed."""
+    """Check the pinned versions for known vulnerabilities; needs network access to the feed."""
     session.install("pip-audit>=2.9")
     pins = session.posargs or ["--strict", "--no-deps", "--disable-pip", "--requirement", "constraints.txt"]
     session.run("pip-audit", *pins)
@@ -185,18 +185,18 @@ def audit(session: nox.Session) -> None:
 
 @nox.session
 def recipes(session: nox.Session) -> None:
-    """Write docs/recipes.md: where each setting of each board comes from."""
+    """Write docs/recipes.md: the source of each setting of each board."""
     install(session)
     session.run("python", "-m", "fedspan.benchmark.report.recipe_text")
 
 
-# Licences that no metadata state: two as the packages' own texts say, that of NVIDIA's package without files as it is.
+# Licences missing from metadata: two from the packages' own texts; NVIDIA's package has no files, only its terms.
 UNSTATED = {"cuda-toolkit": "NVIDIA's terms", "huey": "MIT", "skops": "MIT"}
 
 
 @nox.session
 def licences(session: nox.Session) -> None:
-    """Write docs/licences.md from what an installation with all extras brings."""
+    """Write docs/licences.md from the packages that an installation with all extras brings."""
     install(session, "test", "docs", "ray", "slurm", "postgres")
     session.install("pip-licenses>=5")
     options = ["--format=json", "--from=mixed", "--ignore-packages", "fedspan", "pip-licenses"]
@@ -215,7 +215,7 @@ def licences(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style, formatting, import contracts, and the pages that are made from the code."""
+    """Check style, formatting, import contracts, and the pages generated from the code."""
     session.install("-e", ".[lint]", "-c", "constraints.txt")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -233,7 +233,7 @@ def rooms(session: nox.Session) -> None:
 
 @nox.session
 def readme(session: nox.Session) -> None:
-    """Draw docs/gains.svg from the records, and write README's tables of what there is."""
+    """Draw docs/gains.svg from the records, and write README's tables of plugins and counts."""
     install(session)
     session.run("python", "docs/readme.py", *session.posargs)
 
@@ -247,7 +247,7 @@ def findings(session: nox.Session) -> None:
 
 @nox.session
 def coverage(session: nox.Session) -> None:
-    """Run the ordinary tests and report which lines they reach."""
+    """Run the ordinary tests and report line coverage."""
     install(session, "test")
     session.install("pytest-cov>=6", "-c", "constraints.txt")
     session.run(
@@ -264,7 +264,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Build the documentation with the leaderboard inside into site/, and check its links."""
+    """Build the documentation, including the leaderboard, into site/, and check its links."""
     install(session, "docs")
     session.env.update(NO_MKDOCS_2_WARNING="1", FEDSPAN_DOCS="../index.html")
     session.run("mkdocs", "build", "--quiet", "--clean")

@@ -1,4 +1,4 @@
-"""FedSpan's engine: it trains, evaluates and records one cell, and knows no plugin."""
+"""FedSpan's engine: it trains, evaluates and records cells, and contains no plugins."""
 
 from fedspan.benchmark import numerics
 

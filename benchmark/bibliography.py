@@ -1,4 +1,4 @@
-"""The papers behind plugins: one BibTeX file, ``fedspan/papers.bib``, whose keys stand in `Plugin.papers`."""
+"""Papers cited by plugins: one BibTeX file, ``fedspan/papers.bib``, with its keys in `Plugin.papers`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IDENTIFIER = re.compile(r"arXiv:(?P<arxiv>\S+)|doi:(?P<doi>10\.\S+)|(?P<url>http
 
 @dataclass(frozen=True)
 class Paper:
-    """One entry: `authors` by last name, `bibtex` as it stands in the file; empty where it has no such field."""
+    """A bibliography entry: `authors` are last names, `bibtex` is the source text; missing fields are empty."""
 
     key: str
     title: str
@@ -35,14 +35,14 @@ class Paper:
 
     @property
     def link(self) -> str:
-        """Its address: arXiv, which everybody can read, before the publisher's DOI."""
+        """The paper's URL: arXiv, which everybody can read, in preference to the publisher's DOI."""
         if self.arxiv:
             return f"https://arxiv.org/abs/{self.arxiv}"
         return f"https://doi.org/{self.doi}" if self.doi else self.url
 
     @property
     def short(self) -> str:
-        """How a text cites it: ``McMahan et al. 2017``."""
+        """The in-text citation: ``McMahan et al. 2017``."""
         if not self.authors:
             return self.title
         some = f"{self.authors[0]} et al." if len(self.authors) > 2 else " and ".join(self.authors)
@@ -51,7 +51,7 @@ class Paper:
 
 @cache
 def papers() -> Mapping[str, Paper]:
-    """Return the bibliography by key, in the order of its file."""
+    """Return the bibliography by key, in file order."""
     return read(packaged(FILE).read_text(encoding="utf-8"))
 
 
@@ -64,15 +64,15 @@ def read(text: str) -> dict[str, Paper]:
 
 
 def papers_of(plugin: type[Plugin]) -> tuple[Paper, ...]:
-    """Return the papers of a plugin; raise `UserError` for a key that is neither known nor an address.
+    """Return the papers of a plugin; raise `UserError` for a key that is neither known nor an identifier.
 
-    Plugins of other packages may also name a paper by ``arXiv:...``, ``doi:...`` or its address.
+    Plugins of other packages may also identify a paper by ``arXiv:...``, ``doi:...`` or a URL.
     """
     return tuple(_find(key, f"{plugin.kind} '{plugin.name}'") for key in plugin.papers)
 
 
 def cited(plugins: Iterable[type[Plugin]]) -> list[Paper]:
-    """Return the papers of several plugins without repetition: those in the file first, in its order."""
+    """Return the papers of several plugins without duplicates: bibliography entries first, in file order."""
     wanted = {paper.key: paper for plugin in plugins for paper in papers_of(plugin)}
     return [wanted.pop(key) for key in papers() if key in wanted] + list(wanted.values())
 

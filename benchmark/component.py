@@ -1,9 +1,9 @@
-"""The one abstraction a method author meets: a `Component` is frozen hyper-parameters plus pure hooks.
+"""`Component`, the one abstraction that method authors need: frozen hyper-parameters plus pure hooks.
 
-A method is one base algorithm and an ordered list of add-ons. Both are components with the same hooks;
-every hook defaults to "change nothing". Hooks draw random numbers only from the keyed generators that they are given
-(`net` and `init` from torch's global one, which is seeded), change none of their inputs in place, and branch on shapes
-and settings only, never on the values of tensors; `client_start` and `own`, from which no cost follows, may read them.
+A method is one base algorithm and an ordered list of add-ons. Both are components with the same hooks; every hook
+defaults to "change nothing". Hooks draw random numbers only from the keyed generators they are given (`net` and `init`
+from torch's seeded global generator), modify no input in place, and branch on shapes and settings only, never on the
+values of tensors; `client_start` and `own` may read values, because no costs are derived from them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Gradient = Callable[[Mapping[str, Tensor], Mapping[str, Tensor] | None, slice | 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a component may know before training starts."""
+    """Facts available to a component before training starts."""
 
     classes: int
     shape: tuple[int, int, int]  # channels, height, width
@@ -47,13 +47,14 @@ class Setting:
 
 @dataclass(slots=True)
 class Step:
-    """One local step as a hook sees it.
+    """One local step as seen by a hook.
 
-    `params` are the current weights (attached to the graph), `start` the weights at the start of the
-    round, `x` [B, C, H, W], `y` [B], `features` [B, d], `logits` [B, classes], `counts` [classes] this
-    client's samples per class, `server` what this component sent it, `client` its own state here. It is step
-    `number` (from 0) of the `steps` that the client takes in this round, `epoch_steps` of them in an epoch. These,
-    `round` (from 0) and the learning rate `lr` are numbers, or scalar tensors where steps are recorded or stacked.
+    `params` are the current weights (attached to the graph), `start` the weights at the start of the round. The batch
+    has images `x` [B, C, H, W], labels `y` [B], `features` [B, d] and `logits` [B, classes]. `counts` [classes] are the
+    client's samples per class. `server` is the tree that this component sent to the client, `client` this component's
+    client tree. `number` (from 0) counts the `steps` of the client in this round; an epoch has `epoch_steps`. These,
+    `round` (from 0) and the learning rate `lr` are numbers, or scalar tensors if steps are recorded (CUDA graphs) or
+    stacked over clients.
     """
 
     params: Mapping[str, Tensor]
@@ -76,32 +77,32 @@ class Step:
 
     @property
     def epoch(self) -> int | Tensor:
-        """The local epoch that this step belongs to, from 0."""
+        """The local epoch of this step, from 0."""
         return self.number // self.epoch_steps
 
     def apply(self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """Return (features, logits) of this batch under other weights: evaluation mode, no gradient."""
+        """Return (features, logits) of this batch under other weights, in evaluation mode and without gradients."""
         return self.forward(params, buffers)
 
     def grad_at(self, params: Mapping[str, Tensor], rows: slice | None = None) -> Tree:
-        """Return the gradient of the whole objective at other weights, on this batch or some of its rows."""
+        """Return the gradient of loss plus penalties at other weights, on this batch or on `rows` of it."""
         return self.gradient(params, None, rows)[0]
 
     def learn_at(
         self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], rows: slice | None = None
     ) -> tuple[Tree, Tree]:
-        """Return what `grad_at` does for another model, and the BatchNorm statistics that it has afterwards."""
+        """Return (gradient as in `grad_at`, updated BatchNorm statistics) of another model."""
         return self.gradient(params, buffers, rows)
 
 
 @dataclass(frozen=True)
 class Local:
-    """A client as `client_start`, `client_end`, `wire` and `own` see it: around its training, and after the last round.
+    """A client as seen by `client_start`, `client_end` and `wire` around training, and by `own` after the last round.
 
-    `start` are the weights that it has before the round, `params` and `buffers` (BatchNorm statistics) those that it
-    has now, `steps` the SGD steps in between. It holds `n` training images, `counts` [classes] of each class; `round`
-    counts from 0. `server` is what this component sent it, `client` its own state here. `rng` is a generator on the
-    CPU, keyed by seed, hook, component, round and client: what is drawn depends on no order, worker or resume.
+    `start` are the weights before the round, `params` and `buffers` (BatchNorm statistics) the current ones, `steps`
+    the SGD steps in between. The client holds `n` training images, `counts` [classes] per class; `round` counts from 0.
+    `server` is the tree that this component sent to the client, `client` this component's client tree. `rng` is a CPU
+    generator keyed by seed, hook, component, round and client, so draws do not depend on order, workers or resumption.
     """
 
     start: Mapping[str, Tensor]
@@ -119,41 +120,42 @@ class Local:
 
     @property
     def y(self) -> Tensor:
-        """The labels [n] of the client's training images, in their order."""
+        """The labels [n] of the client's training images, in the order of the rows of `apply`."""
         return self.images.labels()
 
     def apply(self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """Return (features [n, d], logits [n, classes]) of all its training images, as they are: evaluation mode."""
+        """Return (features [n, d], logits [n, classes]) of all training images, unaugmented, in evaluation mode."""
         return self.images.forward(params, self.buffers if buffers is None else buffers)
 
     def grad_at(self, params: Mapping[str, Tensor], rows: Tensor | None = None) -> Tree:
-        """Return the gradient of the loss, without penalties, on all its training images or those at `rows` [k]."""
+        """Return the gradient of the loss, without penalties, on all training images or those at `rows` [k]."""
         return self.images.gradient(params, self.buffers, rows, None)[1]
 
     def loss_at(
         self, params: Mapping[str, Tensor], rows: Tensor | None = None, of: Collection[str] | None = None
     ) -> tuple[Tensor, Tree]:
-        """Return that loss, a scalar, and its gradient in the trainable weights among `of`; by default in all."""
+        """Return (scalar loss, gradient) as in `grad_at`, for the trainable weights among `of`, by default for all."""
         return self.images.gradient(params, self.buffers, rows, of)[:2]
 
     def learn_at(
         self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], rows: Tensor | None = None
     ) -> tuple[Tree, Tree]:
-        """Return what `grad_at` does for another model, and the BatchNorm statistics that it has afterwards."""
+        """Return (gradient as in `grad_at`, updated BatchNorm statistics) of another model."""
         return self.images.gradient(params, buffers, rows, None)[1:]
 
     def output_grad_at(self, params: Mapping[str, Tensor], function: OfOutputs, rows: Tensor | None = None) -> Tree:
-        """Return the gradient of ``function(features, logits)``, a scalar, there: evaluation mode, no labels."""
+        """Return the gradient of a scalar ``function(features, logits)``, which sees no labels, in evaluation mode."""
         return self.images.output_gradient(params, self.buffers, function, rows)
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """A round's sums as `server` sees them: nothing of a single client.
+    """A round's sums as seen by `server`, without data of single clients.
 
     `params` are the global weights before the round, `sums` the uploads summed over participants in float64, `server`
-    this component's server tree; `participants` of all `clients` took part and hold `samples` images together, and on
-    average `expected` do. `rng` is a generator on the CPU, keyed by seed, component and round.
+    this component's server tree. Of all `clients`, `participants` took part; together they hold `samples` images.
+    `expected` is the expected number of sampled clients. `rng` is a CPU generator keyed by seed, hook, component and
+    round.
     """
 
     params: Mapping[str, Tensor]
@@ -170,7 +172,7 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Wire:
-    """How an update is written for its way to the server: `numbers` of `bits` each, and `extra` bits beside them."""
+    """The encoding of an update sent to the server: `numbers` values of `bits` each, plus `extra` bits."""
 
     numbers: int
     bits: float
@@ -178,7 +180,7 @@ class Wire:
 
     @property
     def bytes(self) -> int:
-        """The whole bytes that it takes."""
+        """The size in bytes, rounded up."""
         return math.ceil((self.numbers * self.bits + self.extra) / 8)
 
 
@@ -187,15 +189,15 @@ class Component(Plugin):
 
     Class attributes:
 
-    - `version`: part of the key; raise it when an edit changes results.
-    - `neutral`: settings at which the component changes nothing, bit for bit; a contract test checks them.
-    - `same_shapes`: choices that only change the values of weights, ``{setting: {choice: one that is quick to make}}``;
-      costs, which follow from shapes, are those of the quick one. No part of the digest of its source.
-    - `excludes`: names of components that it cannot be combined with.
-    - `coefficient`: the setting that scales the penalty, if any; figures show the penalty without it.
-    - `pools`: `calibrate` gets the features [n, d] and labels [n] of all clients instead of sums. For bounds only.
-    - `one_client`: one client trains on the images of all, every round, and nothing travels. For bounds only.
-    - `every_round`: `server` is asked in rounds from which nothing arrives too, with a delta of zeros.
+    - `version`: part of the cell key; raise it when an edit changes results.
+    - `neutral`: settings under which the component changes nothing, bit for bit; a contract test checks this.
+    - `same_shapes`: choices that change only the values of weights, ``{setting: {choice: cheaper choice}}``; costs
+      depend on shapes alone and are computed with the cheaper one. Not part of the source digest.
+    - `excludes`: names of components that cannot be combined with this one.
+    - `coefficient`: the setting that scales the penalty, if any; figures show the unscaled penalty.
+    - `pools`: `calibrate` receives the features [n, d] and labels [n] of all clients instead of sums. For bounds only.
+    - `one_client`: one client trains on all clients' images every round; nothing is communicated. For bounds only.
+    - `every_round`: `server` is also called in rounds in which no update arrives, with a delta of zeros.
     """
 
     neutral: ClassVar[Mapping[str, Any]] = {}
@@ -218,22 +220,22 @@ class Component(Plugin):
     def init(
         self, params: Mapping[str, Tensor], shared: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
     ) -> tuple[Tree, Tree]:
-        """Return the initial (server tree, client tree) from the initial weights, the shared ones, and the buffers.
+        """Return the initial (server tree, client tree), given initial weights, shared weights and buffers.
 
-        As in `net`, torch's global generator is seeded; with `init_per_client` for each client anew.
+        As in `net`, torch's global generator is seeded; with `init_per_client` it is seeded for each client.
         """
         return {}, {}
 
     def trainable(self, path: str) -> bool:
-        """Tell whether local steps may move this weight; True only if all components agree."""
+        """Return whether local steps may update this weight; True only if all components agree."""
         return True
 
     def shared(self, path: str, module: nn.Module) -> bool:
-        """Tell whether this weight or buffer travels and is averaged; if not it stays with its client."""
+        """Return whether this weight or buffer is communicated and averaged; if not, it stays on its client."""
         return True
 
     def phases(self, epochs: int) -> Phases:
-        """Return consecutive (epochs, which weights move) of a round; at most one component."""
+        """Return a round's phases in order, as (epochs, predicate of weights to update); at most one component."""
         return [(epochs, lambda path: True)]
 
     # per step -------------------------------------------------------------------------------------
@@ -247,27 +249,27 @@ class Component(Plugin):
         raise NotImplementedError
 
     def grads(self, grads: Tree, step: Step) -> Tree:
-        """Return the gradients that the optimiser sees; chained, base first."""
+        """Return the gradients passed to the optimiser; chained, base first."""
         return grads
 
     def carry(self, grads: Tree, step: Step) -> Tree:
-        """Return the client tree after this batch, before its `grads` are edited and the weights move.
+        """Return the client tree after this batch, given its gradients before `grads` edits them and weights move.
 
-        `grads` and later hooks see the new tree: the next step, `client_end`, the client's next round.
+        The new tree is visible to `grads` and later hooks: the next step, `client_end`, the client's next round.
         """
         return dict(step.client)
 
     def shift(self, step: Step) -> Tree:
-        """Return a tree to add to the weights after the optimiser's step, past its momentum; summed."""
+        """Return a tree to add to the weights after the optimiser step, bypassing momentum; summed over components."""
         raise NotImplementedError
 
     # per round ------------------------------------------------------------------------------------
 
     def weights(self, counts: Tensor, samples: int) -> Tensor:
-        """Return the participants' weights in the mean, [m], of any sum; at most one component.
+        """Return the participants' aggregation weights [m], which need not sum to 1; at most one component.
 
-        `counts` [m, classes] (float64) are their images of each class, `samples` the images of all clients. A weight is
-        finite and not negative; BatchNorm's statistics are averaged by the same weights.
+        `counts` [m, classes] (float64) are their images per class, `samples` is the number of images of all clients.
+        Weights must be finite, non-negative and not all 0; BatchNorm statistics are averaged with the same weights.
         """
         return counts.sum(1)
 
@@ -276,16 +278,16 @@ class Component(Plugin):
         return {}
 
     def message(self, download: Download) -> Tree:
-        """Return what this client alone receives, beside `broadcast`: names and shapes are always the same.
+        """Return a tree for this client alone, in addition to `broadcast`; its names and shapes must never change.
 
-        A component with this hook sees more than sums, and lists and pages say so. `own` is not shown the message.
+        A component with this hook sees more than sums, which lists and pages disclose. `own` does not see the message.
         """
         return {}
 
     def client_start(self, params: Tree, local: Local) -> tuple[Tree, Tree]:
-        """Return (the weights a client starts training from, client tree), given those it received or kept; chained.
+        """Return (weights from which the client trains, client tree), given the weights received or kept; chained.
 
-        Deltas and `start` are still those of `params`. Later hooks of the round see the new tree.
+        Deltas and `start` still refer to the weights received or kept. Later hooks of the round see the new tree.
         """
         return params, dict(local.client)
 
@@ -294,16 +296,16 @@ class Component(Plugin):
         return delta, {}, dict(local.client)
 
     def wire(self, size: Wire, delta: Tree, local: Local) -> Wire:
-        """Return how the delta that leaves the client is written, from its size so far; chained.
+        """Return the encoding of the delta that leaves the client, given the encoding so far; chained.
 
-        The default is dense. It follows from shapes alone. Uploads travel beside it.
+        The default is dense. The encoding must depend on shapes alone. Uploads are sent, and counted, separately.
         """
         return size
 
     def aggregate(self, updates: Mapping[int, Tree], agg: Aggregate) -> Tree:
-        """Return the round's delta, made of single clients' deltas by client; at most one component, default the mean.
+        """Return the round's delta, given the individual deltas by client; at most one component, default the mean.
 
-        A component with this hook sees more than sums, and lists and pages say so.
+        A component with this hook sees more than sums, which lists and pages disclose.
         """
         raise NotImplementedError
 
@@ -320,36 +322,36 @@ class Component(Plugin):
     def calibration_cost(self, images: int, clients: int, features: int, classes: int) -> tuple[int, int] | None:
         """Return (numbers sent by all clients, FLOPs on clients and server) of a calibration, or None if unknown.
 
-        `images` counts those of all clients. FLOPs are those of matrix products.
+        `images` is the total over all clients. FLOPs count matrix products only.
         """
         return None
 
     def calibrate(self, params: Mapping[str, Tensor], sums: Mapping[str, Tensor], rng: torch.Generator) -> Tree:
-        """Return the weights of the stage `calibrated` from the summed statistics; at most one component."""
+        """Return the weights of the `calibrated` stage, given the summed statistics; at most one component."""
         raise NotImplementedError
 
     def personalise(
         self, params: Mapping[str, Tensor], features: Tensor, labels: Tensor, classes: int, rng: torch.Generator
     ) -> Tree:
-        """Return a client's own weights, the stage `personalised`, from its features [n, d] and labels [n].
+        """Return a client's own weights for the `personalised` stage, given its features [n, d] and labels [n].
 
         `params` are the trained weights that this client uses; at most one component.
         """
         raise NotImplementedError
 
     def own(self, params: Tree, local: Local) -> Tree:
-        """Return a client's own weights and statistics, the stage `personalised`, from its tree or its images.
+        """Return a client's own weights and statistics for the `personalised` stage, from its tree or its images.
 
-        `params` are the trained weights that it would use otherwise; where the method personalises too, it starts from
-        what this returns. What is left out stays. At most one component.
+        `params` are the trained weights that it would otherwise use; omitted entries stay unchanged. If the method also
+        has `personalise`, that hook starts from the result. At most one component.
         """
         raise NotImplementedError
 
     def privacy(self, setting: Setting) -> tuple[float, float]:
-        """Return (epsilon, delta) of the whole training, which become scores; at most one component.
+        """Return (epsilon, delta) of the whole training, recorded as scores; at most one component.
 
-        It stands between clients and server: `client_end` comes last, `server` first and in empty rounds too, and
-        nothing but the delta may leave a client. Asked before the first round; it may raise `Incompatible`.
+        The component sits between clients and server: its `client_end` runs last, its `server` first and also in empty
+        rounds, and only the delta may leave a client. Called before the first round; may raise `Incompatible`.
         """
         raise NotImplementedError
 
@@ -357,32 +359,32 @@ class Component(Plugin):
 
     @property
     def idle(self) -> frozenset[str]:
-        """Hooks that this class overrides but that do nothing under these settings; they conflict with no component."""
+        """Overridden hooks that do nothing under these settings, and so conflict with no other component."""
         return frozenset()
 
     @property
     def calibrates_every(self) -> int:
-        """Calibrate after every so many rounds and train on from there; 0: only at the end."""
+        """Number of rounds after which to calibrate and continue training from the result; 0: only at the end."""
         return 0
 
     @property
     def moves_statistics(self) -> bool:
-        """Whether deltas include changes of BatchNorm's running statistics, which are averaged otherwise."""
+        """Whether deltas include changes of BatchNorm running statistics, which are otherwise averaged."""
         return False
 
     @property
     def warm_up(self) -> float:
-        """Share of the rounds, from the first on, in which every weight travels whatever `shared` says."""
+        """Share of the rounds, from the first on, in which every weight is communicated regardless of `shared`."""
         return 0.0
 
     @property
     def init_per_client(self) -> bool:
-        """Whether `init` draws a tree for each client; otherwise all clients start from the same one."""
+        """Whether `init` draws a separate tree for each client; otherwise all clients start from the same tree."""
         return False
 
     @property
     def trains(self) -> bool:
-        """Whether it acts during training; cells that differ only in what acts later share one trained model."""
+        """Whether the component acts during training; cells that differ only after training share a trained model."""
         return self.calibrates_every > 0 or any(acts_in(self, hook) for hook in HOOKS if hook not in AFTER_TRAINING)
 
 
@@ -394,5 +396,5 @@ AFTER_TRAINING = ("check", "stats", "calibrate", "calibration_cost", "personalis
 
 
 def acts_in(component: Component, hook: str) -> bool:
-    """Tell whether `component` does anything in `hook` under its settings."""
+    """Return whether `component` does anything in `hook` under its settings."""
     return getattr(type(component), hook) is not getattr(Component, hook) and hook not in component.idle

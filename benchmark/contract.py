@@ -1,4 +1,4 @@
-"""Checks of hooks' results at their first call, and the search for the hook behind an error."""
+"""Checks of hook results on the first call, and attribution of errors to hooks."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from fedspan.benchmark.returned import refusal, shown
 
 
 def check_returned(component: Component, hook: str, inputs: Sequence[Any], returned: Any) -> None:
-    """Raise `HookError` if a hook returned what it must not. Shapes and names are read, never values."""
+    """Raise `HookError` if a hook returned something invalid; reads names and shapes, never values of tensors."""
     wanted, wrong_with = RULES.get(hook, ("", lambda returned, *inputs: ""))
     if problem := wrong_with(returned, *inputs):
         raise refusal(component, hook, wanted, problem)
 
 
 def check_weights(component: Component, weights: Tensor) -> None:
-    """Raise `HookError` if clients cannot be averaged by `weights` [m]; these are values, and every round's are new."""
+    """Raise `HookError` if `weights` [m] cannot average clients; this depends on values, so check every round."""
     wrong = [value for value in weights.tolist() if not (math.isfinite(value) and value >= 0)]
     if wrong or not weights.sum() > 0:
         problem = f"one is {wrong[0]:g}" if wrong else "all of them are 0"
@@ -40,7 +40,7 @@ def check_message(component: Component, message: Mapping[str, Tensor], broadcast
 
 
 def blame(error: BaseException) -> str | None:
-    """Return in one line which hook of which plugin raised `error`, where, and what it should do; None if none did."""
+    """Return one line on which plugin's hook raised `error`, where, and what it should do; None if no hook did."""
     frames = _frames(error)
     calls = [(frame, plugin) for frame, _ in frames if isinstance(plugin := frame.f_locals.get("self"), Plugin)]
     theirs = [(frame, plugin) for frame, plugin in calls if not frame.f_globals.get("__name__", "").startswith(ENGINE)]
@@ -71,27 +71,27 @@ def _called(plugin: Plugin, hook: str) -> str:
 
 
 def _about(plugin: Plugin, hook: str) -> str:
-    """Return the first line of what the interface says of a hook."""
+    """Return the first line of a hook's docstring in the base class."""
     base = next(owner for owner in type(plugin).__mro__ if owner.__module__.startswith(ENGINE))
     return (inspect.getdoc(getattr(base, hook, None)) or "").split("\n")[0].rstrip(".")
 
 
 def _hint(error: BaseException, plugin: Plugin, hook: str) -> str:
-    """Return a likely reason for an error that people meet first, if one is known."""
+    """Return a likely cause of a common beginner's error, or an empty string."""
     if isinstance(error, dataclasses.FrozenInstanceError):
         return " (settings alone are kept in `self`; what a method remembers is in the trees that `init` returns)"
     if not isinstance(error, KeyError) or not isinstance(plugin, Component):
         return ""
     base = getattr(Component, hook, None)
     given = set(inspect.signature(base).parameters) if callable(base) else set()
-    if base is not None and not {"step", "local"} & given:  # it sees the whole server tree, or none
+    if base is not None and not {"step", "local"} & given:  # the hook sees the whole server tree, or none
         return ""
     if type(plugin).broadcast is Component.broadcast and type(plugin).message is Component.message:
         return " (clients see of the server tree only what `broadcast` returns, and there is no `broadcast`)"
     return ""
 
 
-# rules: what is wrong with a returned value, or nothing ------------------------------------------------
+# rules: each returns what is wrong with a returned value, or an empty string ---------------------------
 
 CLIENT_TREE = "the client tree (its names come from init)"
 
@@ -116,7 +116,7 @@ def _tree(value: Any, name: str = "it") -> str:
 
 
 def _like(value: Any, model: Mapping[str, Tensor], name: str, part: bool = False) -> str:
-    """Compare names and shapes of a tree with those of a model; with `part` it may lack some."""
+    """Return how a tree's names and shapes differ from those of a model; with `part` it may lack some."""
     if problem := _tree(value, name):
         return problem
     if strange := [path for path in value if path not in model]:

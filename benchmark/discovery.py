@@ -1,4 +1,4 @@
-"""Where plugins come from: folders of this package, installed distributions, and files that a user names."""
+"""Discovery of plugins in folders of this package, installed distributions, and files named by the user."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from fedspan.benchmark.errors import UserError
 
 ENTRY_POINT_GROUP = "fedspan.plugins"
 VARIABLE = "FEDSPAN_PLUGINS"  # files or folders, separated as in PATH
-REGISTERED = re.compile(r"^@(?:\w+\.)?[a-z]+\(\s*[\"'](\w+)[\"']", re.MULTILINE)  # as @algorithm("fedprox")
+REGISTERED = re.compile(r"^@(?:\w+\.)?[a-z]+\(\s*[\"'](\w+)[\"']", re.MULTILINE)  # e.g. @algorithm("fedprox")
 
 
-_imported: dict[str, tuple[Path, bytes]] = {}  # what `import_file` read, by the name of the module
+_imported: dict[str, tuple[Path, bytes]] = {}  # module name -> path and content read by `import_file`
 
 
 @dataclass(frozen=True)
 class Source:
-    """A module that brings plugins: how messages call it, how to import it, and its file where that is known."""
+    """A module that provides plugins: its label in messages, its loader, and its file if known."""
 
     label: str
     load: Callable[[], object]
@@ -37,7 +37,7 @@ class Source:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names that its plugins have, as far as its text tells: it need not be importable."""
+        """The names of its plugins as found in its source text; the module need not be importable."""
         try:
             text = self.path.read_text(encoding="utf-8") if self.path else ""
         except (OSError, UnicodeDecodeError):
@@ -47,14 +47,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Broken:
-    """A source that cannot be imported: the `names` that its plugins would have, and one line of `text`."""
+    """A source that cannot be imported: the `names` of its plugins, and its error as one line of `text`."""
 
     names: frozenset[str]
     text: str
 
 
 def broken(source: Source, error: BaseException) -> Broken:
-    """Return the error of a source of plugins in one line, with its file and line."""
+    """Return a source's import error as one line, with file and line number."""
     place = "" if isinstance(error, UserError) else f" ({_place(error)})"
     return Broken(source.names, f"{source.label}: {_one_line(error)}{place}")
 
@@ -73,7 +73,7 @@ def everywhere(packages: Iterable[str]) -> Iterator[Source]:
 
 def _modules(package_name: str) -> Iterator[Source]:
     package = importlib.import_module(package_name)
-    # A broken package is found by its own import; `onerror` keeps the walk from raising for it again.
+    # A broken package is reported by its own import; `onerror` keeps the walk from raising for it again.
     for module in pkgutil.walk_packages(package.__path__, f"{package_name}.", onerror=lambda name: None):
         folder = getattr(module.module_finder, "path", None)
         path = Path(folder, f"{module.name.rpartition('.')[2]}.py") if folder and not module.ispkg else None
@@ -103,7 +103,7 @@ def files(given: str) -> list[Source]:
 
 
 def import_file(path: Path) -> object:
-    """Import a file as a module of its own, whatever its name and wherever it lies; once in a process."""
+    """Import a file with any name, in any folder, as a module of its own; once per process."""
     path = path.resolve()
     where = hashlib.sha256(str(path).encode()).hexdigest()[:8]
     name = f"{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}_{where}"
@@ -115,7 +115,7 @@ def import_file(path: Path) -> object:
     try:
         source = path.read_bytes()
         _imported[name] = path, source
-        exec(compile(source, path, "exec"), vars(sys.modules[name]))  # compiled anew: an edit within a second counts
+        exec(compile(source, path, "exec"), vars(sys.modules[name]))  # no bytecode cache: it misses edits within 1 s
     except BaseException:
         del sys.modules[name]
         raise
@@ -123,7 +123,7 @@ def import_file(path: Path) -> object:
 
 
 def forget_edited() -> list[Path]:
-    """Forget the modules of `import_file` whose files have another content now, or none; return their paths."""
+    """Forget modules imported by `import_file` whose files were edited or deleted since; return their paths."""
     edited = [name for name, (path, source) in _imported.items() if not path.is_file() or path.read_bytes() != source]
     for name in edited:
         sys.modules.pop(name, None)
@@ -131,7 +131,7 @@ def forget_edited() -> list[Path]:
 
 
 def where(packages: Iterable[str], given: Iterable[str]) -> str:
-    """Return in words where plugins are looked for; `given` are the files of the setting ``plugins``."""
+    """Return a sentence on where plugins are looked for; `given` are the files of the setting ``plugins``."""
     named = ", ".join([*given, *filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))])
     return (
         f"Plugins are looked for in {', '.join(packages)}, installed distributions, "
@@ -146,7 +146,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return file and line of the mistake."""
+    """Return file and line of an error."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
     frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,4 +1,4 @@
-"""What the server has at hand when it writes to a single client."""
+"""The server's view when it writes to a single client."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Download:
-    """One `client`'s download as `message` sees it, before the client trains in a `round` (from 0).
+    """One `client`'s download as seen by `message`, before the client trains in a `round` (from 0).
 
-    `sent` has by client the weights that each sent last, as they arrived: those of its round plus its delta. Clients
-    that have not sent any yet are missing. `params` are the global weights, `server` is this component's server tree.
-    `rng` is a generator on the CPU, keyed by seed, component, round and client.
+    `sent` maps clients to the weights that each sent last, as they arrived: the global weights of that round plus its
+    delta. Clients that have not sent any are missing. `params` are the global weights, `server` is this component's
+    server tree. `rng` is a CPU generator keyed by seed, hook, component, round and client.
     """
 
     client: int

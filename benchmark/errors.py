@@ -1,4 +1,4 @@
-"""The few errors that a user meets, each one line: what is wrong, where, and what to do."""
+"""User-facing errors, each one line: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 
 class UserError(Exception):
-    """Something that the user must change. The command prints the message and exits with status 2."""
+    """A mistake that the user must fix. The command prints the message and exits with status 2."""
 
 
 class HookError(UserError):
-    """A plugin's hook returned what it must not, or raised; the message names plugin, hook, file and line."""
+    """A plugin's hook returned something invalid, or raised; the message names plugin, hook, file and line."""
 
 
 class Incompatible(Exception):
-    """Components that cannot work together, or not on this task; the cell is recorded as skipped."""
+    """Components that do not work together, or not on this task; the cell is recorded as skipped."""
 
 
 class Diverged(Exception):
@@ -25,15 +25,15 @@ class Diverged(Exception):
 
 
 class CorruptFile(Exception):
-    """A record, checkpoint or cache whose content is not what its writer wrote."""
+    """A record, checkpoint or cache whose content differs from what was written."""
 
 
 class LaterVersion(CorruptFile):
-    """A file that a later version of FedSpan wrote: it is good, but not for this version, and stays where it is."""
+    """A file written by a later version of FedSpan: intact, but unreadable to this version, and left in place."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` or, without a near name, the known names."""
+    """Return ``"; did you mean 'x'?"`` or, without a close match, the known names."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if near:
@@ -48,10 +48,10 @@ def require(condition: bool, where: str, rule: str, got: Any) -> None:
 
 
 def plain(text: str) -> str:
-    """Return a text of anybody's in which nothing is a command to a terminal: such characters stand as their codes."""
+    """Return untrusted text made safe for a terminal: unprintable characters become escape codes."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def is_number(value: object) -> bool:
-    """Tell whether a value of a file is a finite number; text may hold integers that are larger than any float."""
+    """Return whether a value from a file is a finite number; integers in text may exceed the largest float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

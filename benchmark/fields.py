@@ -1,4 +1,4 @@
-"""Frozen dataclasses from plain values: every field has a default and a type, and a wrong value is one clear line."""
+"""Frozen dataclasses from plain values: every field has a default and a type; a wrong value is a one-line error."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def defaults_of(cls: type[Any]) -> dict[str, Any]:
 
 T = TypeVar("T")
 
-LARGEST_INT = 2**63 - 1  # that every file format here can hold
+LARGEST_INT = 2**63 - 1  # the largest that every file format here can hold
 LONGEST_TEXT = 1000
 
 
 def from_values(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Make `cls` from plain values: unknown fields, wrong types and non-finite numbers raise `UserError`.
+    """Build `cls` from plain values; raise `UserError` for unknown fields, wrong types and non-finite numbers.
 
-    `where` is the override prefix that the message names, as ``algorithm`` in ``algorithm.mu``.
+    `where` is the override prefix for messages, such as ``algorithm`` in ``algorithm.mu``.
     """
     hints = _hints(typing.cast(Any, cls))
     checked = {}
@@ -50,13 +50,13 @@ def from_values(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
-    """Return the types of a dataclass's fields by name; finding them compiles every annotation anew."""
+    """Return a dataclass's field types by name, cached because each lookup recompiles every annotation."""
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
 def _typed(hint: Any, value: Any, where: str) -> Any:
-    """Return `value` as the annotated type, or raise `UserError`."""
+    """Return `value` converted to the annotated type, or raise `UserError`."""
     origin = get_origin(hint)
     if origin is Literal:
         choices = get_args(hint)
@@ -96,21 +96,21 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
 
 
 def _number(value: float, where: str) -> float:
-    """Return a finite number that reads back as it is."""
+    """Return a finite number that reads back unchanged, or raise `UserError`."""
     if not is_number(value):
         raise UserError(f"{where} must be a finite number, got {value!r}")
     _require_normal(value, where)
-    return float(value) or 0.0  # zero has no sign
+    return float(value) or 0.0  # -0.0 becomes 0.0
 
 
 def _require_normal(value: float, where: str) -> None:
-    """Refuse subnormal numbers: a processor that flushes them to 0 also writes them as 0."""
+    """Raise `UserError` for subnormal numbers: a processor that flushes them to 0 also writes them as 0."""
     small = 0 < abs(value) < sys.float_info.min
     require(not small, where, f"must be 0 or at least {sys.float_info.min:g} in size", value)
 
 
 def _text(value: str, where: str) -> str:
-    """Return a text that a file and a terminal can hold."""
+    """Return a text that is safe in files and terminals, or raise `UserError`."""
     require(len(value) <= LONGEST_TEXT, where, f"must have at most {LONGEST_TEXT} characters", value[:20] + "...")
     plain = all(unicodedata.category(letter) not in ("Cc", "Cs", "Zl", "Zp") for letter in value)
     require(plain, where, "must not have control characters", value)

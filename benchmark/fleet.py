@@ -1,4 +1,4 @@
-"""How clients differ in more than data: what a fleet makes of each client's part in a round."""
+"""Fleets: how clients differ beyond their data, as the outcome of each client's work in a round."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fedspan.benchmark.registry import Plugin, decorator
 
 @dataclass(frozen=True)
 class Work:
-    """What a round asks of one of its clients.
+    """The work of one client in a round.
 
-    It receives `down` bytes, takes `steps` local SGD steps, `steps_per_epoch` in each epoch over its own images, and
-    sends `up` bytes.
+    The client receives `down` bytes, takes `steps` local SGD steps, `steps_per_epoch` in each epoch over its own
+    images, and sends `up` bytes.
     """
 
     client: int
@@ -29,10 +29,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Turn:
-    """What becomes of a client's part in a round.
+    """The outcome of a client's work in a round.
 
-    It takes the first `steps` of its local steps (None: all of them). What it then sends `arrives` at the server or is
-    lost. `seconds` is the simulated time that the server waits for it, None in a fleet that has no clock.
+    The client takes the first `steps` of its local steps (None: all of them). Its update then `arrives` at the server
+    or is lost. `seconds` is the simulated time that the server waits for it, None in a fleet without a clock.
     """
 
     steps: int | None = None
@@ -42,50 +42,51 @@ class Turn:
 
 WHOLE = Turn()
 
-Turns = Mapping[int, Turn]  # of a round, by client; one that is not in it takes all its steps and arrives
+Turns = Mapping[int, Turn]  # of a round, by client; without an entry, a client takes all its steps and arrives
 NO_TURNS: Turns = MappingProxyType({})
 
 
 def lost(clients: Iterable[int], turns: Turns) -> frozenset[int]:
-    """Return the clients of which nothing arrives."""
+    """Return the clients whose updates are lost."""
     return frozenset(client for client in clients if not turns.get(client, WHOLE).arrives)
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Keyed generators for the draws of a round (from 0): they depend on the cell's seed and their names alone."""
+    """Keyed generators for the draws of a round (from 0), which depend only on the cell's seed and their names."""
 
     seed: int
     round: int
 
     def of_client(self, purpose: str, client: int) -> np.random.Generator:
-        """Return the generator of a client's lasting properties: in every round the same."""
+        """Return the generator for a client's lasting properties, the same in every round."""
         return rng.numpy_generator(self.seed, f"fleet client {purpose}", client)
 
     def of_round(self, purpose: str) -> np.random.Generator:
-        """Return the generator of what concerns all clients of this round."""
+        """Return the generator for draws shared by all clients of this round."""
         return rng.numpy_generator(self.seed, f"fleet round {purpose}", self.round)
 
     def of_visit(self, purpose: str, client: int) -> np.random.Generator:
-        """Return the generator of what happens to a client in this round."""
+        """Return the generator for draws about one client in this round."""
         return rng.numpy_generator(self.seed, f"fleet visit {purpose}", self.round, client)
 
 
 @dataclass(frozen=True)
 class Fleet(Plugin):
-    """Base of the fleet plugins. As it is, every client takes all its steps and everything arrives."""
+    """Base of fleet plugins; by default every client takes all its steps and every update arrives."""
 
     def turns(self, work: Sequence[Work], draws: Draws) -> Sequence[Turn]:
-        """Return the turn of each client of a round, in the order of `work`.
+        """Return the turn of each client in a round, in the order of `work`.
 
-        What a lost client computed is counted and nothing else of it is left: the server gets nothing, and the client
-        keeps the memory that it had. A round of which nothing arrives leaves the model as it is.
+        The computation of a lost client is counted but otherwise discarded: the server receives nothing, and the client
+        keeps its previous state. A round in which nothing arrives leaves the model unchanged, unless a component acts
+        in such rounds (`Component.every_round` or `privacy`).
         """
         return [WHOLE] * len(work)
 
     @property
     def acts(self) -> bool:
-        """Whether it changes anything; one that does not is no part of a cell's key."""
+        """Whether the fleet changes anything; if not, it is not part of the cell key."""
         return type(self).turns is not Fleet.turns
 
 

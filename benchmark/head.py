@@ -1,4 +1,4 @@
-"""The classifier alone: its weights, and the two ways to fit it to given features."""
+"""The classifier head: its weights, and two ways to fit it to given features (least squares and SGD)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WEIGHT, BIAS = "head.weight", "head.bias"
 
 
 def in_head(path: str) -> bool:
-    """Tell whether a weight belongs to the classifier."""
+    """Return whether a weight belongs to the classifier head."""
     return path.startswith("head.")
 
 
@@ -35,15 +35,15 @@ def criterion(name: Criterion, logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def normal_equations(features: Tensor, labels: Tensor, classes: int) -> Tree:
-    """Return Z'Z [d, d] and Z'Y [d, classes] of features Z [n, d], one-hot labels Y; their sums are the pooled ones."""
+    """Return Z'Z [d, d] and Z'Y [d, classes] of features Z [n, d] and one-hot labels Y; both add up over clients."""
     return {"zz": features.T @ features, "zy": features.T @ one_hot(labels, classes, features.dtype)}
 
 
 def least_squares(params: Mapping[str, Tensor], zz: Tensor, zy: Tensor, ridge: float) -> Tree:
-    """Return `params` with the head W = ((Z'Z + ridge I)^-1 Z'Y)' and no bias, solved in float64.
+    """Return `params` with the head W = ((Z'Z + ridge I)^-1 Z'Y)' and bias 0 (if any), solved in float64.
 
-    Where Z'Z + ridge I is singular up to rounding (dead features, fewer images than dimensions) its
-    pseudo-inverse gives the least-squares head of smallest norm.
+    If Z'Z + ridge I is singular up to rounding (dead features, fewer images than dimensions), its pseudo-inverse gives
+    the least-squares head of smallest norm.
     """
     values, vectors = torch.linalg.eigh(zz.double() + ridge * torch.eye(len(zz), dtype=torch.float64, device=zz.device))
     noise = len(zz) * torch.finfo(torch.float64).eps * values[-1]
@@ -66,7 +66,7 @@ def _with_head(params: Mapping[str, Tensor], weight: Tensor) -> Tree:
 
 @dataclass(frozen=True)
 class HeadTraining(Component):
-    """Base of components that train the head further by SGD on given features, after training."""
+    """Base of components that fine-tune the head by SGD on given features, after training."""
 
     epochs: Annotated[int, fixed("it sets the compute")] = 10
     lr: Annotated[float, log(1e-5, 1e-1, source="ours, from the 1e-5 of SphereFed 2022, Table 16, upwards")] = 0.01
@@ -80,7 +80,7 @@ class HeadTraining(Component):
         require(0 <= self.momentum < 1, f"addon.{self.name}.momentum", "must lie in [0, 1)", self.momentum)
 
     def fit_flops(self, images: int, features: int, classes: int) -> int:
-        """Return the FLOPs of `fit`: logits and the weights' gradient."""
+        """Return the FLOPs of `fit`: logits and weight gradients."""
         return 4 * self.epochs * images * features * classes
 
     def fit(
@@ -92,7 +92,7 @@ class HeadTraining(Component):
         rng: torch.Generator,
         lr: float | None = None,
     ) -> Tree:
-        """Return `params` with the head trained on features [n, d] and labels [n], at another rate if `lr` is given."""
+        """Return `params` with the head trained on features [n, d] and labels [n], with learning rate `lr` if given."""
         head = {path: leaf.detach().clone().requires_grad_() for path, leaf in params.items() if in_head(path)}
         features, optimiser = (
             features.detach().to(head[WEIGHT]),

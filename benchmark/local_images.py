@@ -1,4 +1,4 @@
-"""What hooks may ask of a client's training images."""
+"""The interface through which hooks use a client's training images."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from fedspan.benchmark.tree import Tree
 
-OfOutputs = Callable[[Tensor, Tensor], Tensor]  # of features and logits, a scalar
+OfOutputs = Callable[[Tensor, Tensor], Tensor]  # (features, logits) -> scalar
 
 
 class LocalImages(Interface):
-    """What `Local` asks a client's training images for, without augmentation."""
+    """Computations on a client's unaugmented training images, used by `Local`."""
 
     def labels(self) -> Tensor: ...
 

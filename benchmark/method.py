@@ -19,8 +19,8 @@ from fedspan.benchmark.tree import Tree
 
 # hooks that at most one component may replace
 EXCLUSIVE = ("loss", "phases", "weights", "aggregate", "calibrate", "personalise", "own", "privacy")
-# hooks by which more than an update leaves a client
-SINGLE = ("aggregate", "message")  # those that are given single clients' updates
+# hooks through which more than an update leaves a client
+SINGLE = ("aggregate", "message")  # those that receive individual clients' updates
 REVEALING = {"stats": "sends statistics of features"} | dict.fromkeys(SINGLE, "looks at single clients' updates")
 
 States = dict[str, Tree]  # component name -> tree
@@ -28,12 +28,12 @@ States = dict[str, Tree]  # component name -> tree
 
 @dataclass(frozen=True)
 class Method:
-    """One base algorithm and its add-ons, acting as one; made by `compose`."""
+    """One base algorithm and its add-ons, acting as one component; built by `compose`."""
 
     components: tuple[Component, ...]
 
     def using(self, hook: str) -> tuple[Component, ...]:
-        """Return the components that override `hook`, base first."""
+        """Return the components that override `hook` and are not idle in it, base first."""
         return tuple(component for component in self.components if acts_in(component, hook))
 
     @cached_property
@@ -41,7 +41,7 @@ class Method:
         return set()
 
     def ask(self, component: Component, hook: str, *inputs: Any) -> Any:
-        """Call a hook and return its result; the first result is checked, later calls cost nothing extra."""
+        """Call a hook and return its result; only the first result is checked, so later calls cost nothing extra."""
         returned = getattr(component, hook)(*inputs)
         if (component.name, hook) not in self._asked:
             check_returned(component, hook, inputs, returned)
@@ -80,22 +80,22 @@ class Method:
 
     @property
     def steps_alone(self) -> bool:
-        """Whether a client's steps need more than a loss, so that those of several clients cannot be stacked."""
+        """Whether local steps need more than a loss, so that the steps of several clients cannot be stacked."""
         return self.edits_gradients or self.carries or bool(self._shifts or self.using("client_start") or self.writes)
 
     @cached_property
     def guard(self) -> Component | None:
-        """The component that stands between clients and server, and answers for the privacy of clients, if any."""
+        """The component that sits between clients and server and guarantees the clients' privacy, if any."""
         return next(iter(self.using("privacy")), None)
 
     @property
     def writes(self) -> bool:
-        """Whether the server writes to single clients, each from what all of them sent."""
+        """Whether the server writes to individual clients, based on what all of them sent."""
         return bool(self.using("message"))
 
     @property
     def sees_updates(self) -> bool:
-        """Whether the server sees single clients' updates, not sums alone."""
+        """Whether the server sees individual clients' updates, not only sums."""
         return any(self.using(hook) for hook in SINGLE)
 
     def check(self, setting: Setting) -> None:
@@ -115,7 +115,7 @@ class Method:
 
     @property
     def one_client(self) -> bool:
-        """Whether the images of all clients train as those of one."""
+        """Whether one client trains on the images of all clients."""
         return any(component.one_client for component in self.components)
 
     def trainable(self, path: str) -> bool:
@@ -129,7 +129,7 @@ class Method:
         return found
 
     def objective(self, step: Step, server: States, client: States) -> Tensor:
-        """Return loss plus penalties of one batch."""
+        """Return the loss plus penalties of one batch."""
         total = self.loss(step, server, client)
         for component in self._penalties:
             step.server, step.client = server[component.name], client[component.name]
@@ -143,7 +143,7 @@ class Method:
         return loss
 
     def penalties(self, step: Step, server: States, client: States) -> dict[str, Tensor]:
-        """Return the penalties of one batch by component, each without its coefficient."""
+        """Return the unscaled penalties of one batch by component, each with its coefficient at 1."""
         found = {}
         for component in self._penalties:
             step.server, step.client = server[component.name], client[component.name]
@@ -166,7 +166,7 @@ class Method:
         return grads
 
     def shifts(self, step: Step, server: States, client: States) -> Iterator[Tree]:
-        """Yield what each component adds to the weights after the optimiser's step."""
+        """Yield each component's addition to the weights after the optimiser step."""
         for component in self._shifts:
             step.server, step.client = server[component.name], client[component.name]
             yield self.ask(component, "shift", step)
@@ -177,9 +177,9 @@ class Method:
         }
 
     def message(self, download: Callable[[str], Download], broadcast: States) -> States:
-        """Return what a client receives: `broadcast` and, by component, what it alone is sent.
+        """Return the trees that a client receives, by component: `broadcast` plus messages for this client alone.
 
-        `download` makes each component's view by its name.
+        `download` builds a component's view, given its name.
         """
         found = dict(broadcast)
         for component in self.using("message"):
@@ -190,37 +190,37 @@ class Method:
 
     @property
     def has_weights(self) -> bool:
-        """Whether participants are weighted by anything but their numbers of images."""
+        """Whether participants are weighted by anything other than their number of images."""
         return bool(self.using("weights"))
 
     def weights(self, counts: Tensor, samples: int) -> Tensor:
-        """Return the participants' weights in the mean, [m], of one component at most."""
+        """Return the participants' aggregation weights [m], set by at most one component."""
         component = next(iter(self.using("weights")), self.components[0])
         found: Tensor = self.ask(component, "weights", counts, samples)
         check_weights(component, found)
         return found
 
     def client_start(self, params: Tree, local: Callable[[str], Local]) -> tuple[Tree, States]:
-        """Chain `client_start`, and return the trees that it makes; `local` makes each component's view by its name."""
+        """Chain `client_start` and return (weights, new client trees); `local` builds a component's view by name."""
         clients: States = {}
         for component in self.using("client_start"):
             params, clients[component.name] = self.ask(component, "client_start", params, local(component.name))
         return params, clients
 
     def wire(self, size: Wire, delta: Tree, local: Callable[[str], Local]) -> Wire:
-        """Chain `wire`; `local` makes each component's view by its name."""
+        """Chain `wire`; `local` builds a component's view by name."""
         for component in self.using("wire"):
             size = self.ask(component, "wire", size, delta, local(component.name))
         return size
 
     def aggregate(self, updates: Mapping[int, Tree], agg: Callable[[str], Aggregate]) -> Tree:
-        """Return the delta that the component which sees single updates makes of them."""
+        """Return the delta that the method's one `aggregate` hook computes from individual updates."""
         component = self.using("aggregate")[0]
         delta: Tree = self.ask(component, "aggregate", updates, agg(component.name))
         return delta
 
     def client_end(self, delta: Tree, local: Callable[[str], Local]) -> tuple[Tree, dict[str, Upload], States]:
-        """Chain `client_end`; `local` makes each component's view by its name."""
+        """Chain `client_end`, the guard last; `local` builds a component's view by name."""
         uploads: dict[str, Upload] = {}
         clients: States = {}
         for component in sorted(self.components, key=lambda one: one is self.guard):
@@ -231,10 +231,10 @@ class Method:
         return delta, uploads, clients
 
     def server(self, delta: Tree, agg: Callable[[str], Aggregate], empty: bool = False) -> tuple[Tree, States]:
-        """Chain `server`; `agg` makes each component's view by its name.
+        """Chain `server`, the guard first; `agg` builds a component's view by name.
 
-        An `empty` round, from which nothing arrives, concerns only those of `every_round`; with a guard, which hides
-        that it is empty, all.
+        In an `empty` round, in which nothing arrives, only components with `every_round` are called; with a guard,
+        which hides that the round is empty, all are.
         """
         servers = {}
         for component in sorted(self.components, key=lambda one: one is not self.guard):
@@ -247,57 +247,57 @@ class Method:
 
     @property
     def every_round(self) -> bool:
-        """Whether the server has something to do in rounds from which nothing arrives."""
+        """Whether the server also acts in rounds in which nothing arrives."""
         return self.guard is not None or any(component.every_round for component in self.components)
 
     @property
     def moves_statistics(self) -> bool:
-        """Whether deltas also hold the changes of the shared running statistics."""
+        """Whether deltas include changes of the shared running statistics."""
         return any(component.moves_statistics for component in self.components)
 
     @property
     def warm_up(self) -> float:
-        """The share of the rounds in which every weight travels."""
+        """The share of the rounds, from the first on, in which every weight is communicated."""
         return max(component.warm_up for component in self.components)
 
     @property
     def init_per_client(self) -> bool:
-        """Whether clients begin with trees of their own."""
+        """Whether each client starts with a tree of its own."""
         return any(component.init_per_client for component in self.components)
 
     @property
     def calibrator(self) -> Component | None:
-        """The component that adds the stage `calibrated`, if any."""
+        """The component that adds the `calibrated` stage, if any."""
         return next(iter(self.using("calibrate")), None)
 
     @property
     def calibrates_every(self) -> int:
-        """After how many rounds training goes on from calibrated weights; 0: never."""
+        """Number of rounds after which training continues from calibrated weights; 0: never."""
         return self.calibrator.calibrates_every if self.calibrator else 0
 
     @property
     def personaliser(self) -> Component | None:
-        """The component that makes the stage `personalised` of a client's features, if any."""
+        """The component that derives the `personalised` stage from a client's features, if any."""
         return next(iter(self.using("personalise")), None)
 
     @property
     def owner(self) -> Component | None:
-        """The component that makes the stage `personalised` of a client's tree or images, if any."""
+        """The component that derives the `personalised` stage from a client's tree or images, if any."""
         return next(iter(self.using("own")), None)
 
     @property
     def personalises(self) -> bool:
-        """Whether there is the stage `personalised`."""
+        """Whether the method has a `personalised` stage."""
         return self.owner is not None or self.personaliser is not None
 
     @property
     def lasting(self) -> frozenset[str]:
-        """The components whose trees are needed after training: the owner's, and those of the loss it may ask for."""
+        """Names of components whose trees are needed after training: the owner, and the loss that it may evaluate."""
         return frozenset({self.owner.name, self._loss.name}) if self.owner else frozenset()
 
 
 def compose(base: Component, addons: Sequence[Component] = ()) -> Method:
-    """Return the method of `base` with `addons` in order; raise `Incompatible` naming what conflicts."""
+    """Return the method of `base` with `addons` in order; raise `Incompatible` naming any conflict."""
     components = (base, *addons)
     names = [component.name for component in components]
     for name in names:
@@ -329,6 +329,6 @@ def _leak(guard: Component, other: str, does: str) -> str:
 
 
 def disclosure(cls: type[Plugin]) -> str:
-    """Return what the server learns beyond sums through a plugin, in words for lists and pages; usually nothing."""
+    """Return what a plugin discloses to the server beyond sums, in words for lists and pages; usually nothing."""
     sees = issubclass(cls, Component) and any(getattr(cls, hook) is not getattr(Component, hook) for hook in SINGLE)
     return "the server sees single clients' updates, not sums alone" if sees else ""

@@ -1,8 +1,8 @@
-"""What people call plugins, methods and tasks: ``FedAvg + FedDecorr (released form)`` for ``fedavg + feddecorr``.
+"""Readable names of plugins, methods and tasks: ``FedAvg + FedDecorr (released form)`` for ``fedavg + feddecorr``.
 
-A plugin's class says it: `title`, `wording` of its settings, and `identifying`, those told even at their defaults. The
-same words serve pages, tables, the command line and MLflow. Where a plugin is not installed, its settings stand as they
-are.
+They come from class attributes of plugins: `title`, `wording` of settings, and `identifying`, the settings named even
+at their defaults. Pages, tables, the command line and MLflow share them. Settings of plugins that are not installed are
+shown verbatim.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.registry import KINDS, Plugin, plugins
 
 CONSTANTS = {"true": True, "false": False, "none": None}
-# Settings whose own names are short for something; others are called as they are typed.
+# Readable names of abbreviated settings; other settings keep their own names.
 WORDS = {
     "lr": "learning rate",
     "algorithm.lr": "server learning rate",
@@ -30,7 +30,7 @@ WORDS = {
 
 
 def title_of(kind: str, name: str) -> str:
-    """Return the human name of a plugin, or `name` itself where it has none."""
+    """Return the title of a plugin, or `name` itself if it has none."""
     cls = plugins(kind).get(name)
     return cls.title or name if cls else name
 
@@ -47,12 +47,12 @@ def name_of(plugin: Plugin) -> str:
 
 
 def name_from(kind: str, settings: Mapping[str, Any]) -> str:
-    """Return the name of a plugin from its part of a record, with its ``name`` and fields."""
+    """Return the readable name of a plugin from its part of a record, with its ``name`` and fields."""
     return _titled(kind, str(settings["name"]), _settings(kind, settings))
 
 
 def method_name(what: Mapping[str, Any]) -> str:
-    """Return the name of the method of a cell, from its settings (`Cell.what`, or a record's ``spec``)."""
+    """Return the readable name of a cell's method, from its settings (`Cell.what`, or a record's ``spec``)."""
     parts = [("algorithm", what["algorithm"]), *(("addon", addon) for addon in what["addons"])]
     return " + ".join(name_from(kind, settings) for kind, settings in parts)
 
@@ -63,7 +63,7 @@ def percent(share: float) -> str:
 
 
 def task_name(what: Mapping[str, Any]) -> str:
-    """Return the name of the task of a cell: ``CIFAR-10, 5,000 images, 10 clients, alpha 0.05``."""
+    """Return the readable name of a cell's task: ``CIFAR-10, 5,000 images, 10 clients, alpha 0.05``."""
     clients = f"{what['clients']:,} client{'s' if what['clients'] != 1 else ''}"
     if what["participation"] != 1:
         clients += f" ({percent(what['participation'])} a round)"
@@ -76,22 +76,22 @@ def task_name(what: Mapping[str, Any]) -> str:
 
 
 def _acts(fleet: Mapping[str, Any]) -> bool:
-    """Tell whether a fleet, given by its part of a record, changes anything."""
+    """Return whether a fleet, given by its part of a record, changes anything."""
     cls: Any = plugins("fleet").get(str(fleet["name"]))
     return cls is None or cls().acts
 
 
 def of_label(kind: str, label: str) -> str:
-    """Return the name behind a plugin's label: ``feddecorr(beta=0.2)`` is ``FedDecorr (released form, beta 0.2)``.
+    """Return the name for a plugin's label: ``FedDecorr (released form, beta 0.2)`` for ``feddecorr(beta=0.2)``.
 
-    All that the label tells is told, for labels also hold what varies on their board.
+    It includes every setting in the label, because labels also hold the settings that vary on their board.
     """
     name, given = _read(label)
     return _titled(kind, name, _settings(kind, {"name": name} | given, told=set(given)))
 
 
 def of_method_label(label: str) -> str:
-    """Return the name behind a method's label: components joined by ``+``, then settings of the protocol."""
+    """Return the name for a method's label: components joined by ``+``, then settings of the protocol."""
     components, *rest = split(label, ", ")
     algorithm, *addons = split(components, " + ")
     names = [of_label("algorithm", algorithm), *(of_label("addon", addon) for addon in addons)]
@@ -99,7 +99,7 @@ def of_method_label(label: str) -> str:
 
 
 def of_partition_label(label: str) -> str:
-    """Return the name of a partition within a task: ``dirichlet(alpha=0.05)`` is ``alpha 0.05``."""
+    """Return a partition's name within a task name: ``alpha 0.05`` for ``dirichlet(alpha=0.05)``."""
     name, given = _read(label)
     return _partition_name(name, _settings("partition", {"name": name} | given, told=set(given)))
 
@@ -118,7 +118,7 @@ def of_value(setting: str, value: Any) -> str:
 
 
 def of_axis_label(axis: str, label: str) -> str:
-    """Return the name behind a label along one of a board's axes; other axes' labels stay as they are."""
+    """Return the name for a label on a board's axis; labels of axes without plugins are returned unchanged."""
     return AXES[axis](label) if axis in AXES and label != "none" else label
 
 
@@ -126,7 +126,7 @@ def _addon_names(label: str) -> str:
     return " + ".join(of_label("addon", addon) for addon in split(label, " + "))
 
 
-# The axes whose labels are those of plugins, and what reads them.
+# Axes whose labels are those of plugins, with the functions that name them.
 AXES: dict[str, Callable[[str], str]] = {
     "method": of_method_label,
     "addons": _addon_names,
@@ -136,7 +136,7 @@ AXES: dict[str, Callable[[str], str]] = {
 
 
 def _partition_name(name: str, settings: list[str]) -> str:
-    """Return a partition's settings alone where one of them says how unequal the clients are, else also its title."""
+    """Return a partition's settings, preceded by its title unless one of them measures how unequal clients are."""
     cls: Any = plugins("partition").get(name)
     return ", ".join(settings) if cls and cls.skew_field and settings else _titled("partition", name, settings)
 
@@ -147,7 +147,7 @@ def _titled(kind: str, name: str, settings: list[str]) -> str:
 
 
 def _settings(kind: str, settings: Mapping[str, Any], told: set[str] | frozenset[str] = frozenset()) -> list[str]:
-    """Return in words the settings in `told`, changed settings, and identifying ones."""
+    """Return, in words, the settings in `told`, those changed from their defaults, and identifying ones."""
     cls = plugins(kind).get(str(settings["name"]))
     known = defaults_of(cls) if cls else {}
     words = dict(_wordings(cls)) if cls else {}
@@ -167,7 +167,7 @@ def _wordings(cls: type[Plugin]) -> Iterator[tuple[str, str | Mapping[Any, str]]
 
 
 def _worded(field: str, value: Any, wording: str | Mapping[Any, str] | None = None) -> str:
-    """Return a setting in words; empty where its wording leaves it out."""
+    """Return a setting in words; empty if its wording omits it."""
     value = _value(value) if isinstance(value, str) else value
     if isinstance(wording, Mapping):
         return wording.get(value, wording.get(..., f"{field} {{}}")).format(_plain(value))
@@ -194,7 +194,7 @@ def _plain(value: Any) -> str:
 
 
 def _read(label: str) -> tuple[str, dict[str, Any]]:
-    """Return name and settings of a plugin's label, as `Plugin.label` writes it."""
+    """Return the name and settings in a plugin's label, as written by `Plugin.label`."""
     name, opened, inside = label.partition("(")
     settings = split(inside.removesuffix(")"), ", ") if opened else []
     return name, {field: _value(value) for field, _, value in (setting.partition("=") for setting in settings)}
@@ -211,7 +211,7 @@ def _value(text: str) -> Any:
 
 
 def split(text: str, between: str) -> list[str]:
-    """Split a text outside its brackets."""
+    """Split a text at separators outside brackets."""
     parts, depth, start = [], 0, 0
     for at, letter in enumerate(text):
         depth += (letter in "([") - (letter in ")]")

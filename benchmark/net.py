@@ -1,4 +1,4 @@
-"""The one shape of a model: a body that makes representations and a head that classifies them."""
+"""The structure of every model: a body that computes representations and a head that classifies them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 class Net(nn.Module):
     """``forward(x) -> (features, logits)``: x is [B, C, H, W], features [B, d], logits [B, classes].
 
-    The representation (the papers' z) is what the head reads. `body` must return one row per image.
+    The features are the representation (the papers' z), the input of the head. `body` must return one row per image.
     """
 
     def __init__(self, body: nn.Module, head: nn.Linear) -> None:
@@ -30,14 +30,14 @@ class Net(nn.Module):
 
 
 class Unit(nn.Module):
-    """Scale each row to unit Euclidean length."""
+    """Layer that scales each row to unit Euclidean length."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.normalize(x, dim=1)
 
 
 def one_hot(labels: Tensor, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return [B, classes] indicators of integer labels [B]; traceable by `torch.func`."""
+    """Return integer labels [B] as one-hot rows [B, classes]; traceable by `torch.func`."""
     return (labels[:, None] == torch.arange(classes, device=labels.device)).to(dtype)
 
 
@@ -47,7 +47,7 @@ def parameters_of(net: nn.Module) -> dict[str, Tensor]:
 
 
 def buffers_of(net: nn.Module) -> dict[str, Tensor]:
-    """Return the live floating-point buffers by path (normalisation statistics; step counters are no state)."""
+    """Return the live floating-point buffers by path (normalisation statistics, but not step counters)."""
     return {path: buffer for path, buffer in net.named_buffers() if buffer.is_floating_point()}
 
 
@@ -61,9 +61,9 @@ def owners(net: nn.Module) -> dict[str, nn.Module]:
 
 
 class Twin:
-    """A second net of the same kind, in evaluation mode, that computes with weights lent to it.
+    """A copy of a net in evaluation mode that computes with borrowed weights.
 
-    Lending copies no weight and turns no module's mode: on a small net either costs more than the forward pass.
+    Borrowing copies no weights and switches no module's mode: on a small net either costs more than the forward pass.
     """
 
     def __init__(self, net: Net) -> None:
@@ -76,21 +76,21 @@ class Twin:
         }
 
     def under(self, leaves: Mapping[str, Tensor]) -> Net:
-        """Return the net with `leaves`: every parameter and floating-point buffer, by path."""
+        """Return the net under `leaves`, which hold every parameter and floating-point buffer by path."""
         for path, leaf in leaves.items():
             place, name = self.places[path]
             place[name] = leaf  # type: ignore[assignment]
         return self.net
 
 
-# whether a net fits a task ------------------------------------------------------------------------------
+# check that a net fits a task ---------------------------------------------------------------------------
 
 IMAGES = 2
 NOT_THEIRS = (f"{Path(torch.__file__).parent}{os.sep}", __file__)
 
 
 def wrong_with(net: Net, shape: tuple[int, int, int], classes: int) -> str:
-    """Return what is wrong with what a net makes of images of `shape` (channels, height, width), or nothing."""
+    """Return what is wrong with a net's outputs for images of `shape` (channels, height, width), or nothing."""
     if any(leaf.is_meta for leaf in net.parameters()):
         return ""
     try:
@@ -115,20 +115,20 @@ def _is_theirs(filename: str) -> bool:
 
 
 def _outputs(net: Net, shape: tuple[int, int, int]) -> object:
-    """Return what a copy of a net makes of some images: without values, or of zeros where it does not work without."""
+    """Return the outputs of a copy of a net: on the device `meta`, or for images of zeros if that fails."""
     state = torch.get_rng_state()
     try:
         with torch.no_grad():
             try:
                 return _without_values(net).eval()(torch.empty(IMAGES, *shape, device="meta"))
-            except Exception:  # as of a net that looks at values
+            except Exception:  # e.g. a net that reads values
                 return copy.deepcopy(net).float().eval()(torch.zeros(IMAGES, *shape))
     finally:
         torch.set_rng_state(state)
 
 
 def _without_values(net: Net) -> Net:
-    """Return a copy of a net whose weights and statistics have shapes and no values; nothing large is copied."""
+    """Return a copy of a net whose weights and statistics have shapes but no values; copy nothing large."""
     places: dict[int, object] = {}
     for leaf in (*net.parameters(), *net.buffers()):
         kind = torch.float32 if leaf.is_floating_point() else leaf.dtype

@@ -1,9 +1,9 @@
-"""Numerics: which instructions torch may take, so that a cell gives the same bits on every x86-64 processor.
+"""Numerics: the CPU instructions that torch may use, so that a cell gives the same bits on every x86-64 processor.
 
-`portable` keeps the three libraries under torch to what all processors with AVX2 have: ATen's vector loops, oneDNN's
-convolutions, and MKL's products, whose path otherwise depends on the maker too. The libraries read their variables when
-they first compute. So importing this package prepares a process, also when torch is already imported; what torch took
-is asked before a cell trains.
+`portable` restricts the three libraries behind torch to instructions of all AVX2 processors: ATen's vector loops,
+oneDNN's convolutions, and MKL's matrix products, whose code path otherwise also depends on the CPU vendor. The
+libraries read their environment variables when they first compute, so importing this package prepares a process even
+if torch is already imported. `check` verifies the instructions in use before a cell trains.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from fedspan.benchmark.errors import UserError, did_you_mean
 
 PORTABLE, NATIVE = "portable", "native"
 MODES = (PORTABLE, NATIVE)
-CHOICE = "FEDSPAN_NUMERICS"  # what the processes started from here take where no setting says otherwise
+CHOICE = "FEDSPAN_NUMERICS"  # numerics of processes started from here, unless a setting overrides them
 VARIABLES = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "COMPATIBLE"}
 NEEDED = {"avx2", "fma"}
 ALL_OF_MKL, COMPATIBLE = -1, 3  # MKL_CBWR_ALL and MKL_CBWR_COMPATIBLE of its mkl_types.h
 
 
 def prepare() -> None:
-    """Make torch compute portably in this process and its children, unless `FEDSPAN_NUMERICS` says native."""
+    """Make torch portable in this process and its children if possible, unless `FEDSPAN_NUMERICS` is native."""
     if os.environ.get(CHOICE) != NATIVE and lack() is None:
         os.environ.update(VARIABLES)
 
 
 def switch(mode: str) -> None:
-    """Have the processes that are started from now on compute in `mode`.
+    """Make processes started from now on compute in `mode`.
 
-    Limits that a user set for a native process stay.
+    Limits that the user set for a native process are kept.
     """
     if mode == NATIVE and os.environ.get(CHOICE) != NATIVE:
         for name, value in VARIABLES.items():
@@ -51,7 +51,7 @@ def prepared() -> str:
 
 @cache
 def lack() -> str | None:
-    """Say what this machine lacks for `portable`, or None."""
+    """Return what this machine lacks for `portable`, or None."""
     machine = platform.machine()
     if machine.lower() not in ("x86_64", "amd64"):
         return f"needs an x86-64 processor, this is {machine or 'another'}"
@@ -68,10 +68,10 @@ def _flags() -> set[str]:
 
 
 def choose(asked: str | None, device: str, precision: str, threads: int) -> str:
-    """Return the numerics of a cell: portable where that is possible, unless something else was asked for.
+    """Return the numerics of a cell: portable if possible, unless `asked`, or else `FEDSPAN_NUMERICS`, is native.
 
-    CUDA and bfloat16 have kernels of their own for each processor, and sums over several threads round by their
-    number. Raises `UserError` if `asked` is no mode, or is portable and cannot be met.
+    CUDA and bfloat16 kernels differ between processors, and the rounding of multi-threaded sums depends on the number
+    of threads. Raises `UserError` if `asked` is not a mode, or is portable but impossible.
     """
     if asked is not None and asked not in MODES:
         raise UserError(f"unknown numerics '{asked}'{did_you_mean(asked, MODES)}")
@@ -88,7 +88,7 @@ def choose(asked: str | None, device: str, precision: str, threads: int) -> str:
 
 
 def check() -> None:
-    """Raise `UserError` if torch did not take what `portable` promises; from then on it cannot take anything else."""
+    """Raise `UserError` if torch uses instructions that `portable` forbids; from then on its choice is fixed."""
     if differing := [f"{library} {found}" for library, (found, good) in taken().items() if not good]:
         raise UserError(
             "numerics=portable cannot be had in this process, torch has taken other instructions "
@@ -97,7 +97,7 @@ def check() -> None:
 
 
 def taken() -> dict[str, tuple[str, bool]]:
-    """Return each library's instructions in this process, and whether `portable` allows them."""
+    """Return each library's instructions in this process and whether `portable` allows them."""
     import torch
 
     capability = torch.backends.cpu.get_cpu_capability()
@@ -106,7 +106,7 @@ def taken() -> dict[str, tuple[str, bool]]:
         branch = ctypes.CDLL(str(path)).mkl_serv_cbwr_get(ALL_OF_MKL)
     except (OSError, AttributeError):
         branch = None
-    # oneDNN has bfloat16 from AVX512 on, the next instructions that its float32 kernels would take.
+    # oneDNN supports bfloat16 from AVX512 on, the next instruction set that its float32 kernels would use.
     wide = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return {
         "ATen": (capability, capability == "AVX2"),

@@ -12,7 +12,7 @@ PATIENCE = 2.0  # seconds
 
 @contextmanager
 def doing(what: str) -> Iterator[None]:
-    """Name the block on a terminal if it takes longer than `PATIENCE`; files and pipes get nothing."""
+    """Print `what` to a terminal if the block takes longer than `PATIENCE`; print nothing to files and pipes."""
     if not sys.stderr.isatty():
         yield
         return

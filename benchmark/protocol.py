@@ -1,4 +1,4 @@
-"""How clients train: the numbers that a paper's experimental section lists. Presets are YAML files."""
+"""Training protocol: the numbers listed in a paper's experimental section. Presets are YAML files."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from fedspan.benchmark.registry import later, what_of
 from fedspan.benchmark.search import choice
 
 MOST_ROUNDS = 1_000_000
-MOST_EPOCHS = 10_000  # of a client in a round
-MOST_IMAGES = 1_000_000  # of a batch
+MOST_EPOCHS = 10_000  # per client and round
+MOST_IMAGES = 1_000_000  # per batch
 
 DTYPES = {"float32": torch.float32, "bf16": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """Rounds, local epochs and the local SGD.
+    """Rounds, local epochs and local SGD.
 
-    `schedule` sets the learning rate per round: `cosine` falls from `lr` to 0 over the rounds as torch's
-    `CosineAnnealingLR` does, `multistep` multiplies `lr` by `factor` at each round in `milestones` (a milestone of 40
-    first changes the 41st round, as in `MultiStepLR`). `augment` names the steps of `data.augment`. `precision`
-    bf16 is autocast with float32 weights. `last_batch: keep` trains on the short last batch of an epoch, as
-    the papers do. The SGD momentum buffers restart every round. `eval_every` counts rounds; the last round
+    `schedule` sets the learning rate per round: `cosine` decays it from `lr` to 0 over the rounds as torch's
+    `CosineAnnealingLR` does, `multistep` multiplies it by `factor` at each round in `milestones` (a milestone of 40
+    first affects the 41st round, as in `MultiStepLR`). `augment` names the steps of `data.augment`. `precision` bf16 is
+    autocast with float32 weights. `last_batch: keep` also trains on a short last batch of an epoch, as the papers do.
+    SGD momentum buffers restart every round. `eval_every` is the number of rounds between evaluations; the last round
     is always evaluated.
 
-    `sampling` draws the participants of a round: `fixed` a number of them, the share `participation` of the clients,
-    `poisson` each client independently with that probability, so that a round may have none.
+    `sampling` draws the participants of a round: `fixed` draws the share `participation` of the clients, `poisson`
+    draws each client independently with that probability, so a round may have none.
 
-    `validation` > 0 makes the cell a trial: each client holds out that share of its training images, and all scores
-    are of these (`data.held_out`). Test images take part in nothing.
+    `validation` > 0 makes the cell a trial: each client holds out that share of its training images, and all scores are
+    computed on these (`data.held_out`). Test images are not used at all.
     """
 
     rounds: int = 20
@@ -87,11 +87,11 @@ class Protocol:
 
     @property
     def trial(self) -> bool:
-        """Whether scores are of held-out training images."""
+        """Whether the cell is a trial, scored on held-out training images."""
         return self.validation > 0
 
     def what(self) -> dict[str, Any]:
-        """Return the settings that enter a key."""
+        """Return the settings that enter the cell key."""
         return what_of(self)
 
     def settings(self) -> dict[str, Any]:

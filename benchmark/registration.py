@@ -1,4 +1,4 @@
-"""What a class must be to become a plugin: whatever stands in it is a setting, a hook, a constant or a helper."""
+"""Checks of plugin classes: every public attribute must be a setting, a hook, a constant or a helper."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fedspan.benchmark.fields import defaults_of
 
 ENGINE = "fedspan.benchmark."
 RESERVED = ("kind", "name", "version")  # they identify a plugin in a record
-FOR_READERS = ("title", "summary", "papers", "wording", "identifying")  # class attributes that only people read
+FOR_READERS = ("title", "summary", "papers", "wording", "identifying")  # class attributes for human readers only
 NAMES_FIELDS = ("neutral", "same_shapes", "coefficient", "identifying", "wording", "skew_field")
 FORMS = {str: "a text", bool: "True or False", int: "a whole number", Mapping: "a mapping"}
 CALLED = (types.FunctionType, property, functools.cached_property, staticmethod, classmethod)
 
 
 def check_class(cls: type, kind: str, name: str) -> None:
-    """Raise `UserError`, with the place in the source, for what `cls` cannot have as the plugin `name`."""
+    """Raise `UserError`, with the place in the source, if `cls` cannot be the plugin `name`."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UserError(f"{kind} name {name!r} ({cls.__module__}) must be lower case letters, digits and _")
     if not re.search(r"\b(19|20)\d\d\b", cls.__doc__ or ""):
@@ -35,7 +35,7 @@ def check_class(cls: type, kind: str, name: str) -> None:
 
 
 def check_fields(cls: type, kind: str, name: str) -> None:
-    """Raise `UserError` for a field without a default, a reserved one, or a class attribute of the wrong form."""
+    """Raise `UserError` for a field without a default, a reserved name, or a class attribute of the wrong form."""
     for field in dataclasses.fields(cls):
         if field.name in RESERVED:
             raise UserError(
@@ -48,7 +48,7 @@ def check_fields(cls: type, kind: str, name: str) -> None:
 
 
 def _misread(cls: type) -> Iterator[tuple[type, str, str]]:
-    """Yield class, attribute and complaint for every known class attribute whose value the engine would misread."""
+    """Yield (class, attribute, problem) for each known class attribute whose value the engine would misread."""
     base = next(owner for owner in cls.__mro__ if _of_engine(owner))
     forms = {name: typing.get_args(hint)[0] for name, hint in typing.get_type_hints(base).items() if _is_constant(hint)}
     settings = [field.name for field in dataclasses.fields(cls)]
@@ -80,7 +80,7 @@ def _texts(wording: Mapping[str, str | Mapping[Any, str]]) -> Iterator[str]:
 
 
 def _takes_a_value(text: str) -> bool:
-    """Tell whether a wording can be formatted with one value; it may also leave the value out."""
+    """Return whether a wording can be formatted with one value; it may also omit the value."""
     try:
         places = [field for _, field, _, _ in Formatter().parse(text) if field is not None]
     except ValueError:
@@ -89,7 +89,7 @@ def _takes_a_value(text: str) -> bool:
 
 
 def _problems(cls: type) -> Iterator[tuple[type, str, str]]:
-    """Yield class, attribute and complaint for every public attribute that the engine would ignore."""
+    """Yield (class, attribute, problem) for each public attribute that the engine would ignore."""
     base = next(owner for owner in cls.__mro__ if _of_engine(owner))
     classes = [owner for owner in cls.__mro__ if not _of_engine(owner) and owner is not object]
     constants = {name for owner in classes for name, hint in _annotations(owner).items() if _is_constant(hint)}
@@ -167,7 +167,7 @@ def _fields(cls: type) -> tuple[dataclasses.Field[Any], ...]:
 
 
 def _names(name: str, value: Any) -> set[str]:
-    """Return the names that a method's code mentions, without its own."""
+    """Return the names used in a method's code, except its own."""
     functions = [value.fget, value.fset] if isinstance(value, property) else [getattr(value, "func", value)]
     waiting = [getattr(inspect.unwrap(one), "__code__", None) for one in functions if callable(one)]
     waiting += [getattr(getattr(value, "__func__", None), "__code__", None)]
@@ -180,7 +180,7 @@ def _names(name: str, value: Any) -> set[str]:
 
 
 def place_of(cls: type, member: str = "") -> str:
-    """Return file and line of a class, or of a member that it defines; for a class without a file its full name."""
+    """Return file and line of a class or of its `member`, or the full name of a class without a file."""
     try:
         lines, first = inspect.getsourcelines(cls)
         path = inspect.getsourcefile(cls)

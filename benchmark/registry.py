@@ -15,7 +15,7 @@ from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.registration import check_class, check_fields
 
-DIGEST = re.compile(r"(?<=\b[0-9a-f]{8})[0-9a-f]{56}\b")  # all but the beginning
+DIGEST = re.compile(r"(?<=\b[0-9a-f]{8})[0-9a-f]{56}\b")  # all but the first 8 digits
 
 KINDS = {
     "dataset": "datasets",
@@ -30,21 +30,21 @@ _ARTICLE = {"algorithm": "an", "addon": "an"}
 
 _plugins: dict[str, dict[str, type[Plugin]]] = {kind: {} for kind in KINDS}
 _discovered = False
-_files: dict[str, str] = {}  # of the setting `plugins`: absolute path -> as given
-_broken: list[discovery.Broken] = []  # what could not be imported
+_files: dict[str, str] = {}  # of the setting `plugins`: absolute path -> path as given
+_broken: list[discovery.Broken] = []  # sources that could not be imported
 
 
 class Plugin:
     """Frozen hyper-parameters under a registered name.
 
-    `version` is part of a cell's key: raise it when an edit changes results. The rest is for readers, and in no digest:
+    `version` is part of the cell key: raise it when an edit changes results. The rest is for readers and in no digest:
 
-    - `title`: what people call it, ``FedAvgM``;
-    - `summary`: what it is, one sentence;
-    - `papers`: keys of the bibliography (`fedspan/papers.bib`), or ``arXiv:...``, ``doi:...``, an address;
-    - `wording`: how a name tells a setting: a format with a place for the value (``"{} form"``), or a text for each
-      value (``...``: a format for all others); empty leaves it out;
-    - `identifying`: settings that a name tells even at their defaults.
+    - `title`: the readable name, e.g. ``FedAvgM``;
+    - `summary`: a one-sentence description;
+    - `papers`: keys of the bibliography (`fedspan/papers.bib`), or ``arXiv:...``, ``doi:...``, a URL;
+    - `wording`: how names show a setting: a format with a placeholder for the value (``"{} form"``), or a text for each
+      value (``...``: a format for all others); an empty text omits the setting;
+    - `identifying`: settings that names show even at their defaults.
     """
 
     kind: ClassVar[str]
@@ -57,16 +57,16 @@ class Plugin:
     identifying: ClassVar[tuple[str, ...]] = ()
 
     def what(self) -> dict[str, Any]:
-        """Return all that identifies this plugin in a record: name, version and every field that changes results."""
+        """Return this plugin's identity in a record: name, version and every field that changes results."""
         return {"name": self.name, "version": self.version, **what_of(self)}
 
     def settings(self) -> dict[str, Any]:
-        """Return what `what` does, and also the fields declared as `later` that have their default."""
+        """Return the items of `what` plus the `later` fields at their defaults."""
         fields = dataclasses.fields(typing.cast(Any, self))
         return self.what() | {f.name: getattr(self, f.name) for f in fields if f.metadata.get("later")}
 
     def label(self) -> str:
-        """Return a short text: the name and the fields that differ from their defaults; of a digest its beginning."""
+        """Return a short text: the name and the fields that differ from their defaults, with digests abbreviated."""
         changed = [
             f"{k}={DIGEST.sub('…', str(v))}"
             for k, v in self.what().items()
@@ -89,12 +89,12 @@ P = TypeVar("P", bound=Plugin)
 
 
 def how(default: Any) -> Any:
-    """Declare a field that says where or how, not what: it never enters a record's key."""
+    """Declare a field about where or how a cell is computed, not what: it never enters the cell key."""
     return dataclasses.field(default=default, metadata={"how": True})
 
 
 def later(default: Any) -> Any:
-    """Declare a field that a published plugin, or the protocol, got afterwards: earlier records keep their keys.
+    """Declare a field added to a published plugin or to the protocol, so that earlier records keep their keys.
 
     The default must reproduce the behaviour before the field existed; at the default the key omits it.
     """
@@ -124,9 +124,9 @@ def decorator(kind: str) -> Callable[[str], Callable[[type[P]], type[P]]]:
 
 
 def discover() -> None:
-    """Import every module that brings plugins, once: of this package, installed ones, those of `FEDSPAN_PLUGINS`.
+    """Import every plugin module once: of this package, of installed distributions, and of `FEDSPAN_PLUGINS`.
 
-    What cannot be imported stops nothing else: `broken` tells it, with file and line.
+    A failed import does not stop the others: `broken` reports it, with file and line.
     """
     global _discovered
     if _discovered:
@@ -141,9 +141,9 @@ def discover() -> None:
 
 
 def load_files(given: Iterable[str]) -> None:
-    """Import the plugins of files, or of all files in folders; raise `UserError` for what cannot be imported.
+    """Import the plugins in files, or in all files of folders; raise `UserError` if a file cannot be imported.
 
-    A file that brought plugins already, as one of this package, is not imported again.
+    A file whose plugins are already registered, such as one of this package, is not imported again.
     """
     for path in given:
         if os.path.abspath(path) in _files:
@@ -163,14 +163,14 @@ def load_files(given: Iterable[str]) -> None:
 
 
 def reload_edited() -> bool:
-    """Import users' files anew that were edited since, as a notebook does before a run; tell if any was.
+    """Reimport users' files edited since, as a notebook does before a run; return whether there were any.
 
-    Raises `UserError` for a file that cannot be imported any more, after all others.
+    Raises `UserError` for a file that can no longer be imported, after importing all others.
     """
     edited = discovery.forget_edited()
     if edited:
         _forget_unfinished()
-        _files.clear()  # whoever names one of them again is told what is wrong with it
+        _files.clear()  # naming a broken file again then reports its error
     failed = None
     for source in (source for path in edited if path.is_file() for source in discovery.files(str(path))):
         try:
@@ -184,7 +184,7 @@ def reload_edited() -> bool:
 
 
 def _forget_unfinished() -> None:
-    """Remove the plugins of modules that are not loaded: of an import that failed half-way, or of an older text."""
+    """Remove the plugins of modules that are not loaded, after a failed import or an edit."""
     for known in _plugins.values():
         for name in [name for name, cls in known.items() if cls.__module__ not in sys.modules]:
             del known[name]
@@ -207,7 +207,7 @@ class UnknownPlugin(UserError):
 
 
 def how_settings() -> dict[str, set[str]]:
-    """Return the settings of plugins that say where or how, as dataset.root, with the names of those that have them."""
+    """Return the `how` settings of plugins, such as dataset.root, with the names of the plugins that have them."""
     found: dict[str, set[str]] = {}
     for kind in KINDS:
         for name, cls in plugins(kind).items():
@@ -218,7 +218,7 @@ def how_settings() -> dict[str, set[str]]:
 
 
 def find(kind: str, name: str) -> type[Plugin]:
-    """Return the class registered under `name`; raise `UnknownPlugin`, which says what is near or what is broken."""
+    """Return the class registered under `name`; raise `UnknownPlugin`, with a close match or what is broken."""
     known = plugins(kind)
     if name in known:
         return known[name]

@@ -1,4 +1,4 @@
-"""What hooks of plugins returned, in words, and the refusal of what they must not return, in one line."""
+"""Descriptions of values returned by plugin hooks, and one-line errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from fedspan.benchmark.task import Data, Images
 
 FACTORS = (1, 3)  # channels of almost all images
-DIGEST = "[0-9a-f]{8,64}"  # of images, as a record takes it (DataDigest)
-SMALLEST = 4  # pixels: a square side that could also be channels
+DIGEST = "[0-9a-f]{8,64}"  # of a dataset, as accepted in a record (DataDigest)
+SMALLEST = 4  # pixels: the side of a square up to which it could also be channels
 
 T = TypeVar("T")
 
 
 def refusal(plugin: Plugin, hook: str, wanted: str, problem: str) -> HookError:
-    """Return the error of a hook that returned something else than `wanted`, with its file and line."""
+    """Return the error for a hook that did not return `wanted`, with its file and line."""
     code = inspect.unwrap(getattr(type(plugin), hook)).__code__
     place = f"{code.co_filename}, line {code.co_firstlineno}"
     return HookError(f"{plugin.kind} '{plugin.name}', {hook} ({place}) must return {wanted}: {problem}")
 
 
 def shown(value: Any) -> str:
-    """Return what a hook returned, briefly."""
+    """Return a short description of a hook's result."""
     return f"it returned {'None; is a return missing?' if value is None else described(value)}"
 
 
 def described(value: Any) -> str:
-    """Return type, and where it has one shape, of a value; numbers and short texts as they are."""
+    """Return the type of a value and its shape, if any; numbers and short texts verbatim."""
     if isinstance(value, Tensor):
         return f"a tensor {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     if isinstance(value, np.ndarray):
@@ -51,7 +51,7 @@ def described(value: Any) -> str:
 
 
 def returned(plugin: Plugin, hook: str, value: Any, kind: type[T]) -> T:
-    """Return a hook's value, which must be a `kind`."""
+    """Return a hook's value; raise `HookError` unless it is a `kind`."""
     if not isinstance(value, kind):
         raise refusal(plugin, hook, f"a {kind.__name__}", shown(value))
     return value
@@ -61,7 +61,7 @@ def returned(plugin: Plugin, hook: str, value: Any, kind: type[T]) -> T:
 
 
 def check_data(dataset: Plugin, data: Data, kind: type[Images]) -> None:
-    """Raise `HookError` if a dataset returned `data` that training would misread: types and shapes, no values.
+    """Raise `HookError` if training would misread a dataset's `data`; check all but the values of images.
 
     `kind` is the class of its images.
     """
@@ -76,7 +76,7 @@ def check_data(dataset: Plugin, data: Data, kind: type[Images]) -> None:
 
 
 def _wrong_images(split: str, images: Images) -> Iterator[tuple[str, str]]:
-    """Yield what was wanted and what is wrong with the images of a split."""
+    """Yield (requirement, problem) for the images of a split."""
     x = images.x
     if not isinstance(x, Tensor) or x.dtype != torch.uint8 or x.ndim != 4:
         hint = ""
@@ -99,7 +99,7 @@ def _wrong_images(split: str, images: Images) -> Iterator[tuple[str, str]]:
 
 
 def _wrong_facts(data: Data) -> Iterator[tuple[str, str]]:
-    """Yield what was wanted and what is wrong with what a dataset says of its images."""
+    """Yield (requirement, problem) for a dataset's facts about its images."""
     sizes = [list(images.x.shape[1:]) for images in (data.train, data.test)]
     if sizes[0] != sizes[1]:
         yield "train and test images of one size", f"they are {sizes[0]} and {sizes[1]} (height, width, channels)"

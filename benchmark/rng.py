@@ -1,4 +1,4 @@
-"""Keyed randomness: every draw has a name, so results do not depend on order, workers or a resume."""
+"""Keyed randomness: every draw has a name, so results do not depend on order, workers or resumption."""
 
 from __future__ import annotations
 

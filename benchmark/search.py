@@ -1,7 +1,7 @@
-"""Search spaces of settings, written beside a field: ``mu: Annotated[float, log(1e-4, 1e-1, source="...")] = 1e-3``.
+"""Search spaces of settings, in annotations of fields: ``mu: Annotated[float, log(1e-4, 1e-1, source="...")] = 1e-3``.
 
-A space is a range (`log`, `linear`) or a list of values (`choice`); `fixed` says why a field is not tuned. None of it
-changes a number, so the digest of a plugin's source does not cover it.
+A space is a range (`log`, `linear`) or a list of values (`choice`); `fixed` states why a field is not tuned. None of
+this changes results, so the digest of a plugin's source does not cover it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 
 from fedspan.benchmark.errors import UserError
 
-EDGE = 0.1  # of a range at each end, from where a chosen value says that the range may be too narrow
-DIGITS = 3  # significant ones of a value from a range: the same on every machine, and fit to be read
+EDGE = 0.1  # share of a range at each end; a chosen value there suggests that the range is too narrow
+DIGITS = 3  # significant digits of a value from a range: readable, and the same on every machine
 
 
 @dataclass(frozen=True)
 class Space:
     """The values over which a setting is tuned.
 
-    `values` are the two ends of a range, or all values of a choice. A range of `whole` numbers has no others.
+    `values` are the two ends of a range, or all values of a choice. A `whole` range holds integers only.
     """
 
     scale: Literal["log", "linear", "choice"]
@@ -34,12 +34,12 @@ class Space:
     whole: bool = False
 
     def at(self, u: float) -> Any:
-        """Return the value at u in [0, 1): equal parts of the range, or of the list, are equally likely."""
+        """Return the value at u in [0, 1): a uniform u draws uniformly from the list or the scaled range."""
         if self.scale == "choice":
             return self.values[int(u * len(self.values))]
         low, high = self.values
         if self.whole:
-            high = high + 1  # the end counts too
+            high = high + 1  # the upper end is included
         value = low * (high / low) ** u if self.scale == "log" else low + (high - low) * u
         if self.whole:
             return min(math.floor(value), self.values[1])
@@ -47,13 +47,13 @@ class Space:
 
     @property
     def ordered(self) -> tuple[Any, ...]:
-        """The values from one end to the other: numbers ascend, however a list names them."""
+        """The values in order: numbers ascending, others as listed."""
         return tuple(sorted(self.values)) if are_numbers(self.values) else self.values
 
     def place(self, value: Any) -> float:
-        """Return where a value lies, from 0 to 1; for one outside, which a default may be, the nearest end.
+        """Return the position of a value, from 0 to 1; a value outside, as a default may be, is at the nearest end.
 
-        The numbers of a list are equally far apart. A text that a list does not name lies at its start.
+        The numbers of a list are equally spaced. A text that is not in the list is at its start.
         """
         if self.scale == "choice":
             return self._place_in_list(value)
@@ -71,9 +71,9 @@ class Space:
         return names.index(str(value)) / max(len(names) - 1, 1) if str(value) in names else 0.0
 
     def end(self, value: Any) -> str:
-        """Return "low" or "high" for a value in the outer tenth of a range, or outside it: better ones may lie beyond.
+        """Return "low" or "high" for a value in the outer tenth of a range or outside: better ones may lie beyond.
 
-        Empty for others, and for a list of values, which has no ends.
+        Return "" for other values, and for a list, which has no ends.
         """
         if self.scale == "choice":
             return ""
@@ -81,7 +81,7 @@ class Space:
 
     @property
     def size(self) -> float:
-        """How many values it has."""
+        """The number of values."""
         if self.scale == "choice":
             return len(self.values)
         return self.values[1] - self.values[0] + 1 if self.whole else math.inf
@@ -97,7 +97,7 @@ class Space:
 
 
 def are_numbers(values: Iterable[Any]) -> bool:
-    """Tell whether values are numbers alone, so that more and less mean something."""
+    """Return whether all values are numbers, and so have an order."""
     return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
@@ -112,17 +112,17 @@ class Fixed:
 
 
 def log(low: float, high: float, *, source: str = "") -> Space:
-    """Return the range from `low` to `high`, uniform in the logarithm; both are positive."""
+    """Return the log-uniform range from `low` to `high`, both positive."""
     return _range("log", low, high, source)
 
 
 def linear(low: float, high: float, *, source: str = "") -> Space:
-    """Return the range from `low` to `high`, uniform."""
+    """Return the uniform range from `low` to `high`."""
     return _range("linear", low, high, source)
 
 
 def _range(scale: Literal["log", "linear"], low: float, high: float, source: str) -> Space:
-    """Return a range; raise `ValueError`, as all spaces do, if it is empty."""
+    """Return a range; raise `ValueError`, as all spaces do, if it is empty or its ends are invalid."""
     for end in (low, high):
         if not are_numbers((end,)) or not math.isfinite(end):
             raise ValueError(f"{scale}({low!r}, {high!r}): the ends must be finite numbers")
@@ -134,7 +134,7 @@ def _range(scale: Literal["log", "linear"], low: float, high: float, source: str
 
 
 def choice(*values: Any, source: str = "") -> Space:
-    """Return a list of values, each as likely as any other."""
+    """Return a list of equally likely values."""
     if not values:
         raise ValueError("choice() is empty: name its values")
     if len({repr(value) for value in values}) < len(values):
@@ -143,14 +143,14 @@ def choice(*values: Any, source: str = "") -> Space:
 
 
 def fixed(why: str) -> Fixed:
-    """Return the mark of a field that is not tuned: it is part of the method's recipe, or sets the compute."""
+    """Return the mark of an untuned field, which is part of the method's recipe or sets the compute."""
     if not why.strip():
         raise ValueError("fixed() needs a reason")
     return Fixed(why)
 
 
 def spaces_of(cls: type[Any]) -> dict[str, Space | Fixed]:
-    """Return the spaces of a class's fields by name; raise `UserError` for one without meaning."""
+    """Return the search spaces of a class's fields by name; raise `UserError` for an invalid one."""
     found: dict[str, Space | Fixed] = {}
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
         if get_origin(hint) is not Annotated:
@@ -168,7 +168,7 @@ def spaces_of(cls: type[Any]) -> dict[str, Space | Fixed]:
 
 
 def typed(space: Space | Fixed, kind: Any) -> Space | Fixed:
-    """Return the space of a field of the type `kind`: that of a range of integers holds integers alone."""
+    """Return the space of a field of type `kind`: the range of an `int` field holds integers only."""
     if isinstance(space, Fixed) or space.scale == "choice" or kind is not int:
         return space
     if any(end != int(end) for end in space.values):

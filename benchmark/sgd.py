@@ -1,4 +1,4 @@
-"""Local SGD: torch's own fused kernel, without the wrapper whose first use imports a compiler."""
+"""Local SGD with torch's fused kernel, without the optimiser class, whose first use imports a compiler."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 class SGD:
-    """SGD with momentum and weight decay, bit for bit `torch.optim.SGD(fused=True)`.
+    """SGD with momentum and weight decay, bit-identical to `torch.optim.SGD(fused=True)`.
 
-    A parameter whose gradient is None stays where it is. Call `step` only; gradients are dropped there.
+    A parameter whose gradient is None is not updated. Call only `step`, which also clears the gradients.
     """
 
     def __init__(self, params: Sequence[Tensor], lr: float | Tensor, momentum: float, weight_decay: float) -> None:
         self.params = list(params)
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
-        self.buffers: list[Tensor] = []  # made when the first gradients are there and the activations are gone
+        self.buffers: list[Tensor] = []  # allocated at the first step, once activations are freed
 
     @torch.no_grad()
     def step(self) -> None:
-        """Move the parameters by their gradients, then drop the gradients."""
+        """Update the parameters, then clear their gradients."""
         if self.momentum and not self.buffers:
             self.buffers = [torch.zeros_like(leaf) for leaf in self.params]
         moved = [number for number, leaf in enumerate(self.params) if leaf.grad is not None]
@@ -47,8 +47,8 @@ def update(
     momentum: float,
     weight_decay: float,
 ) -> None:
-    """Move `leaves` by one step of SGD, in place; `buffers` hold the momentum, zeros before the first step."""
-    if leaves and leaves[0].is_meta:  # shapes alone, for which the kernel has no form: it makes nothing either
+    """Update `leaves` in place by one step of SGD; `buffers` hold the momentum, zeros before the first step."""
+    if leaves and leaves[0].is_meta:  # the kernel does not support meta tensors; this allocates nothing either
         torch._foreach_add_(buffers or leaves, grads)
         return
     torch._fused_sgd_(
@@ -60,9 +60,9 @@ def update(
 def stepped(
     weights: Mapping[str, Tensor], grads: Mapping[str, Tensor], momentum: Mapping[str, Tensor], step: Step
 ) -> tuple[Tree, Tree]:
-    """Return (weights, momentum) of another model after the step that the protocol's SGD takes on `grads`.
+    """Return (weights, momentum) of another model after one step of the protocol's SGD on `grads`.
 
-    Weights without a gradient stay. Momentum begins anew with every round, as it does for the model in training.
+    Weights without a gradient are not updated. Momentum restarts every round, as for the model in training.
     """
     p, later = step.protocol, 1.0 * (step.number > 0)
     moved, m = dict(weights), dict(momentum)

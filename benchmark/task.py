@@ -1,4 +1,4 @@
-"""Datasets, partitions over clients, and models: the base classes of the plugins that make a task."""
+"""Base classes of the plugins that make up a task: datasets, partitions over clients, and models."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fedspan.benchmark.returned import check_data, described, refusal, returned,
 
 @dataclass(frozen=True)
 class Images:
-    """Some images: `x` uint8 [N, H, W, C] (channels last, perhaps memory-mapped), `y` int64 [N].
+    """Labelled images: `x` uint8 [N, H, W, C] (channels last, possibly memory-mapped), `y` int64 [N].
 
-    `domain` int64 [N] says which of the dataset's domains each image comes from, where it has domains, and `client`
-    int64 [N] whose it is, where the dataset tells that.
+    `domain` int64 [N] is each image's index into the dataset's domains, if it has any, and `client` int64 [N] the index
+    of the client to whom the image belongs, if the dataset says so.
     """
 
     x: Tensor
@@ -39,7 +39,7 @@ class Images:
         return self._each(lambda part: part[indices])
 
     def part(self, first: int, last: int) -> Images:
-        """Return the images from `first` to before `last`, not copied."""
+        """Return the images from `first` up to but excluding `last`, without copying."""
         return self._each(lambda part: part[first:last])
 
     def to(self, device: torch.device) -> Images:
@@ -51,7 +51,7 @@ class Images:
         return Images(change(self.x), change(self.y), domain, client)
 
     def followed_by(self, other: Images) -> Images:
-        """Return these images and then those of `other`."""
+        """Return these images followed by those of `other`."""
         pairs = ((self.domain, other.domain), (self.client, other.client))
         domain, client = (None if a is None or b is None else torch.cat([a, b]) for a, b in pairs)
         return Images(torch.cat([self.x, other.x]), torch.cat([self.y, other.y]), domain, client)
@@ -61,8 +61,8 @@ class Images:
 class Data:
     """A decoded dataset. `mean` and `std` normalise pixels scaled to [0, 1], one number per channel.
 
-    `domains` names the domains that its images come from, if it has any: `Images.domain` counts into them. `clients`
-    names whose its images are, if that is known: `Images.client` counts into them, and clients can be made of that.
+    `domains` names the domains of its images, if any, indexed by `Images.domain`. `clients` names the clients to whom
+    its images belong, if known, indexed by `Images.client`; a partition can use them as its clients.
     """
 
     train: Images
@@ -83,7 +83,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Extent:
-    """Facts about a dataset known without its files: `shape` (channels, height, width), classes, and images."""
+    """Facts about a dataset known without its files: `shape` (channels, height, width), classes and image counts."""
 
     shape: tuple[int, int, int]
     classes: int
@@ -91,12 +91,12 @@ class Extent:
     test: int
 
     def cut(self, limit: int) -> Extent:
-        """Return what a `limit` > 0 leaves."""
+        """Return the extent after a cut to `limit` images per split (0: no cut)."""
         return replace(self, train=min(self.train, limit), test=min(self.test, limit)) if limit else self
 
 
 def content_digest(*arrays: np.ndarray | Tensor) -> str:
-    """Return a sha256 over shapes, types and bytes."""
+    """Return the sha256 digest of shapes, types and bytes."""
     sha = hashlib.sha256()
     for array in arrays:
         flat = np.ascontiguousarray(np.asarray(array))
@@ -107,10 +107,10 @@ def content_digest(*arrays: np.ndarray | Tensor) -> str:
 
 @dataclass(frozen=True)
 class Dataset(Plugin):
-    """Base of the dataset plugins.
+    """Base of dataset plugins.
 
-    `limit` > 0 keeps at most that many images of each split, class by class, and domain by domain, or client by
-    client, where there are any.
+    `limit` > 0 keeps at most that many images of each split, balanced over classes and, within a class, over domains or
+    clients, if there are any.
     """
 
     wording = {"limit": "{:,} images", "unreadable": {"skip": "", "error": ""}, "content": "", "root": "", "source": ""}
@@ -122,7 +122,7 @@ class Dataset(Plugin):
         raise NotImplementedError
 
     def extent(self) -> Extent | None:
-        """Return shape, classes and number of images where they are known without the files, `limit` applied."""
+        """Return shape and numbers of classes and images after `limit`, or None if unknown without the files."""
         return None
 
     def prepare(self, cache: Path) -> Data:
@@ -156,7 +156,7 @@ class Dataset(Plugin):
 
 
 def _cut(images: Images, limit: int) -> Images:
-    """Keep the first images of each class in turn, its domains or clients in turn, until there are `limit`."""
+    """Return the first images of each class in turn (within it of each domain or client in turn), `limit` in total."""
     if limit >= len(images):
         return images
     labels = images.y.numpy()
@@ -164,7 +164,7 @@ def _cut(images: Images, limit: int) -> Images:
     source = images.client if images.domain is None else images.domain
     if source is not None:
         sources, origin = int(source.max()) + 1, source.numpy()
-        # Classes begin with different sources, so that a small limit still reaches every one.
+        # Classes start with different sources, so that even a small limit reaches every source.
         order = np.lexsort(((origin + labels) % sources, turns(labels * sources + origin), labels))
         turn[order] = turns(labels[order])
     kept = torch.from_numpy(np.sort(np.lexsort((labels, turn))[:limit]))
@@ -172,15 +172,15 @@ def _cut(images: Images, limit: int) -> Images:
 
 
 def share_of(count: int, share: float) -> int:
-    """Return a share of `count` things, the nearest whole number, halves upwards, as the share is written.
+    """Return a share of `count`, rounded to the nearest integer (halves up) as if in decimal arithmetic.
 
-    0.7 of 45 is 32, though its product is 31.499999999999996 in floats.
+    0.7 of 45 is 32, although the floating-point product is 31.499999999999996.
     """
     return int(round(count * share, 9) + 0.5)
 
 
 def turns(keys: np.ndarray) -> np.ndarray:
-    """Return for each element how many equal ones come before it."""
+    """Return, for each element, the number of equal elements before it."""
     order = np.argsort(keys, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(keys))])
     turn = np.empty(len(keys), dtype=np.int64)
@@ -190,11 +190,11 @@ def turns(keys: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Split:
-    """Who holds what: `train[k]` are the indices of client k into the training images.
+    """Assignment of images to clients: `train[k]` are client k's indices into the training images.
 
-    `test[k]` are the indices of the test images that client k is tested on; without it everybody is tested on
-    all of them. In a `pooled` split, which needs `test`, all indices count into the training images followed by the
-    test images.
+    `test[k]` are the indices of the test images on which client k is tested; without `test`, every client is tested on
+    all of them. In a `pooled` split, which needs `test`, all indices refer to the training images followed by the test
+    images.
     """
 
     train: tuple[np.ndarray, ...]
@@ -203,7 +203,7 @@ class Split:
 
     @property
     def digest(self) -> str:
-        """A sha256 over all index lists."""
+        """The sha256 digest of all index lists."""
         lists = [np.asarray(indices, dtype=np.int64) for indices in self.train]
         if self.test is not None:
             lists += [
@@ -213,7 +213,7 @@ class Split:
         return content_digest(*lists)
 
     def apply(self, data: Data) -> tuple[Data, Split]:
-        """Return the images that somebody holds or is tested on, and the split that counts into those."""
+        """Return the data without unused images, and the split with indices into the remaining ones."""
         train, test, tests = data.train, data.test, self.test
         if self.pooled:
             train = test = data.train.followed_by(data.test)
@@ -233,7 +233,7 @@ def _in_use(images: Images, parts: tuple[np.ndarray, ...]) -> tuple[Images, tupl
 
 
 def grouped(keys: np.ndarray, groups: int) -> list[np.ndarray]:
-    """Return for each of 0..groups-1 the positions where `keys` [N] has that value, ascending."""
+    """Return, for each value in 0..groups-1, the ascending positions at which `keys` [N] has it."""
     # NumPy sorts small integer types by radix, in linear time.
     order = np.argsort(keys.astype(np.min_scalar_type(max(groups - 1, 0))), kind="stable")
     return np.split(order, np.cumsum(np.bincount(keys, minlength=groups))[:-1])
@@ -241,22 +241,22 @@ def grouped(keys: np.ndarray, groups: int) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class Partition(Plugin):
-    """Base of the partition plugins: most override `split`, those that look beyond training labels `assign`.
+    """Base of partition plugins: most override `split`; those that use more than training labels override `assign`.
 
-    `skew_field` names the field, a number, that says how unequal the clients are. Pages show it even at its default,
+    `skew_field` names the numeric field that measures how unequal the clients are. Pages show it even at its default,
     and readers choose tasks by it.
     """
 
     skew_field: ClassVar[str] = ""
 
     def split(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Sequence[np.ndarray]:
-        """Return one index array per client over `labels` [N]; raise `UserError` if it cannot be done."""
+        """Return one array of indices into `labels` [N] per client; raise `UserError` if impossible."""
         raise NotImplementedError
 
     def assign(self, data: Data, clients: int, rng: np.random.Generator) -> Split:
-        """Return who holds which images, and is tested on which; raise `UserError` if it cannot be done."""
+        """Return the split: each client's training and, if any, test images; raise `UserError` if impossible."""
         labels = data.train.y.numpy()
-        labels.flags.writeable = False  # they are the dataset's
+        labels.flags.writeable = False  # the array belongs to the dataset
         parts: Any = self.split(labels, len(data.classes), clients, rng)
         if isinstance(parts, (str, Mapping)) or not isinstance(parts, Iterable):
             raise refusal(self, "split", "one index array per client", shown(parts))
@@ -286,7 +286,7 @@ class Partition(Plugin):
         return refusal(self, "split" if type(self).assign is Partition.assign else "assign", wanted, problem)
 
     def _checked(self, use: str, parts: Any, clients: int, images: int) -> tuple[np.ndarray, ...]:
-        """Return the clients' indices, sorted; raise `HookError` for what are none, of so many clients and images."""
+        """Return each client's sorted indices; raise `HookError` unless all `clients` have valid ones."""
         wanted = f"indices of {use} images for each of the {clients} clients"
         if not isinstance(parts, (tuple, list)) or len(parts) != clients:
             raise self._refusal(wanted, shown(parts))
@@ -304,7 +304,7 @@ class Partition(Plugin):
         return tuple(found)
 
     def _check_once(self, wanted: str, parts: Sequence[np.ndarray], clients: int) -> None:
-        """Raise `HookError` if an index is in `parts` twice."""
+        """Raise `HookError` if an index occurs twice in `parts`."""
         times = np.bincount(np.concatenate(parts))
         if times.max() > 1:
             image = int(times.argmax())
@@ -313,10 +313,10 @@ class Partition(Plugin):
 
 
 def _indices(part: Any) -> np.ndarray | None:
-    """Return whole numbers [n], sorted, or None for anything else."""
+    """Return integers [n], sorted, or None for anything else."""
     try:
         array = np.asarray(part)
-    except (TypeError, ValueError):  # as lists of different lengths
+    except (TypeError, ValueError):  # e.g. lists of different lengths
         return None
     if array.ndim != 1 or (array.dtype.kind not in "iu" and len(array)):
         return None
@@ -325,14 +325,14 @@ def _indices(part: Any) -> np.ndarray | None:
 
 @dataclass(frozen=True)
 class Model(Plugin):
-    """Base of the model plugins."""
+    """Base of model plugins."""
 
     def build(self, shape: tuple[int, int, int], classes: int) -> Net:
-        """Return a fresh net for images of `shape` (channels, height, width); raise `Incompatible` if it cannot."""
+        """Return a fresh net for images of `shape` (channels, height, width); raise `Incompatible` if impossible."""
         raise NotImplementedError
 
     def prepare(self, shape: tuple[int, int, int], classes: int) -> Net:
-        """Return a fresh net, checked: it takes such images and tells so many classes apart."""
+        """Return a fresh net, checked to accept images of `shape` and to return logits of `classes`."""
         net = self.build(shape, classes)
         wanted = f"a Net for images {list(shape)} (channels, height, width) of {classes} classes"
         if problem := shown(net) if not isinstance(net, Net) else wrong_with(net, shape, classes):

@@ -43,7 +43,7 @@ def clone(a: Mapping[str, Tensor]) -> Tree:
 
 
 def overwrite(into: Mapping[str, Tensor], by: Mapping[str, Tensor]) -> None:
-    """Copy the leaves of `by` into those of `into`; leaves of `by` may be leaves of `into` under other names."""
+    """Copy the leaves of `by` into those of `into`; `by` may hold leaves of `into` under other names."""
     theirs = {leaf.untyped_storage()._cdata for leaf in into.values()}
     moved = {path: leaf for path, leaf in by.items() if leaf is not into[path]}
     safe = [leaf.clone() if leaf.untyped_storage()._cdata in theirs else leaf for leaf in moved.values()]
@@ -53,7 +53,7 @@ def overwrite(into: Mapping[str, Tensor], by: Mapping[str, Tensor]) -> None:
 
 def sqdist(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
     """Return the squared Euclidean distance over all leaves of `a`, a scalar."""
-    ours, theirs = ([tree[path].flatten() for path in a] for tree in (a, b))  # as one: few operations for small leaves
+    ours, theirs = ([tree[path].flatten() for path in a] for tree in (a, b))  # one vector: few kernels for small leaves
     return (torch.cat(ours) - torch.cat(theirs)).square().sum()
 
 
@@ -63,12 +63,12 @@ def sqnorm(a: Mapping[str, Tensor]) -> Tensor:
 
 
 def prefixed(prefix: str, a: Mapping[str, Tensor]) -> Tree:
-    """Return `a` under names that begin with `prefix`, so that several trees fit into one."""
+    """Return `a` with `prefix` before every name, so that several trees fit into one."""
     return {f"{prefix}/{path}": leaf for path, leaf in a.items()}
 
 
 def under(prefix: str, a: Mapping[str, Tensor]) -> Tree:
-    """Return the part of `a` that `prefixed` put there."""
+    """Return the tree that `prefixed` put into `a`, under its original names."""
     return {path.removeprefix(f"{prefix}/"): leaf for path, leaf in a.items() if path.startswith(f"{prefix}/")}
 
 
@@ -78,13 +78,13 @@ def to_device(a: Mapping[str, Tensor], device: torch.device | str) -> Tree:
 
 
 def root(x: Tensor) -> Tensor:
-    """Return the square roots of `x`, the same on every processor.
+    """Return the square roots of `x`, with the same bits on every processor.
 
-    `torch.sqrt` asks MKL's vector functions, which no setting keeps from rounding as the processor's maker has it. As
-    with `torch.sqrt`, the gradient is finite for every positive `x` and undefined at 0.
+    `torch.sqrt` calls MKL's vector functions, whose rounding depends on the CPU vendor under every setting. As with
+    `torch.sqrt`, the gradient is finite for every positive `x` and undefined at 0.
     """
-    # The slope of rsqrt is its third power, which overflows for small x and vanishes for large ones. They are scaled by
-    # a power of 4, which no digit of the root shows.
+    # The derivative of rsqrt is proportional to its cube, which overflows for small x and vanishes for large x. Scaling
+    # these by a power of 4 changes no digit of the root.
     largest = torch.finfo(x.dtype).max
     small, large = x < largest ** (-2 / 3), x > largest ** (2 / 3)
     twos = 3 * math.frexp(largest)[1] // 8
@@ -95,19 +95,19 @@ def root(x: Tensor) -> Tensor:
 
 
 def nbytes(a: Mapping[str, Tensor]) -> int:
-    """Return the bytes that the leaves hold."""
+    """Return the size of the leaves in bytes."""
     return sum(leaf.numel() * leaf.element_size() for leaf in a.values())
 
 
 def finite(a: Mapping[str, Tensor]) -> bool:
-    """Tell whether every number of the tree is finite."""
+    """Return whether every number in the tree is finite."""
     leaves = [leaf for leaf in a.values() if leaf.is_floating_point() and leaf.numel()]
-    extremes = [torch.stack(torch.aminmax(leaf)) for leaf in leaves]  # one pass each; NaN is its own extreme
-    return not extremes or bool(torch.cat(extremes).isfinite().all())  # read once: on CUDA each reading would wait
+    extremes = [torch.stack(torch.aminmax(leaf)) for leaf in leaves]  # one pass each; NaN propagates
+    return not extremes or bool(torch.cat(extremes).isfinite().all())  # read once: each read synchronises CUDA
 
 
 def digest(a: Mapping[str, Tensor]) -> str:
-    """Return a sha256 over paths, types, shapes and bytes, in path order."""
+    """Return the sha256 digest of paths, types, shapes and bytes, in path order."""
     sha = hashlib.sha256()
     for path in sorted(a):
         leaf = a[path].detach().cpu().contiguous()

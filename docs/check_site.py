@@ -1,4 +1,4 @@
-"""Checks a built site: every internal link leads to a page and an anchor, and nothing is loaded from outside."""
+"""Check of a built site: every internal link leads to a page and an anchor, and nothing is loaded from outside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SILENT = {"canonical", "next", "prev", "alternate"}  # relations of <link> that 
 
 
 class Page(HTMLParser):
-    """The links of a page, what it loads, and its anchors."""
+    """The links, loaded resources and anchors of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take in an element."""
+        """Collect the links, resources and anchors of an element."""
         given = {name: value or "" for name, value in attrs}
         self.anchors |= {given[name] for name in ("id", "name") if name in given}
         if tag == "a" and "href" in given:
@@ -35,12 +35,12 @@ class Page(HTMLParser):
 
 @cache
 def page_of(path: Path) -> Page:
-    """Return a page of the site; each is read once."""
+    """Return a page of the site, cached."""
     return Page(path.read_text(encoding="utf-8", errors="replace"))
 
 
 def problems(site: Path) -> Iterator[str]:
-    """Yield what is wrong with the pages of a site."""
+    """Yield the problems of a site's pages."""
     for path in sorted(site.rglob("*.html")):
         page, where = page_of(path), path.relative_to(site)
         for load in page.loads:
@@ -55,7 +55,7 @@ def problems(site: Path) -> Iterator[str]:
 
 
 def broken(link: str, page: Path, site: Path) -> str:
-    """Return why a link within the site leads nowhere, empty if it does not."""
+    """Return why an internal link is broken, or an empty string if it is not."""
     parts = urlsplit(link)
     if parts.scheme or link.startswith("//"):
         return ""
@@ -67,14 +67,14 @@ def broken(link: str, page: Path, site: Path) -> str:
     if not target.is_file():
         return "there is no such file"
     anchor = unquote(parts.fragment)
-    state = "=" in anchor or not anchor  # the choice of a filter, not an anchor
+    state = "=" in anchor or not anchor  # a filter setting, not an anchor
     if target.suffix == ".html" and not state and anchor not in page_of(target).anchors:
         return "there is no such anchor"
     return ""
 
 
 def main() -> int:
-    """Print the problems of the site that is named; return 1 if there are any."""
+    """Print the problems of the site in the first argument; return 1 if there are any."""
     found = list(problems(Path(sys.argv[1])))
     print("\n".join(found) or "every link leads somewhere, nothing is loaded from outside")
     return int(bool(found))

@@ -1,6 +1,6 @@
-"""The tables of docs/findings.md, made from the records that come with the repository. Run by `nox -s findings`.
+"""The tables of docs/findings.md, made from the records in the repository. Run by `nox -s findings`.
 
-A table stands between two remarks; the first names it. What the text says of the tables is written by hand.
+Each table is enclosed by two HTML comments, the first of which names it. The text about the tables is written by hand.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from fedspan.benchmark.spec.studies import studies_of
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "findings.md"
 BLOCK = re.compile(r"(<!-- table (\w+), made by nox -s findings -->\n).*?(<!-- until here -->)", re.DOTALL)
-OUTSIDE = re.compile(r", (?![^()]*\))")  # a comma that stands in no parentheses
+OUTSIDE = re.compile(r", (?![^()]*\))")  # a comma outside parentheses
 BOARDS = ["cifar10_small", "cifar10_small_fidelity", "personal_fidelity"]
 TUNED = ["digits_tuned", "cifar10_tuned"]
-WIDER = {"field_tuned": "cifar10_tuned"}  # tuned boards, and the board whose studies they have too
-RANKED = {"field": "fedavg", "personal": "local_only"}  # boards, and the method that others are measured against
-SHOWN = (("fleet", 1, "own"), ("fleet", 2, "own"), ("domains_fidelity", 1, "paper"))  # numbers are tables'
+WIDER = {"field_tuned": "cifar10_tuned"}  # tuned board: the board whose studies it also has
+RANKED = {"field": "fedavg", "personal": "local_only"}  # board: reference method
+SHOWN = (("fleet", 1, "own"), ("fleet", 2, "own"), ("domains_fidelity", 1, "paper"))  # board, table, scale
 ALPHAS = (0.05, 0.5)
 ALGORITHMS = ("FedAvg", "FedProx", "FedAvgM", "MOON")
 FORMS = ("paper", "released")
 DOMAINS = "Domains (0.5 times the smallest)"
-PHOTOGRAPHS = {"paper": "not normalised", "small": "64x64 pixels"}  # what task names say of them, by scale
+PHOTOGRAPHS = {"paper": "not normalised", "small": "64x64 pixels"}  # how task names describe them, by scale
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a record says of a run: accuracy in percent at its last stage, NaN if it diverged, and its spectrum.
+    """A run in its record: accuracy in percent at its last stage, NaN if it diverged, and spectrum.
 
-    The accuracy is the mean over domains where the task has some, and over clients that have test images of their own.
+    The accuracy is the mean over domains if the task has any, or over clients that have their own test images.
     """
 
     accuracy: float
@@ -65,7 +65,7 @@ Seeds = Mapping[int, Run]
 
 
 class Runs:
-    """The runs of some boards in a results folder, by the names of method and task and what the augmentation is."""
+    """The runs of some boards in a results folder, by method name, task name and augmentation."""
 
     def __init__(self, place: Results) -> None:
         discover()
@@ -88,9 +88,9 @@ class Runs:
             self._found.setdefault(name, {})[int(spec["seed"])] = run
 
     def cifar(self, method: str, alpha: float, more: str = "", augment: str = "crop_flip") -> Seeds:
-        """Return the runs of the boards cifar10_small and cifar10_small_fidelity; `more` is how clients are filled.
+        """Return runs of the boards cifar10_small and cifar10_small_fidelity; `more` is the rest of the task name.
 
-        Raises `KeyError` where there are none: names of methods and tasks follow their settings, and change.
+        Raises `KeyError` if there are none, as names of methods and tasks depend on settings and may change.
         """
         return self._found[method, f"CIFAR-10, 5,000 images, 10 clients, alpha {alpha}{more}", augment]
 
@@ -105,7 +105,7 @@ class Runs:
 
 
 def collapse(runs: Runs) -> list[list[str]]:
-    """Accuracy, effective rank and gain of every method of cifar10_small."""
+    """Return accuracy, effective rank and gain of every method of cifar10_small."""
     rows = [["method", "alpha", "accuracy", "effective rank", "values above e^-2", "gain of each seed"]]
     for alpha in ALPHAS:
         for algorithm in ALGORITHMS:
@@ -127,7 +127,7 @@ def collapse(runs: Runs) -> list[list[str]]:
 
 
 def gains(runs: Runs) -> list[list[str]]:
-    """Count what both forms of FedDecorr do to the accuracy and to the effective rank of the four algorithms."""
+    """Return the effect of both forms of FedDecorr on accuracy and effective rank of the four algorithms."""
     rows = [["form", "alpha", "pairs", "gain", "mean gain", "smallest and largest", "effective rank multiplied by"]]
     for form in (*FORMS, "released minus paper"):
         for alpha in ALPHAS:
@@ -148,7 +148,7 @@ def gains(runs: Runs) -> list[list[str]]:
 
 
 def disagreements(runs: Runs) -> list[list[str]]:
-    """List by how much settings on which paper and code disagree move the accuracy, seed by seed."""
+    """Return the effect on accuracy, seed by seed, of settings on which paper and code disagree."""
     rows = [["disagreement", *(f"alpha {alpha}" for alpha in ALPHAS)]]
     warm, plain = "MOON (temperature 1)", ", plain draw"
     on_body = "MOON (temperature 1, body features)"
@@ -225,7 +225,7 @@ def disagreements(runs: Runs) -> list[list[str]]:
 
 
 def domains(runs: Runs, scale: str) -> list[list[str]]:
-    """Mean accuracy over the domains with and without FedDecorr, beside what the journal's Table 3 prints."""
+    """Return mean accuracy over domains with and without FedDecorr, beside Table 3 of the journal paper."""
     table = pd.read_csv(ROOT / "results" / "paper" / "feddecorr_tpami.csv", dtype=str)
     found = table[(table["table"] == "3") & (table["column"] == "office_caltech10, alexnet_bn, average")]
     printed = {row: f"{float(value):.1f}" for row, value in zip(found["row"], found["value"], strict=True)}
@@ -240,7 +240,7 @@ def domains(runs: Runs, scale: str) -> list[list[str]]:
 
 
 def tuning(runs: Runs, board: str) -> list[list[str]]:
-    """Show what tuning brought on a board, on the test images of seeds that no trial has seen."""
+    """Return the gains of tuning on a board, measured on test images with seeds that no trial used."""
     rows = [["method", "task", "defaults", "tuned", "gain of tuning", "chosen", "trials diverged"]]
     for one in studied(runs, board):
         diverged = sum(trial.status == "diverged" for trial in one.trials)
@@ -250,7 +250,7 @@ def tuning(runs: Runs, board: str) -> list[list[str]]:
 
 
 def leads(runs: Runs, board: str) -> list[list[str]]:
-    """Show by how much each method leads the board's first one, task by task and then over all, untuned and tuned."""
+    """Return each method's lead over the board's first one, by task and then over all tasks, untuned and tuned."""
     methods: dict[str, dict[str, TunedMethod]] = {}
     for one in studied(runs, board):
         methods.setdefault(one.method, {})[one.task] = one
@@ -295,7 +295,7 @@ def standing(runs: Runs, board: str, over: str) -> list[list[str]]:
 
 
 def shown(runs: Runs, board: str, number: int, scale: str) -> list[list[str]]:
-    """Show a table of a board as its page does."""
+    """Return a table of a board as on its page."""
     cells = plan_grid({"board": [board], "scale": [scale]})
     table = tabulate(collect(cells, runs.place), Axes(cells), load_board(board).tables[number - 1], number)
     headings = telling([said(table.column_axes, labels) for labels in table.columns])
@@ -309,7 +309,7 @@ def said(axes: Iterable[str], labels: Iterable[str]) -> str:
 
 
 def telling(headings: Sequence[str]) -> list[str]:
-    """Return headings without what all of one dataset have, and without the dataset where there is only one."""
+    """Return headings without the parts shared by all of one dataset, and without the dataset if it is the only one."""
     parts = [OUTSIDE.split(heading) for heading in headings]
     several = len({dataset for dataset, *_ in parts}) > 1
     shorts = []
@@ -320,7 +320,7 @@ def telling(headings: Sequence[str]) -> list[str]:
 
 
 def ranked(runs: Runs, board: str) -> Analysis:
-    """Return how the rows of a board's first table stand; raise `KeyError` where they cannot be compared."""
+    """Return the ranking of a board's first table; raise `KeyError` if its rows cannot be compared."""
     cells, spec = plan_grid({"board": [board]}), load_board(board).tables[0]
     found = analyse(tabulate(collect(cells, runs.place), Axes(cells), spec, 1))
     if found is None:
@@ -329,12 +329,12 @@ def ranked(runs: Runs, board: str) -> Analysis:
 
 
 def outcomes(entry: TableCell | None) -> str:
-    """Return mean and standard deviation of a cell of a board's table, and how many of its runs diverged."""
+    """Return mean and standard deviation of a cell of a board's table, and the number of diverged runs."""
     return spread(entry.outcomes(+1).values()) if entry else "–"
 
 
 def studied(runs: Runs, board: str) -> list[TunedMethod]:
-    """Return the studies of a tuned board whose trials have all run, task by task, with their names for readers."""
+    """Return the studies of a tuned board whose trials have all run, sorted by task, with readable names."""
     found = [select(study, runs.place.read) for study in studies_of({"board": [board]})]
     done = [selection for selection in found if selection.chosen]
     specs = [selection.study.default[0].cell.settings for selection in done]
@@ -368,7 +368,7 @@ def decorr(algorithm: str, form: str = "paper") -> str:
 
 
 def differences(first: Seeds, second: Seeds) -> list[float]:
-    """Return the differences in accuracy of runs of the same seed, in the order of seeds; NaN where one diverged."""
+    """Return the differences in accuracy of runs with the same seed, sorted by seed; NaN if one diverged."""
     return [first[seed].accuracy - second[seed].accuracy for seed in sorted({*first} & {*second})]
 
 
@@ -381,7 +381,7 @@ def interval(gap: Gap | None) -> str:
 
 
 def spread(values: Iterable[float]) -> str:
-    """Return mean and standard deviation of the values that are known, and how many runs diverged to minus infinity."""
+    """Return mean and standard deviation of the finite values, and the number of diverged runs (minus infinity)."""
     found = list(values)
     known = [value for value in found if math.isfinite(value)]
     diverged = found.count(-math.inf)
@@ -393,12 +393,12 @@ def spread(values: Iterable[float]) -> str:
 
 
 def listed(values: Iterable[float]) -> str:
-    """Return values as a text, a diverged one as such."""
+    """Return values as a text, with a word for diverged ones."""
     return ", ".join(f"{round(value, 1) + 0.0:.1f}" if math.isfinite(value) else "diverged" for value in values) or "–"
 
 
 def with_tables(text: str, runs: Runs) -> str:
-    """Return the page with the tables of the records that are there now."""
+    """Return the page with tables of the current records."""
 
     def table(found: re.Match[str]) -> str:
         head, *rows = TABLES[found[2]](runs)
@@ -410,7 +410,7 @@ def with_tables(text: str, runs: Runs) -> str:
 
 
 def main() -> int:
-    """Write the tables, or with --check return 1 if the page shows others."""
+    """Write the tables, or with --check return 1 if the page is out of date."""
     text = PAGE.read_text(encoding="utf-8")
     made = with_tables(text, Runs(Results(ROOT / "results", mends=False)))
     if "--check" not in sys.argv:

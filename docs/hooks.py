@@ -1,4 +1,4 @@
-"""Write docs/hooks.md: the classes that a plugin subclasses or is handed, from their docstrings.
+"""Generator of docs/hooks.md: the classes that plugins subclass or receive, from their docstrings.
 
 With --check it compares the page with the docstrings, and writes nothing.
 """
@@ -67,7 +67,7 @@ def chapter(cls: type) -> Iterator[str]:
 
 
 def signature(node: ast.FunctionDef) -> str:
-    """Return how a method is called, without `self`; a property is its name and type."""
+    """Return a method's signature without `self`, or a property's name and type."""
     words = [ast.unparse(decorator) for decorator in node.decorator_list]
     result = f"-> {ast.unparse(node.returns)}" if node.returns else ""
     if "property" in words:
@@ -77,12 +77,12 @@ def signature(node: ast.FunctionDef) -> str:
 
 
 def markdown(node: ast.ClassDef | ast.FunctionDef) -> str:
-    """Return a docstring as Markdown: code is quoted once there, not twice."""
+    """Return a docstring as Markdown, where code has single backticks."""
     return (ast.get_docstring(node) or "").replace("``", "`")
 
 
 def main() -> int:
-    """Write the page, or with --check return 1 if it is not what the docstrings give."""
+    """Write the page, or with --check return 1 if it is out of date."""
     if "--check" not in sys.argv:
         PAGE.write_text(page(), encoding="utf-8")
         return 0

@@ -1,6 +1,6 @@
-"""What README shows and does not write itself: the picture of the gains, and the tables of what there is.
+"""Generated parts of README: the picture of gains, and the tables of plugins.
 
-The picture is made of the records that come with the repository. Run by `nox -s readme`.
+The picture is made from the records in the repository. Run by `nox -s readme`.
 """
 
 import json
@@ -47,7 +47,7 @@ TABLES = (
     ("Fleets", "fleet"),
     ("Models", "model"),
 )
-COUNTED = TABLES[:3]  # in the first screen
+COUNTED = TABLES[:3]  # on the first screen
 RUNS = re.compile(r"\d+ runs on real images and \d+ on the digits")
 
 
@@ -73,7 +73,7 @@ def catalogue() -> str:
 
 
 def runs() -> str:
-    """Return how many runs come with the repository, in words."""
+    """Return a phrase with the number of runs in the repository."""
     command = ["git", "ls-files", "results/records/*.json"]
     tracked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     datasets = [json.loads((ROOT / path).read_text(encoding="utf-8"))["spec"]["dataset"]["name"] for path in tracked]
@@ -82,7 +82,7 @@ def runs() -> str:
 
 
 def with_catalogue(text: str) -> str:
-    """Return README with the tables of the plugins that are there now, their numbers, and that of the runs."""
+    """Return README with the tables and counts of the current plugins, and the count of runs."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     tables, counted = catalogue(), [(heading.lower(), len(own_plugins(kind))) for heading, kind in COUNTED]
@@ -106,7 +106,7 @@ def results() -> tuple[View, Panel]:
 
 
 def about(view: View) -> str:
-    """Return what was compared: `field` has more methods than the picture."""
+    """Return what was compared, with the number of methods, as the board `field` has more."""
     return f"{len(view.lines)} methods: {view.about}"
 
 
@@ -121,7 +121,7 @@ def words(view: View) -> str:
 
 
 def picture() -> None:
-    """Draw gains with their intervals, and beside them the singular values of representations."""
+    """Draw gains with their intervals next to the singular values of representations."""
     view, spectra = results()
     with matplotlib.rc_context({**STYLE, "savefig.transparent": False, "savefig.facecolor": "white"}):
         width, height, inner = 1.4 * TWO_COLUMNS, 3.75, 2.35
@@ -146,7 +146,7 @@ def _spectra(plot: Plot, panel: Panel, height: float) -> None:
 
 
 def main() -> int:
-    """Write both, or with --check return 1 if README has other tables or the picture shows other numbers."""
+    """Write picture and tables, or with --check return 1 if either is out of date."""
     if "--check" not in sys.argv:
         picture()
         README.write_text(with_catalogue(README.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Draw docs/rooms.svg: the rooms of the engine and the imports between them. `nox -s rooms` runs it.
+"""Picture docs/rooms.svg: the rooms (subpackages) of the engine and the imports between them; run by `nox -s rooms`.
 
-With --check it compares the imports with those that the picture was drawn from, and draws nothing.
+With --check it compares the imports with those in the picture, and draws nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ABOUT = {
 
 
 def room_of(module: str) -> str:
-    """Return the room of a module: of the engine's own files that plugins import, `PUBLIC`."""
+    """Return the room of a module; `PUBLIC` for the engine's top-level files, which plugins import."""
     parts = module.split(".")
     if len(parts) > 1 and parts[1] in ("methods", "tasks"):
         return parts[1]
@@ -48,7 +48,7 @@ def room_of(module: str) -> str:
 
 
 def imports() -> Counter[tuple[str, str]]:
-    """Return how many imports lead from one room to another."""
+    """Return the number of imports from each room to each other room."""
     graph = grimp.build_graph("fedspan")
     found: Counter[tuple[str, str]] = Counter()
     for module in graph.modules:
@@ -60,12 +60,12 @@ def imports() -> Counter[tuple[str, str]]:
 
 
 def written(found: Counter[tuple[str, str]]) -> str:
-    """Return the imports as the picture's description holds them."""
+    """Return the imports in the form of the picture's description."""
     return ", ".join(f"{one} to {other} {count}" for (one, other), count in sorted(found.items()))
 
 
 def direct(found: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the imports that no path through other rooms implies."""
+    """Return the imports that are not implied by a path through other rooms."""
 
     def reaches(start: str, end: str, without: tuple[str, str], seen: frozenset[str] = frozenset()) -> bool:
         steps = [other for one, other in found if one == start and (one, other) != without and other not in seen]
@@ -75,7 +75,7 @@ def direct(found: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def draw(found: Counter[tuple[str, str]]) -> None:
-    """Write the picture: every room may import all rooms that its arrows lead to, at once or through others."""
+    """Write the picture: a room may import all rooms that its arrows lead to, directly or through others."""
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rooms", "font.size": 8}):
         canvas = Figure(figsize=(7.2, 6.4))
         FigureCanvasSVG(canvas)
@@ -96,7 +96,7 @@ def draw(found: Counter[tuple[str, str]]) -> None:
 
 
 def _ends(start: tuple[float, float], end: tuple[float, float]) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return where an arrow leaves the box of `start` and meets that of `end`: below and above, or at the sides."""
+    """Return the ends of an arrow between the boxes of `start` and `end`: at top and bottom, or at the sides."""
     (x, y), (u, v) = start, end
     slide = 0.35 * max(-1.0, min(1.0, u - x))
     if y == v:
@@ -107,7 +107,7 @@ def _ends(start: tuple[float, float], end: tuple[float, float]) -> tuple[tuple[f
 
 
 def main() -> int:
-    """Draw, or with --check return 1 if the picture shows other imports."""
+    """Draw the picture, or with --check return 1 if it is out of date."""
     found = imports()
     if "--check" not in sys.argv:
         draw(found)

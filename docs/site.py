@@ -1,4 +1,4 @@
-"""MkDocs' hooks: a page for every method, dataset, partition and model, and pages of sections of README."""
+"""MkDocs hooks: a page for every plugin, index pages, and pages made from sections of README."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ABOUT = {
 
 ON_GITHUB = re.compile(r"<!-- on GitHub -->.*?<!-- until here -->\n", re.DOTALL)
 README = Path(__file__).resolve().parents[1] / "README.md"
-# Pages that are a section of README: title, and the heading there.
+# Pages made from a section of README: title, and heading of the section.
 SECTIONS = {
     "run.md": ("Run", "Use"),
     "settings.md": ("Settings", "Settings"),
@@ -56,12 +56,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Return a page without what is for readers on GitHub, who have no generated pages."""
+    """Return a page without the parts for readers on GitHub, where generated pages do not exist."""
     return ON_GITHUB.sub("", markdown)
 
 
 def section_page(readme: str, title: str, heading: str) -> str:
-    """Return a section of README, up to its next heading, as a page; links to what the site lacks are plain text."""
+    """Return a section of README, up to its next heading, as a page; links outside docs/ become plain text."""
     found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", readme, re.MULTILINE | re.DOTALL)
     if found is None:
         raise ValueError(f"README has no section '{heading}'")
@@ -74,7 +74,7 @@ def section_page(readme: str, title: str, heading: str) -> str:
 
 
 def file_of(plugin: type[Plugin]) -> str:
-    """Return the name of a plugin's page; names are unique within a kind only."""
+    """Return the file name of a plugin's page; plugin names are unique only within a kind."""
     return f"{plugin.kind}-{plugin.name}.md"
 
 
@@ -91,7 +91,7 @@ def index_page(title: str, about: str, kinds: dict[str, str]) -> str:
 
 
 def plugin_page(plugin: type[Plugin]) -> str:
-    """Return the page of a plugin: what it is, how to choose it, its settings, its papers."""
+    """Return the page of a plugin: description, commands, settings and papers."""
     choice = f"'addons=[{plugin.name}]'" if plugin.kind == "addon" else f"{plugin.kind}={plugin.name}"
     lines = [f"# {plugin.title or plugin.name}", "", summary_of(plugin), ""]
     lines += ["```sh", f"fedspan run {choice}", f"fedspan cite {plugin.name}", "```", "", text_of(plugin), ""]
@@ -105,7 +105,7 @@ def plugin_page(plugin: type[Plugin]) -> str:
 
 
 def text_of(plugin: type[Plugin]) -> str:
-    """Return a docstring as Markdown, in which a list needs an empty line before it."""
+    """Return a docstring as Markdown, with the empty line that it needs before a list."""
     text = inspect.cleandoc(plugin.__doc__ or "")
     return re.sub(r"^(?![-* ])(.+)\n(?=[-*] )", r"\1\n\n", text, flags=re.MULTILINE)
 

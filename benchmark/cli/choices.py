@@ -1,4 +1,4 @@
-"""What settings choose from, without importing a plugin: one file per plugin, preset or board has its name."""
+"""Choices of each setting, found without importing plugins: each plugin, preset or board is a file of its name."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ FOLDERS = {
     "protocol": ("leaderboards", "protocols"),
     "board": ("leaderboards", "boards"),
 }
-HELPERS = ("cifar", "layers")  # files of shared code that are no plugin
+HELPERS = ("cifar", "layers")  # shared code, not plugins
 
 
 def names(setting: str) -> list[str]:
-    """Return what a setting chooses from, of what comes with the package; nothing for any other setting."""
+    """Return the choices of a setting among those shipped with the package; none for settings not in `FOLDERS`."""
     if setting not in FOLDERS:
         return []
     found = (path.stem for path in packaged(*FOLDERS[setting]).iterdir() if not path.name.startswith("_"))
@@ -35,7 +35,7 @@ def settings() -> list[str]:
 
 
 def choices_text() -> str:
-    """Return the choices and the defaults as ``fedspan run --help`` shows them."""
+    """Return the choices and defaults shown by ``fedspan run --help``."""
     choices = [f"{setting}: {', '.join(names(setting))}" for setting in FOLDERS]
     defaults = [f"{name}: {_text(value)}" for name, value in _flat({**what_defaults(), **how_defaults()})]
     return "\n".join(

@@ -14,7 +14,7 @@ from fedspan.benchmark.spec.plan import plan_grid
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Print the entries, ready for a .bib file."""
+    """Print the BibTeX entries, ready for a .bib file."""
     entries = [papers()[SUITE].bibtex.replace("  note = {", f"  version = {{{__version__}}},\n  note = {{")]
     entries += [paper.bibtex or f"% {paper.link}" for paper in cited(_asked(arguments.words))]
     print("\n\n".join(entries))

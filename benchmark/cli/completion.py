@@ -21,7 +21,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def complete(commands: Mapping[str, Command]) -> None:
-    """Print the completions that the shell asks for, and end the process."""
+    """Print the completions requested by the shell, and end the process."""
     parser = argparse.ArgumentParser(prog="fedspan")
     listed = parser.add_subparsers()
     for name, command in commands.items():

@@ -1,4 +1,4 @@
-"""`fedspan sync` and `fedspan validate`: records to and from MLflow and other machines, checked."""
+"""`fedspan sync` and `fedspan validate`: exchange records with MLflow and other machines, and check them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHOLE = "all records of a folder are taken"
 
 
 def sync(arguments: argparse.Namespace) -> int:
-    """Mirror to MLflow what it lacks, or collect records from elsewhere."""
+    """Mirror missing records and boards to MLflow, or import records made elsewhere."""
     how = How.of(taken(arguments.settings, ("paths.results", "paths.pages", "plugins"), WHOLE))
     if arguments.place is not None:
         return _collect(arguments.place, Results(how.results))
@@ -56,7 +56,7 @@ def _collect(place: str, results: Results) -> int:
 
 
 def validate(arguments: argparse.Namespace) -> int:
-    """Check records; return 1 if one is refused."""
+    """Check records and verifications; return 1 if one is refused."""
     settings = [word for word in arguments.words if "=" in word and not Path(word).exists()]
     places = [Path(word) for word in arguments.words if word not in settings]
     results = Results(How.of(taken(settings, ("paths.results", "plugins"), WHOLE)).results, mends=False)

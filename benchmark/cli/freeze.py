@@ -9,7 +9,7 @@ from fedspan.benchmark.spec.freezing import freeze
 
 
 def make(arguments: argparse.Namespace) -> int:
-    """Write it and print its path."""
+    """Write the next frozen version; print its path and the command that runs it."""
     if len(arguments.words) != 1:
         raise UserError("write: fedspan freeze NAME, the name of a board")
     path = freeze(arguments.words[0].removeprefix("board="))

@@ -1,6 +1,6 @@
-"""Runs a command, and ends it with all that it started when this process's input is closed or it gets a signal.
+"""Guard of a command: ends the command's process group when standard input closes or a signal arrives.
 
-Whoever starts it holds the other end of the input, so that nothing is left even if that process is killed.
+The process that starts the guard holds the other end of the input, so nothing is left even if that process is killed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Sequence
 
-GRACE = 5.0  # seconds that the command has to end by itself
-PAUSE = 0.2  # seconds between two looks at it
+GRACE = 5.0  # seconds for the command to exit after SIGTERM
+PAUSE = 0.2  # seconds between polls
 
 
 def run(command: Sequence[str]) -> int:
-    """Run the command in a process group of its own; return its exit status."""
+    """Run the command in its own process group; return its exit status."""
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def end(*_: object) -> None:
@@ -38,13 +38,13 @@ def run(command: Sequence[str]) -> int:
     try:
         return wait_for(child)
     finally:
-        _signal(child.pid, signal.SIGKILL)  # what is left of its group
+        _signal(child.pid, signal.SIGKILL)  # the rest of its group
 
 
 def wait_for(process: subprocess.Popen[bytes]) -> int:
-    """Return a process's exit status when it ends, and run handlers of signals meanwhile.
+    """Wait for a process and return its exit status; signal handlers run meanwhile.
 
-    A signal that arrives just before a call that blocks, or in another thread, does not interrupt that call.
+    It polls because a signal that arrives just before a blocking call, or in another thread, does not interrupt it.
     """
     while (status := process.poll()) is None:
         time.sleep(PAUSE)

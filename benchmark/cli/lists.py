@@ -34,7 +34,7 @@ from fedspan.benchmark.spec.presets import preset, yaml_files
 PLURALS = {**KINDS, "protocol": "protocols", "board": "boards"}
 METHODS = "methods"  # algorithms and add-ons
 METHOD_KINDS = ("algorithm", "addon")
-INSTEAD = {  # what shows one of a kind that is no plugin
+INSTEAD = {  # how to show a single protocol or board
     "protocol": "'fedspan run --cfg job protocol={}' shows its settings",
     "board": "'fedspan plan board={}' counts its cells",
 }
@@ -77,7 +77,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def _show_names(console: Console) -> None:
-    """Print the names of everything, kind by kind."""
+    """Print all names by kind."""
     table = Table(box=None, show_header=False, padding=(0, 1), pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -96,7 +96,7 @@ def _names(kind: str) -> Iterable[str]:
 
 
 def _table(kind: str) -> Table:
-    """Return one line for each plugin of a kind."""
+    """Return a table with one row per plugin, protocol or board of a kind."""
     table = Table(box=box.SIMPLE_HEAD, title=PLURALS[kind], title_justify="left", title_style="bold", pad_edge=False)
     third = {"protocol": "settings", "board": "cells"}.get(kind, "papers")
     for heading in ("name", "what it is", third):
@@ -118,7 +118,7 @@ def _found(named: Sequence[str], kinds: Sequence[str], wanted: Sequence[str]) ->
 
 
 def _tell(cls: type[Plugin], console: Console) -> None:
-    """Print a plugin in full: summary, settings, and papers with links."""
+    """Print a plugin in full: summary, docstring, settings, and papers with links."""
     prefix = f"addon.{cls.name}" if cls.kind == "addon" else cls.kind
     choice = f"addons=[{cls.name}]" if cls.kind == "addon" else f"{cls.kind}={cls.name}"
     console.print(Text.assemble((cls.title or cls.name, "bold"), f"  {choice}"))
@@ -137,14 +137,14 @@ def _tell(cls: type[Plugin], console: Console) -> None:
     if settings.rows:
         console.print(settings)
     for paper in papers_of(cls):
-        known = dict.fromkeys(filter(None, (paper.short, paper.title, paper.venue)))  # an address alone is both
+        known = dict.fromkeys(filter(None, (paper.short, paper.title, paper.venue)))  # short may equal title
         console.print(Text(". ".join(known) + "."))
         console.print(Text(f"  {paper.link}"), soft_wrap=True)
     console.print()
 
 
 def _show_spaces(names: Sequence[str]) -> int:
-    """Print over what the settings of methods are tuned; of all methods, or of those named."""
+    """Print the search spaces of all methods, or of those named."""
     known = {name: cls for kind in ("algorithm", "addon") for name, cls in plugins(kind).items()}
     for name in names:
         if name not in known:

@@ -1,4 +1,4 @@
-"""The command `fedspan`. Only the command that runs imports torch and its dependents, so help and typos answer fast."""
+"""The command `fedspan`. Torch and its dependents load only when a command runs, so help and typos answer fast."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ examples:
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises `UserError` instead of ending the process."""
+    """Parser that raises `UserError` instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise."""
+        """Raise `UserError`."""
         raise UserError(f"{self.prog.removeprefix('fedspan ')}: {message}; '{self.prog} --help' has the details")
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command: `about` in one line, `details` below its usage, and its function ``module:name``."""
+    """A command: one-line `about`, `details` shown below its usage, and its function ``module:name``."""
 
     about: str
     function: str
@@ -96,13 +96,13 @@ def _sync(parser: argparse.ArgumentParser) -> None:
 
 
 def _port(text: str) -> int:
-    """Return a port's number; 0 lets the system choose."""
+    """Return a port number; 0 lets the system choose."""
     if not 0 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"a port lies in 0..65535, got {text}")
     return int(text)
 
 
-_port.__name__ = "int"  # as argparse names what is no number
+_port.__name__ = "int"  # the type that argparse names in its error
 
 
 def _ui(parser: argparse.ArgumentParser) -> None:
@@ -303,7 +303,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader closed the pipe, as in: fedspan list | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:  # a disk that fails where nothing more can be said
+    except OSError as error:  # such as a failing disk, without further details
         return fail(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
     except Exception as error:
         from fedspan.benchmark.contract import blame
@@ -339,7 +339,7 @@ def _dispatch(arguments: list[str], from_shell: bool) -> int:
             print(choices_text(), end="")
         return 0
     if from_shell and (named := [mode for mode in numerics.MODES if f"numerics={mode}" in words]):
-        numerics.switch(named[0])  # before torch is loaded, so the command need not start again
+        numerics.switch(named[0])  # before torch is loaded, so the command need not restart
     parsed = parser.parse_intermixed_args(_known_options(parser, words))
     parsed.command, parsed.from_shell = name, from_shell
     _log_to_terminal()

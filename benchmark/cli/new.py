@@ -1,4 +1,4 @@
-"""`fedspan new`: a working plugin and its test, or a board, in this checkout or in a distribution of its own."""
+"""`fedspan new`: a working plugin and its test, or a board, in this checkout or in its own distribution."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedspan.benchmark.spec.presets import yaml_files
 
 @dataclass(frozen=True)
 class Skeleton:
-    """The texts of a kind of plugin and of its test, and the folders of a checkout that hold such files."""
+    """Templates of a kind of plugin and of its test, and their folders in a checkout."""
 
     text: str
     folder: str
@@ -48,7 +48,7 @@ SKELETONS = {
 def create(kind: str, name: str, checkout: Path, package: Path | None = None) -> list[Path]:
     """Write the plugin or board `name`, and a plugin's test; return the paths, the plugin's or board's first.
 
-    They go into the folders of a checkout, or all into the folder `package`, as a distribution that can be installed.
+    They go into the folders of `checkout`, or all into the folder `package` as an installable distribution.
     Raises `UserError` for an unknown kind, an invalid or taken name, a folder that is no checkout, or an existing file.
     """
     _check_name(kind, name)
@@ -75,7 +75,7 @@ def _title(name: str) -> str:
 
 
 def _class_name(kind: str, name: str) -> str:
-    """Return a name for the class that hides no word of the skeleton and none of Python, and is no test to pytest."""
+    """Return a class name that shadows no word of the skeleton and no builtin, and that pytest does not collect."""
     title, skeleton = _title(name), SKELETONS[kind]
     words = {*re.findall(r"\w+", skeleton.text + skeleton.test), *dir(builtins)}
     return kind.capitalize() + title if title in words or title.startswith("Test") else title
@@ -98,7 +98,7 @@ def _check_name(kind: str, name: str) -> None:
 
 
 def _read(name: str) -> Any:
-    """Return what a command line or a YAML file makes of a name: of ``null`` or ``on`` another value."""
+    """Return the value that a command line or YAML reads from a name; for ``null`` or ``on`` it is no string."""
     written = settings_of([f"algorithm={name}"])["algorithm"]
     return yaml.safe_load(name) if written == name else written
 
@@ -123,7 +123,7 @@ def _in_package(kind: str, name: str, skeleton: Skeleton, folder: Path) -> dict[
 
 
 def make(arguments: argparse.Namespace) -> int:
-    """Write a plugin and its test, or a board, into the checkout in the working folder or into a folder of its own."""
+    """Write a plugin and its test, or a board, into the checkout in the working folder or into its own folder."""
     if len(arguments.words) != 2:
         raise UserError(f"write: fedspan new {'|'.join(SKELETONS)} NAME [--package DIR]")
     kind, name = arguments.words
@@ -144,7 +144,7 @@ def make(arguments: argparse.Namespace) -> int:
 
 
 def _setting(name: str, value: str) -> str:
-    """Return ``name=value``, with quotes where Hydra cannot read the value without."""
+    """Return ``name=value``, quoted where Hydra needs it."""
     with contextlib.suppress(UserError):
         if settings_of([f"{name}={value}"]) == {name: value}:
             return f"{name}={value}"

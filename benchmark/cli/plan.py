@@ -1,4 +1,4 @@
-"""`fedspan plan`: the cells of a grid done and missing, and the cost of the rest."""
+"""`fedspan plan`: numbers of done and missing cells, and the cost of the missing ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fedspan.benchmark.training.costs import ASSUMES, of_all
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Print the numbers of cells done and missing, and the estimated cost of the rest."""
+    """Print the numbers of done and missing cells, and the estimated cost of the missing ones."""
     axes = axes_of(arguments.settings)
     planned = plan_grid(axes)
     if arguments.costs:
@@ -60,10 +60,10 @@ def show(arguments: argparse.Namespace) -> int:
 def _show_missing(
     part: str, name: str, cells: Sequence[Planned], unknown: Sequence[Planned], results: Results, how: How, of: str = ""
 ) -> None:
-    """Print how many cells of a part are done and missing, and what these will cost.
+    """Print how many cells of a part are done and missing, and the cost of the missing ones.
 
-    `name` is what a cell of the part is called, `of` what they are the cells of. `unknown` stand for cells that the
-    trials will choose; some may turn out to be the same as others.
+    `name` is the noun for its cells, `of` the text after their number. `unknown` stand for cells that the trials will
+    choose; some may turn out to be duplicates.
     """
     known = results.entries([cell.cell.key for cell in cells])
     missing = [cell for cell in cells if (e := known.get(cell.cell.key)) is None or e.status == "failed"]
@@ -87,11 +87,11 @@ def _show_missing(
 
 
 def _show_gain(missing: Sequence[Planned], how: How, wall: float, lone: bool) -> None:
-    """Print what becomes of `wall` seconds where workers are left that have no cell of their own."""
+    """Print the lower bound to which `wall` seconds shrink if idle workers help with the cells."""
     each = (how.workers or 1) // len(missing)
-    if each <= 1 or obstacle(how, lone) or how.executor != "loop":  # others train clients side by side
+    if each <= 1 or obstacle(how, lone) or how.executor != "loop":  # other executors train clients side by side
         return
-    with contextlib.suppress(UserError, Incompatible):  # the estimate says why
+    with contextlib.suppress(UserError, Incompatible):  # the estimate gives the reason
         if (gain := spread_gain(missing[0].cell, how, each)) is not None:
             least, share = duration(wall / gain.times), f"the largest client is {gain.largest:.0%} of a round"
             print(f"each on {gain.workers} workers: {least} at least ({share})")

@@ -1,4 +1,4 @@
-"""`fedspan report`: the pages of boards with results, and the pages over all of them."""
+"""`fedspan report`: pages of boards with results, and pages over all boards."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Grid = tuple[Board, list[Planned], list[Study]]
 def show(arguments: argparse.Namespace) -> int:
     """Render the named boards, by default every board with results; then the pages over all boards.
 
-    What cannot be read or made does not stop the rest; the exit status is then 2.
+    Problems do not stop the rest, but make the exit status 2. Raises `UserError` if a named board cannot be rendered.
     """
     axes = axes_of(arguments.settings)
     named = [str(name) for name in axes.pop("board", [])]
@@ -79,7 +79,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def _pages(axes: Axes, results: Results) -> Path | None:
-    """Return another folder if a board's page, which the leaderboard reads, would be of other cells than its own."""
+    """Return a separate folder if settings change a board's cells, else None: the leaderboard reads its page."""
     other = first_change(name for name in axes if name.split(".")[0] != "tune")
     if not other or "paths.pages" in axes:
         return None
@@ -93,7 +93,7 @@ def _pages(axes: Axes, results: Results) -> Path | None:
 
 
 def _asked(name: str, axes: Axes) -> Iterator[Grid]:
-    """Yield each board that a name stands for with its cells and its studies, at each scale that is asked for."""
+    """Yield each board that a name stands for, with its cells and studies, at each requested scale."""
     whole = load_board(name)
     for board in whole.parts():
         for scale in axes.get("scale", [None]):
@@ -102,7 +102,7 @@ def _asked(name: str, axes: Axes) -> Iterator[Grid]:
 
 
 def _with_results(name: str, axes: Axes, results: Results) -> Iterator[Grid]:
-    """Yield a board with its cells and its studies at every scale with at least one record or failure."""
+    """Yield a board with its cells and studies at each scale that has a record or failure."""
     board = load_board(name)
     if board.boards:  # its parts are boards themselves
         return
@@ -119,13 +119,13 @@ def _with_results(name: str, axes: Axes, results: Results) -> Iterator[Grid]:
 
 
 def _is_current(board: Board, cells: Sequence[Planned], scale: str) -> bool:
-    """Tell whether a frozen version has the cells and trials of its board today; the board's pages then show it."""
+    """Return whether a frozen version has the cells and trials of today's board, whose pages then cover it."""
     try:
         today = load_board(board.lineage)
         same = digest_of_cells(cells) == digest_of_cells(plan_grid({"board": [today.name], "scale": [scale]}))
         then, now = (digest_of_trials(studies(one, {"scale": [scale]})) for one in (board, today))
         return same and then == now
-    except UserError:  # the board, or this scale of it, is no more
+    except UserError:  # the board or this scale no longer exists
         return False
 
 
@@ -139,7 +139,7 @@ def _tell(made: Report, whole: bool) -> None:
 
 
 def _one_of_each(cells: Sequence[Planned], points: set[str]) -> list[Planned]:
-    """Return the first cell of every partition of a dataset with results."""
+    """Return the first cell with results of each dataset, partition and number of clients."""
     found: dict[tuple[Any, ...], Planned] = {}
     for planned in cells:
         cell = planned.cell

@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _together(axes: Mapping[str, list[Any]]) -> str:
-    """Return how to write several add-ons that are meant for one method."""
+    """Return a hint on stacking several add-ons in one method; empty if there are not several."""
     names = axes.get("addons", [])
     if len(names) < 2 or not all(isinstance(name, str) for name in names):
         return ""
@@ -82,15 +82,15 @@ def _together(axes: Mapping[str, list[Any]]) -> str:
 
 
 def tune(arguments: argparse.Namespace) -> int:
-    """Run the trials of a board and print what they choose."""
+    """Run the trials of a board and print the chosen settings."""
     arguments.multirun, arguments.cfg = True, None
     return run(arguments)
 
 
 def _take_numerics(planned: Sequence[Planned], arguments: argparse.Namespace) -> None:
-    """Make this process and its workers compute with the numerics of the cells; raise `UserError` if they need two.
+    """Switch this process and its workers to the numerics of the cells; raise `UserError` if they need both modes.
 
-    torch cannot change its instructions once loaded, so the command restarts itself in a new process if necessary.
+    torch cannot change its instructions once loaded, so the command restarts itself if necessary.
     """
     modes = {numerics_of(one.cell, How.of(one.config)) for one in planned}
     if len(modes) > 1:
@@ -142,7 +142,7 @@ def _run_one(planned: Planned, how: How) -> int:
 def _when_free(planned: Planned, results: Results) -> Record:
     """Return the outcome of a cell; wait while another machine may be computing it.
 
-    Raise `UserError` if a process of this machine does.
+    Raise `UserError` if another process on this machine is.
     """
     words, key, label = words_of(planned.overrides), planned.cell.key, planned.cell.label
     leases, told = Leases(results.leases, EXPIRY), False
@@ -161,7 +161,7 @@ def _when_free(planned: Planned, results: Results) -> Record:
 
 
 def _tell(outcome: Record, planned: Planned, how: How, known: bool) -> int:
-    """Print the outcome of a cell; return the exit status: 2 if its settings or its data were refused."""
+    """Print a cell's outcome; return 2 if its settings or data were refused, 1 if it failed or was skipped, else 0."""
     status, label = outcome["status"], planned.cell.label
     path = Results(how.results).path(planned.cell.key)
     if status in ("failed", "skipped"):
@@ -175,7 +175,7 @@ def _tell(outcome: Record, planned: Planned, how: How, known: bool) -> int:
 
 
 def retry(arguments: argparse.Namespace) -> int:
-    """Retry cells that failed or ran out of memory or time; a diverged cell has a result and keeps it."""
+    """Retry cells that failed or ran out of memory or time; a diverged cell keeps its result."""
     if not arguments.failed:
         raise UserError("write: fedspan retry --failed [name=value ...]")
     settings = settings_of(arguments.settings)

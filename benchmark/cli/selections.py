@@ -1,4 +1,4 @@
-"""What the trials of a board have chosen, on the terminal."""
+"""Terminal tables of the settings that a board's trials have chosen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedspan.benchmark.records.selection import WORST, Selection
 
 
 def show_selections(selections: Sequence[Selection]) -> None:
-    """Print a table for each task: accuracies on validation images and the chosen settings; then what must be said."""
+    """Print a table per task with accuracies on validation images and the chosen settings, then all notes."""
     console = Console()
     for task in dict.fromkeys(found.study.task for found in selections):
         table = Table(box=box.SIMPLE_HEAD, title=f"validation accuracy on {task}", title_justify="left")

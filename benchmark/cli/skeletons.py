@@ -1,4 +1,4 @@
-"""What `fedspan new` writes: a working plugin of each kind with its test, a board, and the files of a distribution."""
+"""Templates of `fedspan new`: a working plugin of each kind with its test, a board, and a pyproject.toml."""
 
 ALGORITHM = '''"""{title}."""
 

@@ -1,4 +1,4 @@
-"""`fedspan submit` and `fedspan review`: records to a branch, and a branch of records checked."""
+"""`fedspan submit` and `fedspan review`: commit records to a branch, and check such a branch."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from fedspan.benchmark.spec.settings import How, first_change
 from fedspan.benchmark.spec.studies import studies_of
 
 PUBLISHED = PurePosixPath("results/records")  # in the repository
-REVIEW = "Review: fedspan review "  # in the description of a branch, before what it is of
-DOES = {"A": "adds", "D": "deletes"}  # what a branch does with a path, by git's letter
+REVIEW = "Review: fedspan review "  # in a branch's description, before branch, board and scales
+DOES = {"A": "adds", "D": "deletes"}  # verbs for changed paths, by git's status letter
 REPLACED = "compare it with the published one"
 UNREAD = "read it; records of plugins that are not checked out here are refused"
-SAMPLE = {"submit": 2, "review": 3}  # records that are computed anew
+SAMPLE = {"submit": 2, "review": 3}  # records to recompute by default
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What a command line asks for: a board at a scale, how many records to repeat, and how to run them."""
+    """A parsed command line: board and scale, number of records to repeat, and how to run them."""
 
     board: Board
     axes: dict[str, list[Any]]
@@ -48,12 +48,12 @@ class Submission:
     how: dict[str, Any]
 
     def keys(self, results: Results) -> list[str]:
-        """Return the keys of all cells of the board: where it tunes also of trials, and of what these have chosen."""
+        """Return the keys of all cells of the board, including trials and the tuned cells that these have chosen."""
         return [one.cell.key for one in cells_of(self.axes, results.read)]
 
     @classmethod
     def of(cls, words: Sequence[str], sample: int) -> Submission:
-        """Return what the words ask for; raise `UserError` for what cannot be asked."""
+        """Return the submission of a command line; raise `UserError` if it is invalid."""
         axes = axes_of(words)
         repeated = single({"sample": axes.pop("sample", [sample])})["sample"]
         if type(repeated) is not int or repeated < 0:
@@ -68,7 +68,7 @@ class Submission:
 
 
 def submit(arguments: argparse.Namespace) -> int:
-    """Check the new records of a board, commit them to a branch of their own, and say what remains to be done."""
+    """Check the new records of a board, commit them to a new branch, and print the remaining steps."""
     submission = Submission.of(arguments.settings, SAMPLE["submit"])
     results, top = Results(How.of(resolve(submission.how)).results, mends=False), _top()
     published = set(_git(top, "ls-tree", "--full-tree", "-r", "--name-only", "HEAD", str(PUBLISHED)).split())
@@ -95,7 +95,7 @@ def submit(arguments: argparse.Namespace) -> int:
 
 
 def review(arguments: argparse.Namespace) -> int:
-    """Check the records of a branch without checking it out: validate, repeat a sample, show what changes."""
+    """Check the records of a branch without checking it out: validate, repeat a sample, show changes in the ranking."""
     branches = [word for word in arguments.words if "=" not in word]
     if len(branches) != 1:
         raise UserError("write: fedspan review BRANCH [board=NAME] [sample=N]")
@@ -106,13 +106,13 @@ def review(arguments: argparse.Namespace) -> int:
     brought = sorted(path.stem for path, letter in changed.items() if letter != "D" and _is_record(path))
     gone = [path.stem for path, letter in changed.items() if letter == "D" and _is_record(path)]
     for path, letter in sorted(changed.items()):
-        own = path.parent == PUBLISHED and path.name.split(".")[0] in brought  # a record, or what lies beside it
+        own = path.parent == PUBLISHED and path.name.split(".")[0] in brought  # a record or its sidecar
         if not own or letter != "A":
             print(f"also {DOES.get(letter, 'changes')} {path}: {REPLACED if own else UNREAD}")
     if not brought:
         raise UserError(f"{branch} brings no record in {PUBLISHED}")
     with _published(top, branch) as results, _published(top, "HEAD") as before:
-        shutil.rmtree(results.root / "verifications", ignore_errors=True)  # what a branch says of itself counts nothing
+        shutil.rmtree(results.root / "verifications", ignore_errors=True)  # a branch's own verifications do not count
         settings = [word for word in arguments.words if "=" in word]
         given = {word.partition("=")[0] for word in settings}
         said = [] if "board" in given else [word for word in _said_of(top, branch) if word.split("=")[0] not in given]
@@ -128,7 +128,7 @@ def review(arguments: argparse.Namespace) -> int:
 
 
 def _changed(top: str, base: str, branch: str) -> dict[PurePosixPath, str]:
-    """Return git's letter for each path that a branch adds (A), changes (M, T) or deletes (D)."""
+    """Return git's status letter of each path that a branch adds (A), changes (M, T) or deletes (D)."""
     lines = _git(top, "diff", "--name-status", "--no-renames", "-z", base, branch).split("\0")
     return {PurePosixPath(path): letter for letter, path in zip(lines[::2], lines[1::2], strict=False)}
 
@@ -138,7 +138,7 @@ def _is_record(path: PurePosixPath) -> bool:
 
 
 def _validate(results: Results, keys: Sequence[str], published: Results, others: Iterable[str]) -> None:
-    """Raise `UserError` unless every record can be accepted, also beside the published ones with the keys `others`."""
+    """Raise `UserError` unless every record is valid and agrees with the published ones of the keys `others`."""
     beside = (record for key in others if (record := published.read(key)) is not None)
     found = exchange.validate_files([results.path(key) for key in keys], Repeated(), beside)
     print("\n".join([found.summary("valid"), *found.remarks()]))
@@ -149,7 +149,7 @@ def _validate(results: Results, keys: Sequence[str], published: Results, others:
 
 
 def _repeat(keys: Sequence[str], submission: Submission, root: Path) -> int:
-    """Compute a sample of the records anew; return the exit status of that."""
+    """Recompute a sample of the records; return the exit status of `verify`."""
     if not submission.sample:
         return 0
     how = {name: value for name, value in submission.how.items() if name != "tracking"} | {"paths.results": str(root)}
@@ -160,7 +160,7 @@ def _repeat(keys: Sequence[str], submission: Submission, root: Path) -> int:
 def _ranking(
     submission: Submission, before: Results, after: Results, new: Sequence[str], gone: Sequence[str] = ()
 ) -> list[str]:
-    """Return the lines that say what new and deleted records change in the ranking of the board."""
+    """Return lines on how new and deleted records change the ranking of the board."""
     with tempfile.TemporaryDirectory() as folder:
         both = Results(Path(folder), mends=False)
         both.records.mkdir(parents=True)
@@ -173,7 +173,7 @@ def _ranking(
 
 
 def _files(results: Results, keys: Iterable[str]) -> Iterator[Path]:
-    """Yield the files of some records, those beside them too."""
+    """Yield the files of records, including sidecars."""
     for key in keys:
         yield from sorted(results.records.glob(f"{key}.*json"))
 
@@ -204,13 +204,13 @@ def _description(submission: Submission, new: Sequence[str], cells: int, said: S
 
 
 def _free_branch(top: str, name: str) -> str:
-    """Return the name of a branch for a submission that is not taken yet."""
+    """Return an unused branch name for a submission."""
     branches = set(_git(top, "branch", "--format=%(refname:short)").split())
     return next(one for one in _numbered(f"submit/{name}") if one not in branches)
 
 
 def _commit(top: str, branch: str, results: Results, keys: Sequence[str], text: str) -> None:
-    """Commit records to a new branch from HEAD, in a working tree of its own; no branch is left where git refuses."""
+    """Commit records to a new branch from HEAD, in a separate working tree; delete the branch if git fails."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         _git(top, "worktree", "add", "--quiet", "-b", branch, str(tree), "HEAD")
@@ -237,7 +237,7 @@ def _numbered(name: str) -> Iterator[str]:
 
 @contextmanager
 def _published(top: str, commit: str) -> Iterator[Results]:
-    """Yield a folder with the records and verifications that are published at a commit."""
+    """Yield a temporary results folder with the records and verifications published at a commit."""
     with tempfile.TemporaryDirectory() as folder:
         listed = _git(top, "ls-tree", "-r", "-z", commit, "results/records", "results/verifications")
         files = [line.split("\t", 1) for line in filter(None, listed.split("\0"))]  # mode, type and object; path
@@ -250,7 +250,7 @@ def _published(top: str, commit: str) -> Iterator[Results]:
 
 
 def _keep_verifications(made: Path, results: Path) -> int:
-    """Copy the outcomes of repetitions that are not there yet; return how many."""
+    """Copy the verifications that `results` lacks; return how many."""
     kept = 0
     for path in (made / "verifications").glob("*.json"):
         if not (place := results / "verifications" / path.name).exists():
@@ -261,7 +261,7 @@ def _keep_verifications(made: Path, results: Path) -> int:
 
 
 def _grid(settings: Sequence[str]) -> list[str]:
-    """Return the words that say which cells are meant."""
+    """Return the words that select the cells: board and scale."""
     return [word for word in settings if word.startswith(("board=", "scale="))]
 
 
@@ -276,7 +276,7 @@ def _require(top: str, branch: str) -> None:
 
 
 def _said_of(top: str, branch: str) -> list[str]:
-    """Return board and scale as the description of a branch names them."""
+    """Return the board and scale words in the description of a branch."""
     for line in _git(top, "log", "-1", "--format=%B", branch).splitlines():
         if line.startswith(REVIEW) and "board=" in line:
             return _grid(line.split())
@@ -295,16 +295,16 @@ def _git(folder: str, *words: str) -> str:
 
 
 def _blobs(folder: str, objects: Sequence[str]) -> Iterator[bytes]:
-    """Yield the contents of git's objects, all read by one process: there are thousands of records."""
+    """Yield the contents of git objects, read by one process because there are thousands of records."""
     said = io.BytesIO(_git_bytes(folder, "cat-file", "--batch", told="".join(f"{one}\n" for one in objects).encode()))
     for _ in objects:
         size = int(said.readline().split()[2])
         yield said.read(size)
-        said.read(1)  # the end of a line that git adds
+        said.read(1)  # the newline that git adds
 
 
 def _git_bytes(folder: str, *words: str, told: bytes = b"") -> bytes:
-    """Return what git prints when it is `told` something; raise `UserError` with its last line where it fails."""
+    """Return git's output for the input `told`; raise `UserError` with its last error line if it fails."""
     try:
         ran = subprocess.run(["git", "-C", folder, *words], input=told, capture_output=True, check=False)
     except FileNotFoundError:

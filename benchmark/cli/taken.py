@@ -1,4 +1,4 @@
-"""The settings of a command that takes only a few of them."""
+"""Settings of commands that accept only a few."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fedspan.benchmark.spec.overrides import settings_of
 
 
 def taken(words: Iterable[str], known: Collection[str], why: str) -> dict[str, Any]:
-    """Return the configuration of the settings in `words`; raise `UserError`, which says `why`, for one not `known`.
+    """Return the configuration with the settings in `words`; raise `UserError` with the reason `why` for unknown ones.
 
-    ``dataset.*`` among the known stands for all settings of the dataset.
+    ``dataset.*`` in `known` matches all settings of the dataset.
     """
     settings = settings_of(words)
-    config = resolve(settings)  # imports the files of plugins=, and refuses what is no setting at all
+    config = resolve(settings)  # imports the files of plugins=, and rejects names that are no settings
     for name in settings:
         if not any(fnmatchcase(name, one) for one in known):
             raise UserError(f"{why}, so '{name}' cannot be set{did_you_mean(name, known)}")

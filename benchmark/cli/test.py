@@ -1,4 +1,4 @@
-"""`fedspan test`: the contract tests of one plugin, whichever file or distribution it comes from."""
+"""`fedspan test`: the contract tests of one plugin, from any file or distribution."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ NONE_COLLECTED = 5  # pytest's exit status
 
 
 class CasesOf:
-    """A plugin of pytest's that keeps the cases of one name, by the names between the dashes of a case."""
+    """Pytest plugin that keeps the cases of one name; the ID of a case is names joined by dashes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
-        """Drop the cases of others."""
+        """Deselect the cases of other names."""
         kept = [item for item in items if self.name in _parts(item)]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
 
     def pytest_runtest_setup(self, item: Any) -> None:
-        """Let each case begin with the same arithmetic: a cell that another one ran has set that of this process."""
+        """Reset threads and denormals before each case: a cell of an earlier case has set them for the process."""
         torch.set_num_threads(1)
         torch.set_flush_denormal(False)
 
@@ -70,5 +70,5 @@ def check_known(name: str) -> None:
     if name in known:
         return
     if any(name in one.names for one in broken()):
-        find("algorithm", name)  # which says what is wrong with its file
+        find("algorithm", name)  # raises an error that says what is wrong with its file
     raise UserError(f"unknown plugin '{name}'{did_you_mean(name, known)} (of a file: plugins=FILE.py)")

@@ -1,4 +1,4 @@
-"""`fedspan ui`: the site and MLflow side by side, on loopback only, and both end with this process."""
+"""`fedspan ui`: serves the site and MLflow on loopback only; both end with this process."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from fedspan.benchmark.running.signals import Stopped
 from fedspan.benchmark.spec.settings import How
 
 HOST = "127.0.0.1"
-NAMES = (HOST, "localhost")  # by which a browser on this machine may call the site
-START_SECONDS = 300.0  # that MLflow may take to answer
-LOG = "mlflow-server.log"  # in the results folder: what the server says
+NAMES = (HOST, "localhost")  # hosts accepted in requests from browsers on this machine
+START_SECONDS = 300.0  # timeout for MLflow's first answer
+LOG = "mlflow-server.log"  # the server's output, in the results folder
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves the files of the site only: no listings, no log, no link out of it, nobody else's name for it."""
+    """Serves only files of the site: no listings, no log, no links out of it, no other host names."""
 
     def send_head(self) -> IO[bytes] | None:  # type: ignore[override]
         if self.headers.get("Host", "").rpartition(":")[0] not in NAMES:
@@ -43,7 +43,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
             return None
         path = Path(self.translate_path(self.path)).resolve()
         inside = path.is_relative_to(Path(self.directory).resolve())
-        if not inside or not (path.is_dir() or path.is_file()):  # a pipe has no end
+        if not inside or not (path.is_dir() or path.is_file()):  # not a pipe, which has no end
             self.send_error(404, "File not found")
             return None
         return super().send_head()
@@ -73,7 +73,7 @@ def serve_site(pages: Path, port: int) -> http.server.ThreadingHTTPServer:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Serve the pages and MLflow store of the settings, until a signal ends it."""
+    """Serve the pages and the MLflow store until a signal arrives."""
     how = How.of(
         taken(arguments.settings, ("paths.results", "paths.pages", "plugins"), "all pages and runs are served")
     )
@@ -85,7 +85,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def run(results: Results, pages: Path, site_port: int, mlflow_port: int) -> int:
-    """Mirror new records to MLflow, serve both until a signal comes, and print their addresses, one line each."""
+    """Mirror new records to MLflow, print the addresses of site and MLflow, and serve both until a signal arrives."""
     if not (pages / "index.html").is_file():
         print(f"fedspan: {pages} has no site yet; run 'fedspan report' to make it", file=sys.stderr)
     with _ending_on_signals(), serve_site(pages, site_port) as server:
@@ -111,7 +111,7 @@ def _tell(address: str, boards: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def _ending_on_signals() -> Iterator[None]:
-    """Let the signals by which terminals and systems end a process unwind this one, so that it ends what it started."""
+    """Raise `Stopped` on SIGTERM and SIGHUP inside the block, so that child processes are ended too."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise Stopped
@@ -126,7 +126,7 @@ def _ending_on_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _mlflow(results: Results, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Start MLflow and yield its guard once it answers; raise `UserError` if it does not. It ends with the block."""
+    """Start MLflow and yield its guard once it answers; raise `UserError` if it fails. MLflow ends with the block."""
     environment = {**QUIET, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
     names = ",".join(f"{name}:{port}" for name in NAMES)
     server = ["-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1", "--allowed-hosts", names]
@@ -146,9 +146,9 @@ def _mlflow(results: Results, port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    """Return when a server answers requests; raise `UserError` if it ended or takes too long.
+    """Wait until the server answers requests; raise `UserError` if it exits or takes too long.
 
-    Its port takes connections long before, while the server still imports.
+    Connecting is no proof: the port accepts connections while the server is still importing.
     """
     deadline = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:

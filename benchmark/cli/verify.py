@@ -1,4 +1,4 @@
-"""``fedspan verify``: records computed anew on this machine and compared, and what came of it kept."""
+"""``fedspan verify``: recomputes records on this machine, compares them, and keeps the outcomes."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ HERE = (
     "timeout",
     "paths",
     "plugins",
-)  # how a cell may run
+)  # settings of how a cell runs
 LOOK_SECONDS = 0.5
-NEAR = 0.9  # how like a key a mistyped one is: keys are digests, so a few equal digits are chance
+NEAR = 0.9  # similarity of a mistyped key: keys are digests, which share a few digits by chance
 
 
 @dataclass(frozen=True)
 class Request:
-    """A command line: keys or a board, how many of its records, and how to compute them."""
+    """A parsed command line: keys or a board, how many of its records, and how to compute them."""
 
     keys: tuple[str, ...]
     cells: dict[str, list[Any]]
@@ -72,7 +72,7 @@ class Request:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Request:
-        """Return what the words ask for; raise `UserError` for what cannot be asked."""
+        """Return the request of a command line; raise `UserError` if it is invalid."""
         axes = axes_of(word for word in words if "=" in word)
         own = single({name: axes.pop(name) for name in ("sample", "sample_seed") if name in axes})
         hows = how_settings()
@@ -94,7 +94,7 @@ class Request:
         return cls(keys=keys, cells=cells, how=how, config={**known, **workers}, **own)
 
     def records(self, results: Results) -> list[str]:
-        """Return the keys of the records that are asked for, in their order; raise `UserError` if there are none."""
+        """Return the keys of the requested records, in order; raise `UserError` if there are none."""
         there = sorted(path.stem for path in exchange.record_files([results.root])) if results.records.is_dir() else []
         if not there:
             raise UserError(f"{results.records} holds no record; name another folder with paths.results=DIR")
@@ -112,7 +112,7 @@ class Request:
 
     @property
     def among(self) -> str:
-        """What the records are of, in a few words."""
+        """A short description of the set of records."""
         if not self.cells:
             return "those named" if self.keys else "the whole results folder"
         rest = "".join(f" {name}={','.join(map(str, v))}" for name, v in self.cells.items() if name != "board")
@@ -120,7 +120,7 @@ class Request:
 
 
 def _whole(beginning: str, keys: Sequence[str], folder: Path) -> str:
-    """Return the one key that begins so."""
+    """Return the only key with this beginning; raise `UserError` if there is none or several."""
     found = [key for key in keys if key.startswith(beginning)]
     if len(found) == 1:
         return found[0]
@@ -133,16 +133,16 @@ def _whole(beginning: str, keys: Sequence[str], folder: Path) -> str:
 
 
 def sampled(keys: Sequence[str], size: int, seed: int) -> list[str]:
-    """Return `size` of the keys, drawn by the seed alone: the same on every machine."""
+    """Return `size` keys drawn by the seed: the same on every machine."""
     order = sorted(keys, key=lambda key: hashlib.sha256(f"{seed} {key}".encode()).hexdigest())
     return sorted(order[:size])
 
 
 def repeatable(keys: Sequence[str], results: Results, how: Mapping[str, Any]) -> list[str]:
-    """Return the keys whose records this machine can repeat: without a GPU not those of one."""
+    """Return the keys of records that this machine can repeat: without a GPU, none made on one."""
 
     def known(key: str) -> Record | None:
-        with contextlib.suppress(CorruptFile, exchange.NotInstalledHere):  # to be drawn and refused
+        with contextlib.suppress(CorruptFile, exchange.NotInstalledHere):  # stays in the draw, and is reported later
             return results.read(key)
         return None
 
@@ -150,7 +150,7 @@ def repeatable(keys: Sequence[str], results: Results, how: Mapping[str, Any]) ->
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Compute the records that are asked for and compare; return the exit status."""
+    """Recompute the requested records and compare them; return the exit status."""
     request = Request.of(arguments.words)
     how = How.of(request.config)
     results = Results(how.results, mends=False)
@@ -177,7 +177,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
-    """Yield a new folder that is removed in the end, after SIGTERM too."""
+    """Yield a new folder that is removed at the end, after SIGTERM too; raise `UserError` if it cannot be made."""
     try:
         folder = Path(tempfile.mkdtemp(prefix="fedspan-verify-"))
     except OSError as error:
@@ -200,7 +200,7 @@ def _scratch() -> Iterator[Path]:
 
 
 def _run(todo: Sequence[Repetition], verdicts: Verdicts, workers: int) -> None:
-    """Compute `workers` cells at a time, each in a process of its own; an interrupt ends them all."""
+    """Recompute `workers` cells at a time, each in its own process; an interrupt ends them all."""
     with ThreadPoolExecutor(workers) as pool, verdicts.watching(todo):
         waiting = {pool.submit(repetition.run): repetition for repetition in todo}
         try:
@@ -222,7 +222,7 @@ def _run(todo: Sequence[Repetition], verdicts: Verdicts, workers: int) -> None:
 
 @dataclass
 class Verdicts:
-    """What came of each record, said as it comes and kept in the results folder."""
+    """Outcomes of the records, printed one by one and kept in the results folder."""
 
     console: Console
     total: int
@@ -233,7 +233,7 @@ class Verdicts:
     _running: Sequence[Repetition] = ()
 
     def prepare(self, key: str, scratch: Path, how: Mapping[str, Any]) -> Repetition | None:
-        """Return the repetition of a record, or None and say why there can be none."""
+        """Return the repetition of a record; print the reason and return None if it cannot be repeated."""
         try:
             record = exchange.read(self.results.path(key))
         except exchange.NotInstalledHere as error:
@@ -256,7 +256,7 @@ class Verdicts:
             return None
 
     def judge(self, repetition: Repetition, again: Record) -> None:
-        """Compare a record with its repetition, say what came of it and keep that."""
+        """Compare a record with its repetition; print and keep the outcome."""
         record, label = repetition.record, repetition.planned.cell.label
         difference = compare(record, again)
         lines = [] if record.get("digests") else ["it holds no digests of weights: compared by curve and scores"]
@@ -282,7 +282,7 @@ class Verdicts:
             console.print(f"    {line}")
 
     def end(self) -> int:
-        """Print how many ended how; return the exit status."""
+        """Print the number of records by outcome; return the exit status."""
         outcomes = ("identical", "differs", "refused", "not computed")
         self.console.print(", ".join(f"{self.counts[name]} {name}" for name in outcomes if self.counts[name]))
         if self.counts["identical"] or self.counts["differs"]:
@@ -293,7 +293,7 @@ class Verdicts:
 
     @contextlib.contextmanager
     def watching(self, todo: Sequence[Repetition]) -> Iterator[None]:
-        """Show what runs on a terminal until the block ends; elsewhere there are the verdicts alone."""
+        """Show the running cells on a terminal until the block ends; elsewhere show verdicts only."""
         self._running = todo
         if not self.console.is_terminal:
             yield
@@ -303,7 +303,7 @@ class Verdicts:
         self._live = None
 
     def look(self) -> None:
-        """Bring the display up to date."""
+        """Update the display."""
         if self._live is not None:
             self._live.update(self._table())
 
@@ -319,7 +319,7 @@ class Verdicts:
 def verification_of(
     record: Record, again: Record, difference: FirstDifference | None, sample: Draw | None
 ) -> Verification:
-    """Return the verification that a repetition leaves."""
+    """Return the verification of a repetition."""
     made = again["provenance"]
     return from_values(
         Verification,

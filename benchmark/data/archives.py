@@ -32,8 +32,8 @@ OPENERS: dict[bytes, Callable[[io.BufferedReader], Any]] = {
 }
 ZIP_STARTS = (b"PK\x03\x04", b"PK\x05\x06")  # with members, and empty
 BUFFER_BYTES = 2**20
-MEMBER_BYTES = 2**29  # of a member when unpacked
-RATIO = 200  # times the bytes of an archive that its members may have
+MEMBER_BYTES = 2**29  # largest unpacked member
+RATIO = 200  # largest ratio of unpacked bytes to bytes of the archive
 
 
 def open_root(
@@ -44,10 +44,10 @@ def open_root(
     setting: str = "dataset.root",
     levels: int = 1,
 ) -> Root:
-    """Return the files below `folders` and the `files` beside them, all of which may lie below one top folder.
+    """Return the root with the files below `folders` and the `files` beside them, optionally in one top folder.
 
-    In messages `layout` says what is expected and `setting` who named the place; `levels` folders lie between one of
-    `folders` and its files. Raises `UserError` if there is no such folder or archive.
+    In messages, `layout` is the expected content and `setting` the setting that names `root`. There are `levels`
+    folder levels between one of `folders` and its files. Raises `UserError` if there is no such folder or archive.
     """
     if not str(root):
         raise UserError(f"{setting} is not set; it must name {layout}")
@@ -65,7 +65,7 @@ def open_root(
 
 
 class Archive(Root):
-    """One file that holds the others."""
+    """An archive that holds the files of a dataset."""
 
     def entries(self) -> list[str]:
         return self._contents.entries
@@ -90,9 +90,9 @@ class Archive(Root):
 
     @abstractmethod
     def _members(self) -> Iterator[tuple[str, str]]:
-        """Yield the name of every member, those of folders with a final ``/``, after checking it.
+        """Yield (name, sha256 of the content) of every member after checking it.
 
-        Beside it the sha256 of its content, or ``""`` where that is not at hand.
+        Names of folders end with ``/``. The sha256 is ``""`` where it is not available.
         """
 
     @abstractmethod
@@ -104,7 +104,7 @@ class Archive(Root):
         return contents_once(self, self.glance())
 
     def _list(self) -> _Contents:
-        """Return what the archive holds, after looking at the whole of it."""
+        """Return the contents of the archive after checking all members."""
         with self._damage_is_named():
             members = list(self._members())
         names = [name for name, _ in members if all(map(visible, PurePosixPath(name).parts))]
@@ -127,7 +127,7 @@ class Archive(Root):
         return known.items() if all(known.values()) else super()._file_digests()
 
     def _top_of(self, name: str) -> str | None:
-        """Return the top folder that makes `name` lie in one of `folders`, or None."""
+        """Return the top folder under which `name` is in one of `folders` (``""`` for none), or None."""
         parts = PurePosixPath(name).parts
         is_folder = name.endswith("/")
         if parts and parts[0] in self.folders and (len(parts) > 1 or is_folder):
@@ -137,7 +137,7 @@ class Archive(Root):
         return None
 
     def _plus(self, unpacked: int, name: str, size: int) -> int:
-        """Return the unpacked bytes with those of another member; raise `UserError` for more than any dataset has."""
+        """Return `unpacked` bytes plus `size`, those of another member; raise `UserError` if implausibly large."""
         packed = self.path.stat().st_size
         if size > MEMBER_BYTES:
             what = f"its member {name!r} unpacks to {size} bytes, more than {MEMBER_BYTES}"
@@ -148,7 +148,7 @@ class Archive(Root):
         raise UserError(f"the archive {self.where} is refused: {what}")
 
     def _check(self, name: str, is_link: bool, is_plain: bool) -> None:
-        """Raise `UserError` for a member that no dataset needs and that unpacking could be harmed by."""
+        """Raise `UserError` for a member that no dataset needs and that could do harm when unpacked."""
         if name.startswith("/") or ".." in PurePosixPath(name).parts:
             what = "a path that leaves its folder"
         elif is_link:
@@ -181,26 +181,26 @@ class _Contents(NamedTuple):
 
 @functools.lru_cache(maxsize=4)
 def contents_once(archive: Archive, glance: tuple[int, ...]) -> _Contents:
-    """List an archive once in a process: a compressed one is read to its end for it."""
+    """Return an archive's contents, listed once per process: listing a compressed one reads all of it."""
     return archive._list()
 
 
 class Tar(Archive):
-    """A tar archive, plain or compressed with xz, gzip or bzip2, read from front to end."""
+    """A tar archive, plain or compressed with xz, gzip or bzip2, read sequentially."""
 
     def _members(self) -> Iterator[tuple[str, str]]:
         with self._tar() as (tar, stream):
             for member in self._checked(tar):
                 file = tar.extractfile(member)  # the stream is read through in any case, so hash it now
                 yield _name(member), hashlib.file_digest(file, "sha256").hexdigest() if file else ""  # type: ignore[arg-type]
-            # tarfile takes a cut or garbled header for the end; the true end is marked by a block of zeros.
+            # tarfile takes a truncated or garbled header for the end; the true end is marked by a block of zeros.
             if len(stream.last) != tarfile.BLOCKSIZE or stream.last.strip(b"\0"):
                 raise tarfile.ReadError("it ends without an end mark")
-            while stream.read(BUFFER_BYTES):  # the checksums of the compression lie at the end
+            while stream.read(BUFFER_BYTES):  # the checksums of the compression are at the end
                 pass
 
     def _checked(self, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-        """Yield the members of a tar that is open, each checked before its content is read."""
+        """Yield the members of an open tar, each checked before its content is read."""
         unpacked = 0
         for member in tar:
             is_plain = (member.isreg() and not member.issparse()) or member.isdir()
@@ -228,7 +228,7 @@ class Tar(Archive):
 
 
 class _Stream(io.BufferedReader):
-    """A stream that remembers what was read last."""
+    """A stream that keeps the result of its latest read in `last`."""
 
     last = b""
 
@@ -243,13 +243,13 @@ def _name(member: tarfile.TarInfo) -> str:
 
 
 class Zip(Archive):
-    """A zip archive. Its list of members lies at its end; each content has a checksum that reading compares."""
+    """A zip archive. The list of members is at its end; reading a member verifies its checksum."""
 
     def _members(self) -> Iterator[tuple[str, str]]:
         unpacked = 0
         with zipfile.ZipFile(self.path) as archive:
             for member in archive.infolist():
-                mode = stat.S_IFMT(member.external_attr >> 16)  # 0 where the archive is from another system
+                mode = stat.S_IFMT(member.external_attr >> 16)  # 0 if the archive was made on another system
                 self._check(member.filename, mode == stat.S_IFLNK, mode in (0, stat.S_IFREG, stat.S_IFDIR))
                 if member.flag_bits & 1:
                     raise zipfile.BadZipFile(f"{member.filename} is encrypted")

@@ -1,8 +1,8 @@
-"""Decoded arrays on disk: made once, whole or absent, shared by every process as memory maps.
+"""Cache of decoded arrays on disk: made once, complete or absent, shared by all processes as memory maps.
 
-An entry is the folder ``<cache>/decoded/<key>`` of one ``.npy`` file per array and a ``manifest.json`` that
-says what the files must be. It is written under a temporary name, synced and renamed; a lock that dies with
-its holder lets only one process make it.
+An entry is the folder ``<cache>/decoded/<key>`` with one ``.npy`` file per array and a ``manifest.json`` that
+describes these files. It is written under a temporary name, synced and renamed; a lock that dies with its holder
+lets only one process make it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedspan.benchmark.errors import CorruptFile, UserError
 
 log = logging.getLogger("fedspan")
 
-FORMAT = 1  # of an entry; raise it when the files change their meaning
+FORMAT = 1  # of an entry; increase it when the meaning of the files changes
 MANIFEST = "manifest.json"
 
 Maker = Callable[[], tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]
@@ -47,13 +47,13 @@ def reading_afresh() -> Iterator[None]:
 
 
 def is_reading_afresh() -> bool:
-    """Tell whether files must be read although their sizes and times are known."""
+    """Return whether files must be read even if their sizes and times are known."""
     return _afresh.get()
 
 
 @dataclass(frozen=True)
 class Cached:
-    """One entry: its arrays as private (copy-on-write) memory maps, the maker's facts, a sha256 of the arrays."""
+    """An entry: arrays as private (copy-on-write) memory maps, facts from its maker, and a sha256 of the arrays."""
 
     arrays: Mapping[str, np.ndarray]
     facts: Mapping[str, Any]
@@ -64,9 +64,9 @@ def cached(cache: Path, key: str, make: Maker) -> Cached:
     """Return the entry `key` of the folder `cache`; call `make` if it is absent or damaged.
 
     `key` (lower case letters, digits, ``-`` and ``_``) must change with everything that changes the arrays.
-    `make` returns (arrays by name, facts that JSON can hold). Of several processes that ask together one
-    makes it and the others wait. Raises `UserError` if the folder cannot be written, and what `make` raises;
-    then nothing is kept.
+    `make` returns (arrays by name, facts that JSON can hold). If several processes ask at once, one makes the
+    entry and the others wait. Raises `UserError` if the folder cannot be written, and any error of `make`; then
+    nothing is kept.
     """
     if not re.fullmatch(r"[a-z0-9_-]+", key):
         raise ValueError(f"not a cache key: {key!r}")
@@ -92,7 +92,7 @@ def cached(cache: Path, key: str, make: Maker) -> Cached:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Turn what the file system refuses into one line that says what to do."""
+    """Turn an error of the file system into a one-line `UserError` that says what to do."""
     try:
         yield
     except OSError as error:
@@ -103,7 +103,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _acquired(lock: FileLock, key: str) -> AcquireReturnProxy:
-    """Take the lock for a with block; the operating system also releases it when its holder dies."""
+    """Acquire the lock for a with block; the operating system also releases it when its holder dies."""
     try:
         return lock.acquire(blocking=False)
     except Timeout:
@@ -113,10 +113,10 @@ def _acquired(lock: FileLock, key: str) -> AcquireReturnProxy:
 
 @contextmanager
 def _new_folder(place: Path) -> Iterator[Path]:
-    """Give a temporary folder that takes the name `place` at the end, or vanishes. The lock must be held."""
+    """Yield a temporary folder that is renamed to `place` at the end, or removed on failure; needs the lock."""
     temporary = f".{place.name}."
     with _writing(place.parent):
-        for leftover in place.parent.iterdir():  # of a maker that was killed
+        for leftover in place.parent.iterdir():  # of a killed process
             if leftover.name.startswith(temporary):
                 shutil.rmtree(leftover, ignore_errors=True)
         folder = Path(tempfile.mkdtemp(dir=place.parent, prefix=temporary))
@@ -167,8 +167,8 @@ def _write(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, A
 def _open(place: Path) -> Cached:
     """Return an entry without reading its arrays; raise `CorruptFile` if a file is not what its maker wrote.
 
-    Sizes and modification times are compared every time. Where only a time differs (the entry was copied, or
-    changed), and inside `reading_afresh`, the content is compared too.
+    Sizes and modification times are always compared. If only a time differs (the entry was copied or changed),
+    and inside `reading_afresh`, the content is compared too.
     """
     try:
         manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
@@ -188,14 +188,14 @@ def _map(path: Path, entry: Mapping[str, Any]) -> np.ndarray:
     stat = path.stat()
     if stat.st_size != entry["bytes"]:
         raise CorruptFile(f"{path.name} has {stat.st_size} bytes instead of {entry['bytes']}")
-    # Copy-on-write: torch takes it without a warning, pages are shared, and no process can change the file.
+    # Copy-on-write: torch accepts it without a warning, pages are shared, and no process can change the file.
     array = np.load(path, mmap_mode="c", allow_pickle=False)
     if list(array.shape) != entry["shape"] or array.dtype.str != entry["dtype"]:
         raise CorruptFile(f"{path.name} holds {array.dtype.str}{list(array.shape)}")
     if stat.st_mtime_ns != entry["mtime_ns"] or is_reading_afresh():
         if _sha256(array) != entry["sha256"]:
             raise CorruptFile(f"the content of {path.name} was changed")
-        with suppress(OSError):  # so that the next start need not read it; a read-only entry is read each time
+        with suppress(OSError):  # saves the next start from reading it; a read-only entry is read every time
             os.utime(path, ns=(stat.st_atime_ns, entry["mtime_ns"]))
     return array
 

@@ -1,4 +1,4 @@
-"""Augmentation of whole batches on the training device, from draws that are keyed by the caller."""
+"""Augmentation of whole batches on the training device, with random draws keyed by the caller."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ DEGREES = 30
 
 
 def crop_flip_draws(n: int, generator: torch.Generator) -> Tensor:
-    """Return int64 [n, 3]: for each image the crop's top and left in 0..8 and whether to flip it."""
+    """Return int64 [n, 3]: per image, the crop's top and left in 0..8 and whether to flip it."""
     corner = torch.randint(0, 2 * PADDING + 1, (n, 2), generator=generator)
     return torch.cat([corner, torch.randint(0, 2, (n, 1), generator=generator)], dim=1)
 
 
 def crop_flip(x: Tensor, draws: Tensor) -> Tensor:
-    """Pad `x` uint8 [B, H, W, C] with zeros by 4, crop back, flip left to right, as `draws` [B, 3] say.
+    """Zero-pad `x` uint8 [B, H, W, C] by 4, crop it back and flip it left to right, according to `draws` [B, 3].
 
-    It is what both papers' code bases do on CIFAR-10 (random crop with padding 4, horizontal flip).
+    Both papers' code bases do this on CIFAR-10 (random crop with padding 4, horizontal flip).
     """
     _, height, width, _ = x.shape
     top, left, flip = draws.to(x.device)[:, :, None, None].unbind(1)
@@ -34,7 +34,7 @@ def crop_flip(x: Tensor, draws: Tensor) -> Tensor:
 
 
 def _pixels(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Return the pixels of x [B, H, W, C] at rows and columns that broadcast to [B, H', W']: [B, H', W', C]."""
+    """Return [B, H', W', C]: the pixels of x [B, H, W, C] at rows and columns that broadcast to [B, H', W']."""
     batch, height, width, channels = x.shape
     line = rows + torch.arange(0, batch * height, height, device=x.device)[:, None, None]
     index = line * width + columns
@@ -42,15 +42,15 @@ def _pixels(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def flip_rotate_draws(n: int, generator: torch.Generator) -> Tensor:
-    """Return float64 [n, 2]: for each image whether to flip it (0 or 1) and an angle between -30 and 30 degrees."""
+    """Return float64 [n, 2]: per image, whether to flip it (0 or 1) and an angle between -30 and 30 degrees."""
     angles = (torch.rand(n, generator=generator, dtype=torch.float64) * 2 - 1) * DEGREES
     return torch.stack([torch.randint(0, 2, (n,), generator=generator).double(), angles], dim=1)
 
 
 def flip_rotate(x: Tensor, draws: Tensor) -> Tensor:
-    """Flip left to right, then turn counter-clockwise about the middle: nearest pixels, zeros outside.
+    """Flip left to right, then rotate counter-clockwise about the centre: nearest pixels, zeros outside.
 
-    It is what FedBN's public code (Li et al. 2021) does on its domains, bit for bit with Pillow's `Image.rotate`.
+    FedBN's public code (Li et al. 2021) does this on its domains; identical to Pillow's `Image.rotate` bit for bit.
     """
     _, height, width, _ = x.shape
     flip, degrees = draws.to(x.device)[:, :, None, None].unbind(1)
@@ -69,7 +69,7 @@ def flip_rotate(x: Tensor, draws: Tensor) -> Tensor:
 
 
 def _fixed(number: Tensor) -> Tensor:
-    """Return a number in units of 1/65536, the fixed-point arithmetic in which Pillow moves pixels."""
+    """Return a number in units of 1/65536, as in the fixed-point arithmetic by which Pillow moves pixels."""
     return (number * 65536 + 0.5).floor().long()
 
 
@@ -86,9 +86,9 @@ AUGMENTATIONS: dict[str, tuple[Step, ...]] = {
 
 
 def steps_of(name: str, channels: int) -> tuple[Step, ...]:
-    """Return the steps of `protocol.augment`, each what draws for n images and what applies the draws.
+    """Return the steps of `protocol.augment`, each a function that draws for n images and one that applies the draws.
 
-    Raise `Incompatible` if they cannot work on images of so many channels.
+    Raises `Incompatible` if they do not support images with this number of channels.
     """
     steps = AUGMENTATIONS[name]
     if AUTOAUGMENT in steps and channels not in (1, 3):

@@ -1,8 +1,8 @@
-"""AutoAugment's CIFAR-10 policy on whole batches: images are grouped by operation, a group is one computation.
+"""AutoAugment's CIFAR-10 policy on whole batches: images are grouped by operation and computed group by group.
 
-Images are uint8 [B, H, W, C] with one or three channels. Operations on pixel values give what Pillow gives, bit for
-bit. Operations that move pixels are those of the code released with FedDecorr, cubic splines with zeros outside: bit
-for bit too, but for rotations, which round to a neighbouring level in fewer than one of 10,000 values.
+Images are uint8 [B, H, W, C] with one or three channels. Operations on pixel values equal Pillow's bit for bit.
+Operations that move pixels are those of the code released with FedDecorr, cubic splines with zeros outside: they are
+equal bit for bit too, except that rotations round fewer than one in 10,000 values to a neighbouring level.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ POLICY = (
     (("TranslateY", 0.7, 9), ("AutoContrast", 0.9, 1)),
 )
 LEVELS = 10
-GROUP_BYTES = 2**18  # of images that an operation changes at once: what it computes then stays in a core's cache
+GROUP_BYTES = 2**18  # of images per call of an operation on a CPU: its intermediate results then fit a core's cache
 # The released code cuts each range into ten levels and draws uniformly within the sub-policy's level.
 RANGES = {
     "ShearX": (-0.3, 0.3),
@@ -53,7 +53,7 @@ RANGES = {
     "TranslateY": (-150 / 331, 150 / 331),  # of the height
     "Rotate": (-30.0, 30.0),  # degrees
     "Solarize": (0.0, 256.0),
-    "Posterize": (4.0, 8.0),  # bits that are kept
+    "Posterize": (4.0, 8.0),  # bits kept
     "Contrast": (0.1, 1.9),
     "Color": (0.1, 1.9),
     "Brightness": (0.1, 1.9),
@@ -65,7 +65,7 @@ RANGES = {
 
 
 def autoaugment_draws(n: int, generator: torch.Generator) -> Tensor:
-    """Return float64 [n, 4]: twice an operation (its number in `OPERATIONS`, -1 for none) and its magnitude."""
+    """Return float64 [n, 4]: two pairs of an operation (number in `OPERATIONS`, -1 for none) and its magnitude."""
     policy = torch.randint(0, len(POLICY), (n,), generator=generator)
     chance, where = torch.rand(2, n, 2, generator=generator, dtype=torch.float64)
     operation, probability, low, high = _table()[policy].unbind(2)
@@ -85,11 +85,11 @@ def _table() -> Tensor:
 
 
 def autoaugment(x: Tensor, draws: Tensor) -> Tensor:
-    """Return uint8 images [B, H, W, C] after the two operations that `draws` [B, 4] names for each."""
+    """Return the uint8 images [B, H, W, C], each after the two operations in its row of `draws` [B, 4]."""
     most = max(1, GROUP_BYTES // x.shape[1:].numel()) if x.device.type == "cpu" else max(1, len(x))
     y = x.clone(memory_format=torch.contiguous_format)
     rows = y.flatten(1)
-    rows = rows.view(torch.int64) if rows.shape[1] % 8 == 0 else rows  # single bytes are copied slowly
+    rows = rows.view(torch.int64) if rows.shape[1] % 8 == 0 else rows  # copying single bytes is slow
     for operations, magnitudes in ((draws[:, 0], draws[:, 1]), (draws[:, 2], draws[:, 3])):
         numbers = operations.long() + 1
         groups = numbers.argsort(stable=True).split(torch.bincount(numbers, minlength=len(OPERATIONS) + 1).tolist())
@@ -110,36 +110,36 @@ def invert(x: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def solarize(x: Tensor, threshold: Tensor) -> Tensor:
-    """Invert the values that are not below the threshold."""
+    """Invert the values at or above the threshold."""
     above = x.short() >= threshold.ceil().short()[:, None, None, None]
     return x ^ above.to(torch.uint8).mul_(255)
 
 
 def posterize(x: Tensor, bits: Tensor) -> Tensor:
-    """Keep the highest bits, their number rounded."""
+    """Keep the highest `bits` bits, rounded to a whole number."""
     masks = 256 - 2 ** (8 - bits.round().long())
     return x & masks.to(torch.uint8)[:, None, None, None]
 
 
 def brightness(x: Tensor, factor: Tensor) -> Tensor:
-    """Move the image away from black (factor > 1) or towards it."""
+    """Scale the distance from black by `factor`."""
     return _to_bytes(x.float().mul_(_per_image(factor)))
 
 
 def contrast(x: Tensor, factor: Tensor) -> Tensor:
-    """Move the image away from its mean grey, or towards it."""
+    """Scale the difference from the image's mean grey by `factor`."""
     mean = _grey(_planes(x)).mean((1, 2, 3), dtype=torch.float64)
     return _to_bytes(_blend((mean + 0.5).floor().float()[:, None, None, None], x.float(), factor))
 
 
 def color(x: Tensor, factor: Tensor) -> Tensor:
-    """Move the image away from its grey version, or towards it."""
+    """Scale the difference from the image's grey version by `factor`."""
     planes = _planes(x)
     return _from_planes(_blend(_grey(planes), planes, factor))
 
 
 def sharpness(x: Tensor, factor: Tensor) -> Tensor:
-    """Move the image away from its smooth version, or towards it; the outermost pixels stay."""
+    """Scale the difference from the image's smoothed version by `factor`; border pixels stay unchanged."""
     if min(x.shape[1:3]) < 3:
         return x
     values = x.short()
@@ -153,7 +153,7 @@ def sharpness(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def auto_contrast(x: Tensor, magnitude: Tensor) -> Tensor:
-    """Stretch each channel to 0..255; a constant channel stays."""
+    """Stretch each channel to 0..255; a constant channel stays unchanged."""
     n, _, width, channels = x.shape
     low, high = (f(f(x.flatten(2), 1).view(n, width, channels), 1).double() for f in (torch.amin, torch.amax))
     flat = high <= low
@@ -165,7 +165,7 @@ def auto_contrast(x: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def equalize(x: Tensor, magnitude: Tensor) -> Tensor:
-    """Spread the values of each channel evenly."""
+    """Equalise the histogram of each channel."""
     rows, entries = len(x) * x.shape[3], _entries(x)
     counts = torch.bincount(entries, minlength=256 * rows).view(rows, 256).double()
     values = torch.arange(256, dtype=torch.uint8, device=x.device)
@@ -177,20 +177,20 @@ def equalize(x: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def _entries(x: Tensor) -> Tensor:
-    """Return for each value of x, flat, which entry is its own in tables [B, C, 256]."""
+    """Return the flat index of each value of x, flattened, into tables [B, C, 256]."""
     n, _, width, channels = x.shape
     first = torch.arange(0, 256 * n * channels, 256, dtype=torch.int32, device=x.device).view(n, channels)
     return (x + _tiled(first, width)).flatten()
 
 
 def _tiled(values: Tensor, width: int) -> Tensor:
-    """Return numbers per image and channel [B, C] so that they broadcast to [B, H, W, C] along whole lines."""
+    """Return `values` [B, C] repeated along rows, [B, 1, W, C], so that they broadcast to [B, H, W, C]."""
     n, channels = values.shape
     return values[:, None, None, :].expand(n, 1, width, channels).contiguous()
 
 
 def _grey(planes: Tensor) -> Tensor:
-    """Return the luminance [B, 1, H, W] of ITU-R 601 in whole numbers, as Pillow's mode L; its sums are exact."""
+    """Return the ITU-R 601 luminance [B, 1, H, W] in whole numbers, like Pillow's mode L; sums of it are exact."""
     if planes.shape[1] == 1:
         return planes
     red, green, blue = planes.split(1, dim=1)
@@ -206,7 +206,7 @@ def _per_image(factor: Tensor) -> Tensor:
 
 
 def _to_bytes(values: Tensor) -> Tensor:
-    """Cut to 0..255 and drop the fraction; two conversions are faster than one."""
+    """Clip to 0..255 and drop the fraction; two conversions are faster than one."""
     return values.clamp_(0, 255).to(torch.int16).to(torch.uint8)
 
 
@@ -223,29 +223,29 @@ def _from_planes(values: Tensor) -> Tensor:
 
 
 def shear_x(x: Tensor, factor: Tensor) -> Tensor:
-    """Shift each column along itself, by `factor` per column from the middle (the released code's ShearX)."""
+    """Shift each column vertically by `factor` times its distance from the centre (the released code's ShearX)."""
     _, _, width, channels = x.shape
     shift = factor[:, None] * _from_middle(width, x.device)
     return _further(x.flatten(2), shift.repeat_interleave(channels, dim=1)).view(x.shape)
 
 
 def shear_y(x: Tensor, factor: Tensor) -> Tensor:
-    """Shift each row along itself, by `factor` per row from the middle (the released code's ShearY)."""
+    """Shift each row horizontally by `factor` times its distance from the centre (the released code's ShearY)."""
     return shear_x(x.transpose(1, 2), factor).transpose(1, 2)
 
 
 def translate_x(x: Tensor, fraction: Tensor) -> Tensor:
-    """Show what lies `fraction` of the width to the right."""
+    """Shift the image to the left by `fraction` of its width."""
     return translate_y(x.transpose(1, 2), fraction).transpose(1, 2)
 
 
 def translate_y(x: Tensor, fraction: Tensor) -> Tensor:
-    """Show what lies `fraction` of the height further down."""
+    """Shift the image up by `fraction` of its height."""
     return _further(x.flatten(2), fraction[:, None] * x.shape[1]).view(x.shape)
 
 
 def _further(x: Tensor, shift: Tensor) -> Tensor:
-    """Read each column of x [B, L, M] `shift` [B, M or 1] places further down."""
+    """Return x [B, L, M] with each column read `shift` [B, M or 1] places further down."""
     size = x.shape[1]
     whole, places = shift.floor(), torch.arange(size + 3, device=x.device)[:, None]
     reached = (places + whole.long()[:, None] + (MARGIN - 1)).clamp_(0, size + 2 * MARGIN - 1)
@@ -259,7 +259,7 @@ def _further(x: Tensor, shift: Tensor) -> Tensor:
 
 
 def _weighted(near: Tensor, weights: list[Tensor]) -> Tensor:
-    """Return [B, L, M], the sums over four neighbours of `near` [B, L + 3, M]."""
+    """Return [B, L, M], the weighted sums over four neighbours in `near` [B, L + 3, M]."""
     size = near.shape[1] - 3
     y = near[:, :size] * weights[0]
     for k in (1, 2, 3):
@@ -268,9 +268,9 @@ def _weighted(near: Tensor, weights: list[Tensor]) -> Tensor:
 
 
 def rotate(x: Tensor, degrees: Tensor) -> Tensor:
-    """Turn clockwise, as seen on a screen, about the middle.
+    """Rotate clockwise, as seen on a screen, about the centre.
 
-    Each sum over 4x4 knots is taken as four linear interpolations between two pairs of knots, in float32.
+    Each sum over 4x4 knots is computed as four bilinear interpolations between 2x2 knots, in float32.
     """
     _, height, width, _ = x.shape
     angle = degrees.deg2rad()[:, None, None]
@@ -288,19 +288,19 @@ def rotate(x: Tensor, degrees: Tensor) -> Tensor:
 
 
 def _middle(size: int) -> float:
-    """Return where the released code sees the middle of `size` pixels: one pixel further than it is."""
+    """Return the centre of `size` pixels in the released code: one pixel beyond the true centre."""
     return size / 2 + 0.5
 
 
 def _from_middle(size: int, device: torch.device) -> Tensor:
-    """Return the distances of the pixels from the middle."""
+    """Return the signed distances of the pixels from the centre."""
     return torch.arange(size, dtype=torch.float64, device=device) - _middle(size)
 
 
 def _pairs(position: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
-    """Return, for the two knots before and the two after a position, where between them to read and their weight.
+    """Return (sampling coordinate, weight) for the two knots before and the two after each position.
 
-    Where is -1 at the first and 1 at the last of the `size + 2 * MARGIN` knots. Weights are 0 outside the pixels.
+    Coordinates are -1 at the first and 1 at the last of `size + 2 * MARGIN` knots. Weights are 0 outside the image.
     """
     whole = position.floor()
     far, near, next_near, next_far = _spline((position - whole).float())
@@ -315,7 +315,7 @@ def _pairs(position: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def _spline(t: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the cubic B-spline at distances 1 + t, t, 1 - t and 2 - t; they add up to 1."""
+    """Return the cubic B-spline at distances 1 + t, t, 1 - t and 2 - t; the values add up to 1."""
     last = t**3 / 6
     first = (1 - t) ** 3 / 6
     second = last * 3 - t * t + 2 / 3

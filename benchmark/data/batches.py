@@ -1,4 +1,4 @@
-"""The dataset as training sees it: decoded images resident on the device, cut into batches without a loader."""
+"""The dataset during training: decoded images resident on the device, batched without a data loader."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from fedspan.benchmark.data.held_out import hold_out
 from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.task import Data, Images, Split
 
-CHUNK_BYTES = 4 * 2**20  # of images that are augmented, or normalised, at once: they fit a core's cache
-ON_DEVICE = 64  # times as many elsewhere, where each operation has to be asked for
-EVALUATION_BATCH = 500  # images, of at most 64x64 pixels; fewer of larger ones, whose maps fill the memory
+CHUNK_BYTES = 4 * 2**20  # of images augmented or normalised at once, to fit a core's cache
+ON_DEVICE = 64  # times as many bytes on other devices, where every operation has to be launched
+EVALUATION_BATCH = 500  # images of at most 64x64 pixels; fewer larger ones, whose feature maps would fill the memory
 EVALUATION_PIXELS = EVALUATION_BATCH * 64 * 64
 
 
 def memory_format(device: torch.device, precision: str) -> torch.memory_format:
-    """Return the order in which images, maps and weights of convolutions lie in memory.
+    """Return the memory layout of images, feature maps and convolution weights.
 
-    Channels last is fastest on CPU, and for bfloat16 on a GPU; float32 is slower with it there.
+    Channels last is fastest on CPUs, and in bfloat16 on GPUs; in float32 it is slower on GPUs.
     """
     by_channel = device.type == "cuda" and precision == "float32"
     return torch.contiguous_format if by_channel else torch.channels_last
@@ -33,9 +33,9 @@ def memory_format(device: torch.device, precision: str) -> torch.memory_format:
 class DeviceData:
     """Training and test images on one device, and each client's share of them.
 
-    `indices[k]` count into `train`; `tests[k]` into `test`, or `tests` is None where all are tested on all of it.
-    With `one_client` every client trains on the images of all. In a trial `test` are held-out training images, and
-    `tests[k]` may be empty.
+    `indices[k]` index `train` and `tests[k]` index `test`; `tests` is None if every client is tested on all of `test`.
+    With `one_client`, every client trains on the images of all clients. In a trial, `test` holds held-out training
+    images, and `tests[k]` may be empty.
     """
 
     def __init__(
@@ -58,15 +58,15 @@ class DeviceData:
 
     @property
     def clients(self) -> int:
-        """How many clients hold images."""
+        """The number of clients that hold images."""
         return len(self.indices)
 
     def trained(self, client: int) -> Tensor:
-        """Return the indices of the images that a client trains on: its own, or everybody's."""
+        """Return the indices of a client's training images: its own, or those of all clients."""
         return self.indices[client] if self._everybody is None else self._everybody
 
     def size(self, client: int) -> int:
-        """Return how many images a client trains on."""
+        """Return the number of images that a client trains on."""
         return len(self.trained(client))
 
     def test_of(self, client: int) -> Images:
@@ -74,12 +74,12 @@ class DeviceData:
         return self.test if self.tests is None else self.test.take(self.tests[client].to(self.device))
 
     def counts(self, client: int) -> Tensor:
-        """Return how many images of each class a client trains on, [classes]."""
+        """Return a client's number of training images per class, [classes]."""
         labels = self.train.y[self.trained(client).to(self.device)]
         return torch.bincount(labels, minlength=self.classes).to(self.protocol.dtype)
 
     def batch_sizes(self, n: int) -> list[int]:
-        """Return the sizes of the batches of one epoch over `n` images.
+        """Return the batch sizes of one epoch over `n` images.
 
         A client with fewer images than a batch trains on one short batch even under `last_batch: drop`.
         """
@@ -90,14 +90,14 @@ class DeviceData:
         return sizes
 
     def normalise(self, x: Tensor) -> Tensor:
-        """Return uint8 [B, H, W, C] as normalised [B, C, H, W], in the protocol's type and `memory_format`."""
+        """Return uint8 [B, H, W, C] as normalised [B, C, H, W], in the protocol's dtype and `memory_format`."""
         planes = x.permute(0, 3, 1, 2).to(self._gain.dtype, memory_format=self.memory_format)
         return planes.mul_(self._gain).add_(self._shift)
 
     def epoch(self, client: int, round: int, epoch: int, steps: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the shuffled, augmented batches of one local epoch, keyed by (seed, round, client, epoch).
 
-        With `steps` only those that are among the client's first `steps` of the round.
+        With `steps`, only those among the client's first `steps` of the round.
         """
         whole = self._batches(client, round, epoch)
         if steps is None:
@@ -114,7 +114,7 @@ class DeviceData:
         image_bytes = self.train.x[0].numel() * self._gain.element_size()
         chunk_bytes = CHUNK_BYTES if self.device.type == "cpu" else CHUNK_BYTES * ON_DEVICE
         step = max(1, chunk_bytes // (image_bytes * self.protocol.batch_size)) * self.protocol.batch_size
-        augmented = step * self._gain.element_size()  # as many bytes before normalisation
+        augmented = step * self._gain.element_size()  # images with as many bytes before normalisation
         for first in range(0, len(order), augmented):
             chunk = self.train.x.index_select(0, order[first : first + augmented])
             for (_, change), drawn in zip(self._augmentation, draws, strict=True):
@@ -125,12 +125,12 @@ class DeviceData:
 
     @property
     def evaluation_batch(self) -> int:
-        """How many images pass through a net at once where nothing is learnt."""
+        """The number of images per forward pass outside training."""
         _, height, width = self.shape
         return max(1, min(EVALUATION_BATCH, EVALUATION_PIXELS // (height * width)))
 
     def in_order(self, images: Images, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield all images in their order without augmentation, for evaluation."""
+        """Yield batches of all images in order, without augmentation, for evaluation."""
         for x, y in zip(images.x.split(batch), images.y.split(batch), strict=True):
             yield self.normalise(x), y
 

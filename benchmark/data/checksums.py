@@ -1,4 +1,4 @@
-"""Digests of files, known without reading a file again that has not changed."""
+"""Digests of files, cached so that unchanged files are not read again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("fedspan")
 
 
 def checksum(path: Path, algorithm: str) -> str:
-    """Return the hex digest of a file; `algorithm` is one of hashlib's. A file is read once, not at every start."""
+    """Return the hex digest of a file by an `algorithm` of hashlib; an unchanged file is not read at every start."""
     try:
         return checksum_once(path.resolve(), algorithm, file_state(path))
     except OSError as error:
@@ -29,18 +29,18 @@ def checksum(path: Path, algorithm: str) -> str:
 
 @functools.lru_cache
 def checksum_once(path: Path, algorithm: str, state: str) -> str:
-    """Return `checksum`, asked for once in a process as long as `state` (`file_state`) is the same."""
+    """Return `checksum`, cached in the process as long as `state` (`file_state`) stays the same."""
     return remembered(path, algorithm, state, lambda: checksum_now(path, algorithm))
 
 
 def checksum_now(path: Path, algorithm: str) -> str:
-    """Return `checksum`, reading the file again."""
+    """Return `checksum`, always reading the file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
 
 
 def file_state(path: Path) -> str:
-    """Return a text that changes with every change of a file, got without reading it."""
+    """Return a string that changes with every change of a file, from its metadata alone."""
     found = path.stat()
     return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}"
 

@@ -1,4 +1,4 @@
-"""Encoded images of any kind to uint8 RGB arrays of one size."""
+"""Decoding: encoded images of any format to uint8 RGB arrays of one size."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-# Pillow knows more, some of which run other programs, as EPS does.
+# Pillow supports more formats, but some run other programs, such as EPS.
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
-MOST_PIXELS = 2**26  # of an image
-CHUNK_BYTES = 256 * 1024  # encoded images that a thread decodes in one go
+MOST_PIXELS = 2**26  # per image
+CHUNK_BYTES = 256 * 1024  # of encoded images that a thread decodes at a time
 STATISTICS_CHUNK = 1024  # images
 
 
@@ -24,11 +24,11 @@ class Unreadable(Exception):
 
 
 def decode(content: bytes, size: int) -> np.ndarray:
-    """Return an encoded image as uint8 [size, size, 3], upright as its EXIF orientation says.
+    """Return an encoded image as uint8 [size, size, 3], upright according to its EXIF orientation.
 
-    Other sizes are resized to the square, whatever their aspect ratio, by Pillow's bilinear filter, which
-    averages over all pixels when it shrinks. Of an animation the first frame is taken. Raises `Unreadable`
-    for what is no image, and for one that is cut short.
+    Images of other sizes are resized to the square, ignoring their aspect ratio, with Pillow's bilinear filter, which
+    averages over all pixels when it shrinks. Only the first frame of an animation is decoded. Raises `Unreadable` if
+    the content is no image, or a truncated or too large one.
     """
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
@@ -53,16 +53,16 @@ def decode(content: bytes, size: int) -> np.ndarray:
 def to_rgb(image: Image.Image) -> Image.Image:
     """Return an image of any mode as RGB.
 
-    Transparent images are laid onto black. 16-bit grey values are divided by 257, so that 65535 becomes 255;
-    32-bit integers (which Pillow also makes of 16-bit files) likewise, and floats are taken as 0..255. What
-    lies outside the range is clipped. Everything else is Pillow's own conversion.
+    Transparent images are composited onto black. 16-bit grey values are divided by 257, so that 65535 becomes 255;
+    so are 32-bit integers (which Pillow also uses for 16-bit files). Floats are taken as 0..255. Values out of range
+    are clipped. All other modes use Pillow's own conversion. Raises `Unreadable` for pixels that are not finite.
     """
     if image.mode == "F" or image.mode.startswith("I"):
         values = np.asarray(image)
         if not np.isfinite(values).all():
             raise Unreadable("it has pixels that are not finite")
         grey = np.empty(values.shape, np.uint8)
-        for row, line in zip(grey, values, strict=True):  # one by one: as floats all take eight times the room
+        for row, line in zip(grey, values, strict=True):  # by row: all at once as floats take eight times the memory
             row[:] = np.rint((line if image.mode == "F" else line / 257).clip(0, 255))
         return Image.fromarray(grey).convert("RGB")
     if image.has_transparency_data:
@@ -77,10 +77,10 @@ def decode_all(
     out: np.ndarray,
     on_unreadable: Callable[[str, Unreadable], None],
 ) -> None:
-    """Write into `out` uint8 [len(rows), size, size, 3]: row ``rows[name]`` is the image of `files`' (name, content).
+    """Decode `files`, pairs (name, content), into rows ``rows[name]`` of `out` uint8 [len(rows), size, size, 3].
 
     Decodes on all cores while `files` is read; only a few encoded images are in memory at a time.
-    `on_unreadable` is called in the order of `files`, and may raise; rows of unreadable images stay as they are.
+    `on_unreadable` is called in the order of `files`, and may raise; rows of unreadable images stay unchanged.
     """
     size = out.shape[1]
 
@@ -109,7 +109,7 @@ def decode_all(
 
 
 def _chunks(files: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
-    """Cut `files` into lists of about CHUNK_BYTES: hundreds of small images, or one photograph."""
+    """Yield `files` in lists of about CHUNK_BYTES: hundreds of small images, or one photograph."""
     chunk: list[tuple[str, bytes]] = []
     held = 0
     for name, content in files:
@@ -123,15 +123,14 @@ def _chunks(files: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, byte
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def mean_and_std(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation per channel of uint8 [N, H, W, C] scaled to [0, 1].
 
-    Counted exactly, over all pixels. A channel without any variation gets the deviation 1, so that it can be
-    divided by.
+    Both are exact, over all pixels. A constant channel gets the standard deviation 1, because it is divided by.
     """
     levels = np.arange(256)
     means, stds = [], []

@@ -1,4 +1,4 @@
-"""``fedspan data``: fetch the files that datasets are published as, verify them, say where they are."""
+"""``fedspan data``: fetch, verify and locate the published files of datasets."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from fedspan.benchmark.task import Data, Dataset
 CHUNK_BYTES = 2**18
 TIMEOUT = 30  # seconds without a byte
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-CUTS = 5  # broken connections in a row that are gone on with, as long as each brings new bytes
+CUTS = 5  # broken connections per address that are resumed, as long as each brings new bytes
 
-OnProgress = Callable[[int, int | None], None]  # bytes that are there, bytes in all if known
+OnProgress = Callable[[int, int | None], None]  # bytes so far, total bytes if known
 
 
 # fetch --------------------------------------------------------------------------------------------
 
 
 def fetch(dataset: Dataset, data: Path) -> int:
-    """Download the files of a dataset that are not there, or not whole; raise `UserError` if that fails."""
+    """Download the missing or incomplete files of a dataset; raise `UserError` if that fails."""
     if not isinstance(dataset, Published):
         own = "root" in defaults_of(type(dataset))
         print(f"{dataset.name}: " + ("reads your own files: set dataset.root" if own else "built in, nothing to fetch"))
@@ -64,14 +64,14 @@ def fetch(dataset: Dataset, data: Path) -> int:
 
 
 def download(file: PublishedFile, path: Path, on_progress: OnProgress = lambda done, total: None) -> None:
-    """Fetch `file` to `path`, going on with what an earlier attempt has left beside it.
+    """Fetch `file` to `path`, resuming from the partial file of an earlier attempt.
 
-    `path` appears whole and with the right checksum, or not at all. Raises `UserError`.
+    `path` appears complete and with the right checksum, or not at all. Raises `UserError` on failure.
     """
     partial = path.with_name(path.name + PARTIAL)
     problems: dict[str, None] = {}
     with _alone_in(partial) as out:
-        begun = out.seek(0, os.SEEK_END) > 0  # perhaps with another version: then its address is asked twice
+        begun = out.seek(0, os.SEEK_END) > 0  # perhaps of another version: then its address is tried twice
         for url in (*file.urls[:begun], *file.urls):
             try:
                 _transfer(url, out, on_progress)
@@ -104,13 +104,13 @@ def download(file: PublishedFile, path: Path, on_progress: OnProgress = lambda d
 
 @contextmanager
 def _alone_in(partial: Path) -> Iterator[io.FileIO]:
-    """Open a partial file for appending; raise `UserError` if another process does so too."""
+    """Open a partial file for appending; raise `UserError` if another process is fetching it."""
     lock = partial.with_name(f"{partial.name}.lock")
     with ExitStack() as stack:
         try:
             partial.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(FileLock(lock, blocking=False))
-            stack.callback(lock.unlink, missing_ok=True)  # before it is released, so that nobody else's is removed
+            stack.callback(lock.unlink, missing_ok=True)  # before its release: never removes another's lock
             out = stack.enter_context(partial.open("ab", buffering=0))
         except Timeout:
             raise UserError(f"another process is fetching {partial.name.removesuffix(PARTIAL)}; wait for it") from None
@@ -139,7 +139,7 @@ def _transfer(url: str, out: io.FileIO, on_progress: OnProgress) -> None:
 
 
 def _receive(url: str, out: io.FileIO, on_progress: OnProgress) -> None:
-    """Append to `out` what one connection sends; raise `ConnectionError` if it ends too early."""
+    """Append the data of one connection to `out`; raise `ConnectionError` if it ends too early."""
     done = out.seek(0, os.SEEK_END)
     headers = {"User-Agent": "fedspan"} | ({"Range": f"bytes={done}-"} if done else {})
     try:
@@ -157,7 +157,7 @@ def _receive(url: str, out: io.FileIO, on_progress: OnProgress) -> None:
         if done and not (continues and response.headers.get("Content-Range", "").startswith(f"bytes {done}-")):
             if continues:
                 raise ValueError("the server sent another part than was asked for")
-            done = 0  # it cannot continue, and sends all of the file again
+            done = 0  # the server cannot continue, and sends the whole file again
             out.truncate(0)
         length = response.headers.get("Content-Length")
         total = done + int(length) if length else None
@@ -184,7 +184,7 @@ def _reason(error: Exception) -> str:
 def verify(dataset: Dataset, data: Path) -> int:
     """Compare all files of a dataset with their checksums and load it; return 1 if a file is wrong.
 
-    Everything is read again: published files, a user's own ones, and decoded arrays, which are made anew if damaged.
+    Everything is read again: published files, a user's own files, and decoded arrays, which are recomputed if damaged.
     """
     if isinstance(dataset, Published):
         places = dataset.places(data)
@@ -219,7 +219,7 @@ def _described(data: Data) -> str:
 
 
 def where(data: Path) -> int:
-    """Print the data root and which files of each dataset it holds."""
+    """Print the data root and the state of each dataset's files."""
     print(f"data root: {data}{'' if data.is_dir() else ' (does not exist yet)'}")
     for name, cls in plugins("dataset").items():
         dataset = cls()
@@ -231,7 +231,7 @@ def where(data: Path) -> int:
 
 
 def state(dataset: Dataset, data: Path) -> str:
-    """Return in a few words which of a dataset's files are present."""
+    """Return the state of a dataset's files in a few words: found, incomplete or absent."""
     if not isinstance(dataset, Published):
         return "reads your own files (dataset.root)" if "root" in defaults_of(type(dataset)) else "built in"
     places, present = dataset.places(data), dataset.present(data)

@@ -13,11 +13,11 @@ from fedspan.benchmark.task import Data, Split, share_of, turns
 
 
 def hold_out(data: Data, split: Split, share: float, seed: int) -> tuple[Data, Split]:
-    """Return the data and the split of a trial: client k is tested on what it holds out, and trains on the rest.
+    """Return the data and the split of a trial: client k is tested on its held-out images, and trains on the rest.
 
-    No test image is looked at, and none is left in the data. The draw depends on `seed`, the client's number and its
-    own labels, so other clients' images do not move it. A client with too few images to give one keeps them all.
-    Raises `UserError` if nothing is left to a client, or if no client holds out anything.
+    No test image is used, and none is left in the data. The draw depends only on `seed`, the client's number and its
+    own labels, so other clients' images do not affect it. A client with too few images to hold one out keeps them all.
+    Raises `UserError` if a client is left without images, or if no client holds out any.
     """
     data, split = replace(split, test=None).apply(data)
     labels = data.train.y.numpy()
@@ -37,23 +37,23 @@ def hold_out(data: Data, split: Split, share: float, seed: int) -> tuple[Data, S
         raise UserError(
             f"protocol.validation={share:g} holds out no image: no client has more than {most} for training; raise it"
         )
-    # The held-out images stay among the training images too: without them the others would have to be copied.
+    # The held-out images stay among the training images too: removing them would mean copying the others.
     test = data.train.take(torch.from_numpy(every))
     return replace(data, test=test), Split(tuple(kept), tuple(np.searchsorted(every, part) for part in held))
 
 
 def stratified(labels: np.ndarray, share: float, draws: np.random.Generator) -> np.ndarray:
-    """Return which of a client's images with `labels` [n] it holds out, bool [n].
+    """Return bool [n]: which of its images with `labels` [n] a client holds out.
 
-    They are the whole number nearest to share x n, halves upwards; of each class the whole number below or above its
-    share, by largest remainders. A client with a single image keeps it.
+    Their number is share x n rounded to the nearest integer, halves upwards; per class, it is the class's share rounded
+    down or up, by largest remainders. A client with a single image keeps it.
     """
     if len(labels) < 2:
         return np.zeros(len(labels), dtype=bool)
     due = np.round(share * np.bincount(labels), 9)  # 0.29 of 100 is 28.999999999999996
     give = np.floor(due).astype(np.int64)
     rest = share_of(len(labels), share) - int(give.sum())
-    order = draws.permutation(len(give))  # equal remainders
+    order = draws.permutation(len(give))  # breaks ties between remainders
     give[order[np.argsort(give[order] - due[order], kind="stable")][:rest]] += 1
     order, turn = draws.permutation(len(labels)), np.empty(len(labels), dtype=np.int64)
     turn[order] = turns(labels[order])

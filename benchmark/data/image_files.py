@@ -1,4 +1,4 @@
-"""Labelled image files, decoded once: what all datasets that are made of image files have in common."""
+"""Labelled image files, decoded once: code shared by all datasets made of image files."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from fedspan.benchmark.task import Data, Images
 log = logging.getLogger("fedspan")
 
 SPLITS = ("train", "test")
-NAMED_IN_MANIFEST = 20  # skipped images
+NAMED_IN_MANIFEST = 20  # skipped images listed in the manifest
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation per channel
-ONLY_SCALED: Statistics = (0.0,) * 3, (1.0,) * 3  # of pixels that stay in [0, 1]
+ONLY_SCALED: Statistics = (0.0,) * 3, (1.0,) * 3  # leaves pixels in [0, 1]
 
-IN_MEMORY = 2**28  # bytes of decoded images; more of them are decoded into a file
+IN_MEMORY = 2**28  # bytes of decoded images; larger datasets are decoded into a file
 
 
 class Sample(NamedTuple):
-    """One image file, its class and its domain."""
+    """An image file with its class and domain."""
 
     file: str
     label: int
@@ -40,7 +40,7 @@ class Sample(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """Which files make a dataset, and how they can be read; `where` names the place in messages."""
+    """The files of a dataset and how to read them; `where` is their location in messages."""
 
     where: str
     classes: tuple[str, ...]
@@ -50,7 +50,7 @@ class Labelled(NamedTuple):
     unchanged: Callable[[], bool]
     domains: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
-    owners: Mapping[str, Sequence[int]] = MappingProxyType({})  # by split: which client each image belongs to
+    owners: Mapping[str, Sequence[int]] = MappingProxyType({})  # by split: the client of each image
 
 
 def load_labelled(
@@ -63,8 +63,8 @@ def load_labelled(
 ) -> Data:
     """Return the images of `open` as arrays of `size` x `size`, decoded only if `cache` has none under `key`.
 
-    `key` must change with everything that changes the arrays; see `array_cache.cached`. An unreadable image
-    raises `UserError`, or is left out with a count. `statistics` are those of the training images unless given.
+    `key` must change with everything that changes the arrays; see `array_cache.cached`. An unreadable image raises
+    `UserError`, or is left out and counted in a warning. `statistics` default to those of the training images.
     """
     found = cached(cache, key, lambda: _decode(open(), size, unreadable, cache))
     facts = found.facts
@@ -77,7 +77,7 @@ def load_labelled(
 
 
 def data_of(found: Cached, statistics: Statistics) -> Data:
-    """Return cached arrays ``<split>_x`` and ``<split>_y``, perhaps ``_domain`` and ``_client``, as a dataset."""
+    """Return the dataset of cached arrays ``<split>_x``, ``<split>_y`` and optionally ``_domain`` and ``_client``."""
 
     def tensor(name: str) -> torch.Tensor | None:
         return torch.from_numpy(found.arrays[name]) if name in found.arrays else None
@@ -107,7 +107,7 @@ def data_of(found: Cached, statistics: Statistics) -> Data:
 def _decode(
     files: Labelled, size: int, unreadable: Literal["error", "skip"], cache: Path
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the arrays and facts that are cached."""
+    """Return the decoded arrays and the facts to cache."""
     started = time.perf_counter()
     names = [sample.file for sample in (*files.train, *files.test)]
     log.info("decoding %d images of %s to %dx%d", len(names), files.where, size, size)
@@ -149,8 +149,8 @@ def _decode(
 def _arrays(files: Labelled, x: np.ndarray, left_out: Collection[str]) -> dict[str, np.ndarray]:
     """Return images, labels, domains and clients of each split.
 
-    `x` [N, size, size, 3] are all images, training ones first. Raises `UserError` if a split has no image
-    beside those `left_out`.
+    `x` [N, size, size, 3] holds all images, training images first. Raises `UserError` if all images of a split are
+    `left_out`.
     """
     arrays: dict[str, np.ndarray] = {}
     start = 0
@@ -170,9 +170,9 @@ def _arrays(files: Labelled, x: np.ndarray, left_out: Collection[str]) -> dict[s
 
 
 def room(count: int, size: int, cache: Path) -> np.ndarray:
-    """Return zeros uint8 [count, size, size, 3]; above `IN_MEMORY` they lie in a file that goes when the array does.
+    """Return zeros uint8 [count, size, size, 3], above `IN_MEMORY` in a file that disappears with the array.
 
-    The system can write the pages of a file back and drop them, so that decoding needs no memory for all images.
+    The system can write a file's pages back and drop them, so decoding does not need memory for all images.
     """
     shape = count, size, size, 3
     if math.prod(shape) <= IN_MEMORY:
@@ -180,7 +180,7 @@ def room(count: int, size: int, cache: Path) -> np.ndarray:
     folder = cache / "decoded"
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, math.prod(shape))  # a full disk is an error now, a crash later
+            os.posix_fallocate(file.fileno(), 0, math.prod(shape))  # a full disk fails here instead of crashing later
             return np.memmap(file, np.uint8, "r+", shape=shape)
     except (OSError, OverflowError) as error:
         gib = math.prod(shape) / 2**30
@@ -202,7 +202,7 @@ def warn_of_other_counts(name: str, files: Labelled, published: Mapping[str, int
 
 
 def some(names: Collection[str], most: int = 5) -> str:
-    """Return names for a message, not too many."""
+    """Return at most `most` names for a message, and the number of the rest."""
     names = sorted(names)
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""Datasets that others publish as files: which files, from where, how to know them, and where they lie here."""
+"""Datasets published as files: names, addresses, checksums and local paths of the files."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.registry import how
 from fedspan.benchmark.task import Dataset
 
-PARTIAL = ".part"  # ends the name of a file that is only partly downloaded
+PARTIAL = ".part"  # suffix of a partly downloaded file
 
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """One file as its publisher offers it. `checksum` is ``md5:...`` or ``sha256:...``; `urls` are tried in order."""
+    """A published file. `checksum` is ``md5:...`` or ``sha256:...``; `urls` are tried in order."""
 
     name: str
     checksum: str
     urls: tuple[str, ...]
 
     def is_at(self, path: Path) -> bool:
-        """Tell whether `path` is this file, whole and unchanged; its content is read once, not at every start."""
+        """Return whether `path` is this file, complete and unmodified; the result is cached between starts."""
         algorithm, _, expected = self.checksum.partition(":")
         return checksums.checksum(path, algorithm) == expected
 
@@ -39,25 +39,25 @@ class PublishedFile:
 
 @dataclass(frozen=True)
 class Published(Dataset):
-    """Base of datasets whose files are published.
+    """Base of datasets with published files.
 
-    `root` is the folder that holds the files (or the file itself, if there is but one); by default the folder of
-    the dataset's name in the data root. It never enters a record's key: the files' checksums say what they are.
+    `root` is the folder that holds the files (or the file itself, if there is only one); by default the folder of
+    the dataset's name in the data root. It never enters a record's key: the files are identified by their checksums.
     """
 
     root: str = how("")
 
     def files(self) -> tuple[PublishedFile, ...]:
-        """Return the files that this dataset needs; none if there is no address to fetch them from."""
+        """Return the files that this dataset needs; empty if there is no address to fetch them from."""
         raise NotImplementedError
 
     def folder(self, cache: Path) -> Path:
-        """Return where the files lie, or should; `cache` is the data root."""
+        """Return the folder of the files, whether or not they are present; `cache` is the data root."""
         root = Path(self.root).expanduser() if self.root else cache / self.name
         return root.parent if root.is_file() else root
 
     def places(self, cache: Path) -> list[tuple[PublishedFile, Path]]:
-        """Return each file with the path where it lies, or should."""
+        """Return each file with its path, whether or not it is present."""
         files, root = self.files(), Path(self.root).expanduser()
         if len(files) == 1 and self.root and root.is_file():
             return [(files[0], root)]
@@ -68,7 +68,7 @@ class Published(Dataset):
         return [path for _, path in self.places(cache) if path.is_file()]
 
     def whole(self, cache: Path) -> list[Path]:
-        """Return the paths of all files, each there and with its checksum; raise a one-line `UserError` otherwise."""
+        """Return the paths of all files, checked; raise a one-line `UserError` if one is missing or wrong."""
         places = self.places(cache)
         if missing := [file for file, path in places if not path.is_file()]:
             raise UserError(self.absent(missing, cache))
@@ -77,7 +77,7 @@ class Published(Dataset):
         return [path for _, path in places]
 
     def absent(self, missing: Sequence[PublishedFile], cache: Path) -> str:
-        """Return one line that says which files to put where."""
+        """Return a one-line message that says which files to put where."""
         folder = self.folder(cache)
         started = [file.name for file in missing if (folder / (file.name + PARTIAL)).is_file()]
         state = f" ({', '.join(started)} is half-downloaded)" if started else ""

@@ -1,4 +1,4 @@
-"""A dataset's files as a user has them: named, listed, read and hashed, wherever they lie."""
+"""A user's copy of a dataset's files: listed, read and hashed by name, in a folder or an archive."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ from pathlib import Path
 from fedspan.benchmark.data.checksums import remembered
 from fedspan.benchmark.errors import UserError
 
-LITTER = {"thumbs.db", "desktop.ini", "__macosx"}  # besides hidden names; left by desktops
+LITTER = {"thumbs.db", "desktop.ini", "__macosx"}  # left by desktop systems; ignored like hidden files
 
 
 def same_name(name: str) -> str:
-    """Return `name`: files keep their names in a digest."""
+    """Return `name` unchanged: the default renaming in digests."""
     return name
 
 
 @dataclass(frozen=True)
 class Root(ABC):
-    """Named files. A name is a relative path with ``/``, without the top folder."""
+    """Files by name. A name is a relative path with ``/``, without the top folder."""
 
     path: Path
     folders: tuple[str, ...]
     layout: str
     files: tuple[str, ...]
     setting: str
-    levels: int = 1  # of folders between one of `folders` and its files
+    levels: int = 1  # folder levels between one of `folders` and its files
 
     @property
     def where(self) -> str:
-        """What messages call this place."""
+        """The location, as messages name it."""
         return f"{self.setting}={self.path}"
 
     @abstractmethod
     def entries(self) -> list[str]:
-        """Return the names of all files and folders, sorted, the folders' with a final ``/``.
+        """Return the sorted names of all files and folders, the folders' with a final ``/``.
 
-        Hidden files and what desktops leave behind are not listed. Raises `UserError` for anything that is
+        Hidden files and files left by desktop systems are not listed. Raises `UserError` for anything that is
         neither file nor folder, and for an archive that is damaged or could write outside its folder.
         """
 
     @abstractmethod
     def read(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield (name, content) of the files `names`, each once, in the order that reads fastest."""
+        """Yield (name, content) of the files `names`, each once, in the fastest order."""
 
     @abstractmethod
     def glance(self) -> tuple[int, ...]:
-        """Return numbers that are cheap to get and change with nearly every change of the files."""
+        """Return a cheap fingerprint that changes with nearly every change of the files."""
 
     @abstractmethod
     def signature(self) -> str:
-        """Return a text that changes with every change of the files, got without reading them."""
+        """Return a string that changes with every change of the files, without reading them."""
 
     def hash(self, rename: Callable[[str], str] = same_name) -> str:
-        """Return a sha256 of all names and contents, the same however they are packed, reading all of them."""
+        """Return a sha256 of all names and contents, independent of packing; reads all files."""
         sha = hashlib.sha256()
         for name, digest in sorted((rename(name), digest) for name, digest in self._file_digests()):
             sha.update(f"{name}\0{digest}\n".encode(errors="surrogateescape"))
@@ -71,20 +71,20 @@ class Root(ABC):
             yield name, hashlib.sha256(content).hexdigest()
 
     def digest(self, rename: Callable[[str], str] = same_name) -> str:
-        """Return a sha256 of names (after `rename`) and contents, wherever they lie and however they are packed.
+        """Return a sha256 of names (after `rename`) and contents, independent of location and packing.
 
-        A process hashes a root once, and not at all where an earlier one has left the digest of files with the
+        A process hashes a root at most once, and not at all if an earlier one stored the digest of files with the
         same sizes and times under `data_root`.
         """
         return digest_once(self, self.glance(), rename)
 
     def digest_now(self, rename: Callable[[str], str] = same_name) -> str:
-        """Return `digest`, looking at every file's size and time again."""
+        """Return `digest`, checking every file's size and time again."""
         what = json.dumps(["content", self.folders, self.files, rename.__qualname__])
         return remembered(self.path, what, self.signature(), lambda: self.hash(rename))
 
     def _top(self, tops: Collection[str]) -> str:
-        """Return the one folder that holds `folders`: the root itself is ``""``."""
+        """Return the single top folder that holds `folders`, ``""`` for the root itself; else raise `UserError`."""
         if "" in tops:
             return ""
         if not tops:
@@ -98,17 +98,17 @@ class Root(ABC):
 
 @functools.lru_cache
 def digest_once(root: Root, glance: tuple[int, ...], rename: Callable[[str], str]) -> str:
-    """Return `root.digest_now`, asked for once in a process as long as `glance` is the same."""
+    """Return `root.digest_now`, cached in the process as long as `glance` stays the same."""
     return root.digest_now(rename)
 
 
 def visible(name: str) -> bool:
-    """Tell whether a file or folder name is neither hidden nor left behind by a desktop."""
+    """Return whether a file or folder name is neither hidden nor left by a desktop system."""
     return not name.startswith(".") and name.lower() not in LITTER
 
 
 class Folder(Root):
-    """A folder on disk. Links in it are followed: they are the user's own."""
+    """A folder on disk. Symbolic links in it are followed: they are the user's own."""
 
     def entries(self) -> list[str]:
         return sorted(name for name, _ in self._walk())

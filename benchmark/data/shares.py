@@ -1,4 +1,4 @@
-"""Who holds what: images per class, domain and client of a partition."""
+"""Shares of a partition: images per class, domain and client."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from fedspan.benchmark.task import Data, Split
 
 @dataclass(frozen=True)
 class Shares:
-    """How many images each client holds: `classes` and `domains` map a name to its images per client [clients]."""
+    """Image counts of each client: `classes` and `domains` map a name to its counts per client [clients]."""
 
     title: str
     classes: dict[str, np.ndarray]
     domains: dict[str, np.ndarray]
-    tested: np.ndarray | None  # test images of a client's own, [clients]
-    held_out: np.ndarray | None  # of its training images in a trial, [clients]
+    tested: np.ndarray | None  # a client's own test images, [clients]
+    held_out: np.ndarray | None  # training images held out in a trial, [clients]
     available: int
     digest: str
-    newcomers: int = 0  # clients that never train, and are none of these
+    newcomers: int = 0  # clients that never train, not counted above
 
     @property
     def sizes(self) -> np.ndarray:
@@ -36,7 +36,7 @@ class Shares:
 
     @property
     def facts(self) -> list[str]:
-        """What a reader wants to know in numbers, one line each."""
+        """Key numbers for a reader, one line each."""
         sizes, held = self.sizes, (np.array(list(self.classes.values())) > 0).sum(0)
         facts = [
             f"{sizes.sum():,} of {self.available:,} images are held for training",
@@ -61,7 +61,7 @@ def _range(values: np.ndarray) -> str:
 
 
 def shares(cell: Cell, data_folder: Path) -> Shares:
-    """Return how the partition of a cell spreads its dataset; raise `UserError` if it cannot."""
+    """Return the shares of a cell's partition; raise `UserError` if it cannot split the dataset."""
     data = cell.dataset.prepare(data_folder)
     whole = cell.partition.prepare(data, cell.clients, rng.numpy_generator(cell.seed, "partition"))
     split, newcomers = set_apart(whole, cell.training_clients, cell.seed)

@@ -1,4 +1,4 @@
-"""Clients that never train, like those that join a federation later: which ones, and their images."""
+"""Unseen clients, which never train, like clients that join a federation later: their choice and their images."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fedspan.benchmark.task import Split
 
 
 def set_apart(split: Split, training_clients: int, seed: int) -> tuple[Split, Split | None]:
-    """Return the split of the clients that train, drawn by `seed`, and that of the others; None if all train.
+    """Return the split of the training clients, drawn by `seed`, and that of the unseen ones (None if all train).
 
-    Both count their clients anew, in the order of their numbers. Raises `UserError` if clients have no test images of
-    their own: the others train on theirs when they personalise a model, so nothing else can tell how well it does.
+    Both renumber their clients in the original order. Raises `UserError` if clients have no test images of their own:
+    unseen clients train on their training images when they personalise a model, so only test images can score it.
     """
     clients = len(split.train)
     if training_clients == clients:

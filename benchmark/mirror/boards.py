@@ -1,9 +1,9 @@
-"""MLflow as a leaderboard: one experiment per board and scale, in which each run is one row of its tables, best first.
+"""MLflow as a leaderboard: one experiment per board and scale, with one run per row of its tables, best first.
 
-On a tuned board further runs say what the trials of each method chose, and what that gained. The last run has the
-tables and figures of the board's page as artifacts.
+On a tuned board, further runs hold the settings that each method's trials chose, and the gain from tuning. The last run
+has the tables and figures of the board's page as artifacts.
 
-The pages that `fedspan report` made are the source. An experiment is written whole when a number of it changed.
+The source is the pages made by `fedspan report`. An experiment is rewritten as a whole if any of its content changed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from fedspan.benchmark.mirror.runs import Mirror, Unreachable, first_line, metri
 from fedspan.benchmark.report.site import found
 from fedspan.benchmark.report.summary import Summary, TableNumber
 
-FORM = 3  # of what is written; a new one writes all boards again
-VIEW = "leaderboard"  # names the columns and the order in which MLflow shows an experiment
+FORM = 3  # version of the format; a new one rewrites all boards
+VIEW = "leaderboard"  # key of the columns and the order in which MLflow shows an experiment
 COLUMNS = ("rank", "mean", "std", "printed", "difference", "seeds", "seconds", "seconds_std", "gigaflop", "kilobytes")
 FILES = "Tables and figures"  # the run with the files of the board's page
 SUFFIXES = (".svg", ".png", ".pdf", ".md", ".csv", ".tex")
@@ -32,29 +32,29 @@ Row = Sequence[TableNumber]  # the numbers of one row of a table, by column
 
 
 def name_of(summary: Summary) -> str:
-    """Return the name of the experiment of a board at a scale."""
+    """Return the experiment name of a board at a scale."""
     return f"{summary.title} ({summary.board}, {summary.scale})"
 
 
 def address_of(experiment: str) -> str:
-    """Return where MLflow's page shows an experiment as a leaderboard, without the host."""
+    """Return the URL, without host, at which MLflow shows an experiment as a leaderboard."""
     return f"/#/experiments/{experiment}/runs?workflowType=machine_learning&viewStateShareKey={VIEW}"
 
 
 def mirror(store: Mirror, pages: Path) -> dict[str, str]:
-    """Bring the experiments of all boards up to date; return their addresses by name. Raises `Unreachable`."""
+    """Update the experiments of all boards; return their URLs by name. Raises `Unreachable`."""
     try:
         return {
             name_of(summary): address_of(_write(store, summary, pages / summary.page))
             for summary in found(pages)
             if summary.entries
         }
-    except Exception as error:  # whatever a store and its network stack raise
+    except Exception as error:  # any error of the store or its network stack
         raise Unreachable(f"{store.uri}: {first_line(error)}") from error
 
 
 def _write(store: Mirror, summary: Summary, page: Path) -> str:
-    """Write one board unless it is there as it is; return the experiment's id."""
+    """Write one board unless it is up to date; return the experiment's id."""
     client = store.client
     experiment = store.experiment_of(name_of(summary))
     text = json.dumps(
@@ -69,23 +69,23 @@ def _write(store: Mirror, summary: Summary, page: Path) -> str:
     now, rows = int(1000 * time.time()), _rows(summary.entries)
     several = len({entry.table for entry in summary.entries}) > 1
     for position, row in enumerate(rows):
-        # MLflow shows the youngest first, so that the order holds without the view as well.
+        # MLflow shows the newest first, so the order also holds without the view.
         _send(store, experiment, row, several, now - 1000 * position)
     for number, study in enumerate(summary.studies, len(rows)):
         _send_study(store, experiment, study, now - 1000 * number)
     _send_files(store, experiment, page, now - 1000 * (len(rows) + len(summary.studies)))
     for key, value in {
         "mlflow.note.content": _note(summary, experiment),
-        "mlflow.experimentKind": "custom_model_development",  # its page then begins with the runs
+        "mlflow.experimentKind": "custom_model_development",  # its page then opens with the runs
         f"mlflow.sharedViewState.{VIEW}": json.dumps(_view(summary.entries, several)),
-        "fedspan.digest": digest,  # the last one: what was cut off is written again
+        "fedspan.digest": digest,  # last: an interrupted write is repeated
     }.items():
         client.set_experiment_tag(experiment, key, value)
     return experiment
 
 
 def _rows(entries: Sequence[TableNumber]) -> list[Row]:
-    """Return the rows of all tables, table by table, by their mean rank; those without a rank last."""
+    """Return the rows of all tables, sorted by table and mean rank; those without a rank last."""
     found: dict[tuple[int, str], list[TableNumber]] = {}
     for entry in entries:
         found.setdefault((entry.table, json.dumps(entry.row)), []).append(entry)
@@ -93,13 +93,13 @@ def _rows(entries: Sequence[TableNumber]) -> list[Row]:
 
 
 def _mean(row: Row, name: str) -> float | None:
-    """Return the mean of a field over the numbers of a row, None unless each has it."""
+    """Return the mean of a field over the numbers of a row, or None unless all have it."""
     values = [getattr(entry, name) for entry in row]
     return None if None in values else math.fsum(values) / len(values)
 
 
 def _cost(row: Row, name: str, unit: float = 1.0) -> float | None:
-    """Return the mean cost of a row where it is known."""
+    """Return the mean of the known costs of a row, or None."""
     values = [value for entry in row if (value := entry.cost.get(name)) is not None]
     return math.fsum(values) / len(values) / unit if values else None
 
@@ -109,7 +109,7 @@ def _said(labels: Mapping[str, str]) -> str:
 
 
 def _send(store: Mirror, experiment: str, row: Row, several: bool, start: int) -> None:
-    """Write a row as a run: its rank and mean over the columns, the number of each column, its mean cost."""
+    """Write a row as a run: mean rank and score over columns, the score in each column, and mean costs."""
     first, alone = row[0], len(row) == 1
     up, down = (_cost(row, f"bytes_{way}", 1e3) for way in ("up", "down"))
     numbers = {
@@ -146,7 +146,7 @@ def _send_files(store: Mirror, experiment: str, page: Path, start: int) -> None:
 
 
 def _send_study(store: Mirror, experiment: str, study: Mapping[str, Any], start: int) -> None:
-    """Write what the trials of a method on a task chose: settings as tags, accuracies and costs as metrics."""
+    """Write the choice of a method's trials on a task: settings as tags, accuracies and costs as metrics."""
     numbers = {name: value for name, value in study.items() if is_number(value)}
     tags = {"row": study["method"], "task": study["task"], "table": "tuning"}
     tags |= {"settings": study["settings"], "mlflow.note.content": study["note"]}
@@ -156,7 +156,7 @@ def _send_study(store: Mirror, experiment: str, study: Mapping[str, Any], start:
 def _create(
     store: Mirror, experiment: str, name: str, tags: Mapping[str, str], numbers: Mapping[str, Any], start: int
 ) -> str:
-    """Write a finished run and return its id; numbers that are None are left out."""
+    """Write a finished run and return its id; numbers that are None are omitted."""
     run = store.client.create_run(
         experiment, start_time=start, run_name=name, tags={tag: value[:5000] for tag, value in tags.items()}
     )
@@ -190,7 +190,7 @@ def _note(summary: Summary, experiment: str) -> str:
 
 
 def _view(entries: Sequence[TableNumber], several: bool) -> dict[str, Any]:
-    """Return the state of MLflow's page: which columns, which order. Several tables stand one after another."""
+    """Return the view state of MLflow's page: columns and order, with several tables one after another."""
     printed = any(entry.printed is not None for entry in entries)
     single = all(len(row) == 1 for row in _rows(entries))
     among = [] if single else list(dict.fromkeys(metric_name(_said(entry.column)) for entry in entries))

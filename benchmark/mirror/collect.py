@@ -1,4 +1,4 @@
-"""Records out of MLflow: fetched from a store that mirrors them, and checked like all that come from elsewhere."""
+"""Import of records from MLflow: fetched from a store that mirrors them, and checked like all imported records."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fedspan.benchmark.records.record import WHOLE_BYTES, parse, record_digest
 
 
 def from_mlflow(uri: str) -> Iterator[tuple[str, Callable[[], Record]]]:
-    """Yield the name of each record that a tracking store mirrors, and what fetches it.
+    """Yield (name, function that fetches it) for each record mirrored in a tracking store.
 
-    Raises `Unreachable` if the store cannot be used, and `UserError` if it holds no records.
+    Raises `Unreachable` if the store cannot be used, and `UserError` if it has no experiment of records.
     """
     try:
         client = client_of(uri)
@@ -29,15 +29,15 @@ def from_mlflow(uri: str) -> Iterator[tuple[str, Callable[[], Record]]]:
         runs = [(run.info.run_id, run.data.tags) for run in runs_of(client, experiment.experiment_id)]
     except UserError:
         raise
-    except Exception as error:  # whatever a store and its network stack raise
+    except Exception as error:  # any error of the store or its network stack
         raise Unreachable(f"{uri}: {error}".split("\n")[0]) from error
     for run, tags in runs:
-        if "fedspan.digest" in tags:  # a mirroring that was cut off has none
+        if "fedspan.digest" in tags:  # an interrupted mirroring has none
             yield f"{tags.get('fedspan.key')} of run {run}", partial(_fetched, client, run, tags["fedspan.digest"])
 
 
 def _fetched(client: Any, run: str, digest: str) -> Record:
-    """Return the record of a run; raise `CorruptFile` if it is none, or another one than the run's."""
+    """Return the record of a run; raise `CorruptFile` if it cannot be fetched, is invalid, or is not the run's."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             content = content_of(Path(client.download_artifacts(run, "record.json", folder)), WHOLE_BYTES)

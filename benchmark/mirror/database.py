@@ -1,7 +1,7 @@
-"""MLflow's embedded database. It appears whole: made under another name and linked into place.
+"""MLflow's embedded database, created atomically: under another name, then linked into place.
 
-A database that was cut off while it was made, as by versions that made it in place, is set aside and made again:
-records are the truth.
+An incomplete database, as left by an interruption of versions that created it in place, is set aside and recreated: the
+records are the source of truth.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from fedspan.benchmark.records.index import EMBEDDED
 from fedspan.benchmark.records.results import Results
 
 NAME = EMBEDDED
-PATIENCE = 60.0  # seconds that another process may take to make the database
-BESIDE = ("-journal", "-wal", "-shm")  # what SQLite keeps beside a database
+PATIENCE = 60.0  # seconds that another process may take to create the database
+BESIDE = ("-journal", "-wal", "-shm")  # suffixes of the files that SQLite keeps beside a database
 
 
 class Unusable(Exception):
@@ -32,12 +32,12 @@ class Unusable(Exception):
 
 
 def uri_of(path: Path) -> str:
-    """Return the address of a database file, as MLflow takes it."""
+    """Return the URI of a database file for MLflow."""
     return f"sqlite:///{path.absolute()}"
 
 
 def prepare(results: Results) -> None:
-    """Make sure that a results folder has a complete embedded database; raise `Unusable` if it cannot have one."""
+    """Ensure that a results folder has a complete embedded database; raise `Unusable` if impossible."""
     path = results.root / NAME
     try:
         results.root.mkdir(parents=True, exist_ok=True)
@@ -55,9 +55,9 @@ def prepare(results: Results) -> None:
 
 
 def is_whole(path: Path) -> bool:
-    """Tell whether a database has all of MLflow's tables, or runs that an earlier MLflow kept.
+    """Return whether a database has all of MLflow's tables, or runs of an earlier MLflow version.
 
-    Raises `Unusable` if it cannot be opened: at once, where MLflow would try for minutes.
+    Raises `Unusable` at once if it cannot be opened; MLflow would retry for minutes.
     """
     from mlflow.store.tracking.dbmodels.models import Base
 
@@ -70,7 +70,7 @@ def is_whole(path: Path) -> bool:
             return "runs" in tables and found.execute("SELECT 1 FROM runs").fetchone() is not None
     except (CorruptFile, sqlite3.OperationalError) as error:
         raise Unusable(str(error)) from error
-    except sqlite3.DatabaseError:  # it is no database
+    except sqlite3.DatabaseError:  # not a database
         return False
 
 
@@ -88,7 +88,7 @@ def _make(path: Path, root: Path) -> None:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time look after the database; the system frees the lock of one that ends."""
+    """Admit one process at a time to check or create the database; the system frees the lock of a dead process."""
     deadline = time.monotonic() + PATIENCE
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -1,4 +1,4 @@
-"""MLflow mirrors the records: one flat run per cell. Training never waits for it and never depends on it."""
+"""MLflow's mirror of the records: one flat run per cell. Training never waits for it or depends on it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedspan.benchmark.report.units import counted_as
 log = logging.getLogger("fedspan")
 
 EXPERIMENT = "FedSpan: all runs"
-FORMER = "fedspan"  # what it was called
+FORMER = "fedspan"  # its former name
 POLL_SECONDS = 2.0
 BATCH = 1000  # metrics per request, MLflow's limit
 PAGE = 5000  # runs per request
@@ -39,7 +39,7 @@ QUIET = {
 }
 
 
-REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")  # by what is asked, not by how the store is
+REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")  # errors of the request, not of the state of the store
 
 
 class Unreachable(Exception):
@@ -52,7 +52,7 @@ def tracking_uri(results: Path) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return an error's message in one line."""
+    """Return an error's type and the first line of its message."""
     return f"{type(error).__name__}: {error}".split("\n")[0].removesuffix(": ")
 
 
@@ -66,7 +66,7 @@ def client_of(uri: str) -> Any:
 
 
 def runs_of(client: Any, experiment: str) -> Iterator[Any]:
-    """Yield every run of an experiment, which comes page by page."""
+    """Yield every run of an experiment, fetched page by page."""
     token, seen = None, set[str]()
     while True:
         page = client.search_runs([experiment], max_results=PAGE, page_token=token)
@@ -80,7 +80,7 @@ def runs_of(client: Any, experiment: str) -> Iterator[Any]:
 
 
 class Mirror:
-    """An open tracking store and what it already holds."""
+    """An open tracking store and the runs that it already holds."""
 
     def __init__(self, results: Results) -> None:
         self.results = results
@@ -101,11 +101,11 @@ class Mirror:
                 self.client.rename_experiment(former.experiment_id, EXPERIMENT)
             self.experiment = self.experiment_of(EXPERIMENT)
             self.runs = self._existing()
-        except Exception as error:  # whatever a store and its network stack raise
+        except Exception as error:  # any error of the store or its network stack
             raise Unreachable(f"{self.uri}: {first_line(error)}") from error
 
     def experiment_of(self, name: str) -> str:
-        """Return the id of the experiment of that name; it is made, or taken out of the bin, if need be."""
+        """Return the id of the experiment of that name, created or restored from deletion if necessary."""
         found = self.client.get_experiment_by_name(name)
         if found is not None:
             if found.lifecycle_stage == "deleted":
@@ -117,11 +117,11 @@ class Mirror:
         return str(self.client.create_experiment(name, artifact_location=artifacts))
 
     def metric(self, name: str, value: float, now: int) -> Any:
-        """Return a metric as the store takes it; `now` in milliseconds."""
+        """Return a metric in the store's format; `now` in milliseconds."""
         return self._entities.Metric(name, value, now, 0)
 
     def _existing(self) -> dict[str, dict[str, str]]:
-        """Return key -> run -> digest. A sync that was cut off, or two at once, may have left several runs of a key."""
+        """Return key -> run -> digest. Interrupted or concurrent syncs may have left several runs per key."""
         runs: dict[str, dict[str, str]] = {}
         for run in runs_of(self.client, self.experiment):
             tags = run.data.tags
@@ -130,7 +130,7 @@ class Mirror:
         return runs
 
     def sync(self, keys: Sequence[str] | None = None) -> int:
-        """Mirror every record and failure that is not there yet, or those of `keys` alone; return how many were sent.
+        """Mirror new and changed records and failures, of all keys or only `keys`; return the number sent.
 
         Idempotent.
         """
@@ -153,17 +153,17 @@ class Mirror:
         return sent
 
     def _held(self) -> dict[str, str]:
-        """Return the digests of the records that have one run each, by key."""
+        """Return the digests, by key, of the records that have exactly one run."""
         return {key: next(iter(runs.values())) for key, runs in self.runs.items() if len(runs) == 1}
 
     def _note(self) -> None:
-        """Let the index know what is mirrored, so that a grid with nothing to run starts no mirror."""
+        """Note in the index what is mirrored, so that a grid with nothing to run starts no mirror."""
         if (held := self._held()) != self._noted and (store := store_of(self.results.root)) is not None:
             Index(self.results.root).note_mirrored(store, held)
             self._noted = held
 
     def _changed(self, keys: Sequence[str] | None) -> Iterator[Record]:
-        """Yield the records, and the failures of cells without one, whose files changed since the last look."""
+        """Yield the records, and the failures of cells without one, whose files changed since the last call."""
         records, failures = self.results.records, self.results.failures
         known = {} if self._stamps else self.results.entries(keys)
         held = self._held()
@@ -186,7 +186,7 @@ class Mirror:
             self._stamps[path] = stamp
 
     def _send(self, record: Record, digest: str) -> str | None:
-        """Return the new run of a record, None if the store refuses to hold it; that stops no other."""
+        """Send a record and return its new run, or None if the store refuses it, which stops no other record."""
         from mlflow.exceptions import MlflowException
 
         run = self._new_run(record)
@@ -228,7 +228,7 @@ class Mirror:
         return self.client.create_run(self.experiment, start_time=start, run_name=name[:250], tags=tags)
 
     def _link(self, run: Any, record: Record) -> None:
-        """Link a run to its dataset and its model; a store of an older MLflow has no place for a model."""
+        """Link a run to its dataset and its model; stores of older MLflow versions cannot hold models."""
         from mlflow.exceptions import MlflowException
 
         spec, made, run_id = record["spec"], record["provenance"], str(run.info.run_id)
@@ -273,11 +273,11 @@ class Mirror:
             self._link(run, record)
         status = {"done": "FINISHED", "skipped": "KILLED"}.get(record["status"], "FAILED")
         self.client.set_terminated(run_id, status, int(run.info.start_time + 1000 * _seconds(record)))
-        # The digest comes last: a run that was cut off half-way is sent again.
+        # The digest comes last, so an interrupted run is sent again.
         self.client.set_tag(run_id, "fedspan.digest", digest)
 
     def _metrics(self, record: Record, now: int) -> Iterator[Any]:
-        """Yield the metrics of a run; the curve of a trial has other names than that of a result."""
+        """Yield the metrics of a run; the metrics of a trial's curve have other names than those of a result's."""
         last = record["spec"]["protocol"]["rounds"]
         for name, value in leaves_of(record, "scores", "compute").items():
             if is_number(value):
@@ -291,29 +291,29 @@ class Mirror:
 
 
 def _seconds(record: Record) -> float:
-    """Return how long a cell took, 0 where its record does not say."""
+    """Return the seconds that a cell took, 0 if its record does not say."""
     total = record["compute"].get("seconds", {}).get("total", 0.0)
     return float(total) if is_number(total) else 0.0
 
 
 def metric_name(name: str) -> str:
-    """Return a name as MLflow takes it for a metric or a parameter."""
+    """Return a valid MLflow name for a metric or parameter."""
     return re.sub(r"[^\w. -]|^\.+", "_", name, flags=re.ASCII)[:250]
 
 
 def _files(folder: Path, keys: Sequence[str] | None) -> list[Path]:
-    """Return the files of these keys, by default of all, in a folder of records; some may be gone, or none yet."""
+    """Return the files of `keys`, by default of all, in a folder of records; some may not exist."""
     return sorted(folder.glob("*.json") if keys is None else (folder / f"{key}.json" for key in keys))
 
 
 def sync(results: Path, keys: Sequence[str] | None = None) -> tuple[str, int]:
-    """Mirror everything, or the records of `keys` alone, once; return (address, runs sent). Raises `Unreachable`."""
+    """Mirror everything, or only the records of `keys`, once; return (URI, runs sent). Raises `Unreachable`."""
     mirror = Mirror(Results(results, mends=False))
     return mirror.uri, mirror.sync(keys)
 
 
 def follow(results: Path, keys: Sequence[str], ended: threading.Event) -> str:
-    """Mirror the records of `keys` as they come until `ended`, then once more; return one line for the user."""
+    """Mirror new records of `keys` until `ended`, then once more; return one line for the user."""
     sent, trouble, mirror = 0, "", None
     while True:
         final = ended.wait(POLL_SECONDS)
@@ -330,9 +330,9 @@ def follow(results: Path, keys: Sequence[str], ended: threading.Event) -> str:
 
 
 def main() -> None:
-    """Follow records until standard input, whose first line has their keys, is closed.
+    """Mirror the records named in the first line of standard input, until standard input is closed.
 
-    What the user must know goes to standard output.
+    Messages for the user go to standard output.
     """
     logging.getLogger("fedspan").addHandler(logging.StreamHandler(sys.stdout))
     keys, ended = sys.stdin.readline().split(), threading.Event()

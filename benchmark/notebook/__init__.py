@@ -1,1 +1,1 @@
-"""FedSpan from Python: run cells, get results as data frames, compare methods, draw them."""
+"""FedSpan from Python: run cells, get results as data frames, compare and plot methods."""

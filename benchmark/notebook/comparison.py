@@ -1,4 +1,4 @@
-"""`fedspan.compare`: whether one method is better than another, by how much and how surely."""
+"""`fedspan.compare`: whether one method is better than another, by how much, and how certain that is."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from fedspan.benchmark.report import statistics
 from fedspan.benchmark.report.overall import verdict, with_names
 from fedspan.benchmark.report.statistics import Difference, Gap
 
-COUNTED = ("done", "diverged")  # the status of runs that count
+COUNTED = ("done", "diverged")  # statuses of runs that count
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the runs of two methods say, on the pairs of task and seed that both have; in points of accuracy.
+    """Comparison of two methods on the pairs of task and seed that both have, in points of accuracy.
 
-    `pairs` has one row for each: task, model, seed, the accuracies of `a` and `b`, and their difference. A statistic
-    that the runs do not carry is NaN, and `text` says why.
+    `pairs` has one row per pair: task, model, seed, the accuracies of `a` and `b`, and their difference. A statistic
+    that the runs do not support is NaN, and `text` says why.
     """
 
     a: str
     b: str
     gap: Gap
     pairs: pd.DataFrame
-    diverged: int = 0  # runs of the two, on the tasks that both have
+    diverged: int = 0  # diverged runs of both methods, on shared tasks
 
     @property
     def mean(self) -> float:
@@ -42,12 +42,12 @@ class Comparison:
 
     @property
     def p(self) -> float:
-        """The chance of runs that differ as much if the methods are equal, two-sided."""
+        """The two-sided p-value: the chance of a difference this large if the methods are equal."""
         return self.gap.p if isinstance(self.gap, Difference) else math.nan
 
     @property
     def assumes(self) -> str:
-        """What interval and test take for granted."""
+        """The assumptions of interval and test."""
         return self.gap.assumes if isinstance(self.gap, Difference) else ""
 
     @property
@@ -60,10 +60,10 @@ class Comparison:
 
 
 def compare(a: str, b: str, runs: pd.DataFrame | None = None, *, board: str | None = None) -> Comparison:
-    """Compare two methods on the runs of `runs`, of a `board`, or by default on your own.
+    """Compare two methods on `runs`, on the runs of a `board`, or by default on your own runs.
 
-    A method is called by its name (``FedAvg + FedDecorr (released form)``) or by its code names (``fedavg +
-    feddecorr``), with ``, tuned`` for what trials chose on a board that tunes. The statistics are those of the pages
+    Give a method by its name (``FedAvg + FedDecorr (released form)``) or its code names (``fedavg + feddecorr``), with
+    ``, tuned`` for the settings chosen by trials on a tuned board. The statistics are those of the pages
     (`docs/leaderboard.md`): a diverged run is worse than any score. Raises `UserError` if a method is unknown, has
     several settings, or shares no run with the other.
     """
@@ -76,7 +76,7 @@ def compare(a: str, b: str, runs: pd.DataFrame | None = None, *, board: str | No
 
 
 def between(one: pd.DataFrame, other: pd.DataFrame) -> Comparison | None:
-    """Compare two methods by the runs of each; None if they share none."""
+    """Compare two methods by their runs; return None if they share none."""
     names = [str(chosen["method"].iloc[0]) for chosen in (one, other)]
     gap = statistics.difference(_scores(one), _scores(other))
     pairs = _pairs(one, other)
@@ -88,7 +88,7 @@ def between(one: pd.DataFrame, other: pd.DataFrame) -> Comparison | None:
 
 
 def runs_of(found: pd.DataFrame, wanted: str) -> pd.DataFrame:
-    """Return the runs of a method that count: those that are done, and those that diverged."""
+    """Return a method's done and diverged runs; raise `UserError` if there are none or they are ambiguous."""
     known = found[found["status"].isin(COUNTED)]
     codes = known["algorithm"] + known["addons"].map(lambda addons: f" + {addons}" if addons else "")
     codes += known["tuning"].eq("tuned").fillna(False).map({True: ", tuned", False: ""})

@@ -22,11 +22,11 @@ from fedspan.benchmark.report.tuning import TUNED, Reported
 from fedspan.benchmark.spec.plan import plan_grid
 from fedspan.benchmark.spec.studies import studies_of
 
-OWN = "own_results"  # the folder of one's own runs; nothing published lies there, and no board reads it by itself
+OWN = "own_results"  # the folder of your own runs; holds nothing published, and no board reads it by default
 PUBLISHED = "results"
-OF_THE_TASK = ("rounds", "local_epochs")  # of the protocol; the rest may be tuned for a method
+OF_THE_TASK = ("rounds", "local_epochs")  # protocol settings of a task; the rest may be tuned per method
 
-# The columns of `results`: type, and what it says.
+# The columns of `results`: type and meaning.
 COLUMNS = {
     "method": ("string", "the method's name: FedAvg + FedDecorr (released form); FedAvg, tuned"),
     "tuning": ("string", "on a board that tunes: default, or tuned with what the trials chose; else missing"),
@@ -75,10 +75,10 @@ COLUMNS = {
 def results(board: str | None = None, *, folder: str | Path | None = None, scale: str | None = None) -> pd.DataFrame:
     """Return the records of a folder as a data frame, one row per run; `COLUMNS` explains the columns.
 
-    With a `board` only its cells (at `scale`, if given), from the published records by default; without one all of
-    `folder`, by default your own runs. A board that tunes has default and tuned runs of each method. Missing numbers
-    are ``pd.NA``. Trials of a search are left out, because their scores are of held-out training images. Raises
-    `UserError` for an unknown board, and where there is no such folder.
+    With a `board`, return only its cells (at `scale`, if given), by default from the published records; without one,
+    return all of `folder`, by default your own runs. A tuned board has default and tuned runs of each method. Missing
+    numbers are ``pd.NA``. Trials of a search are omitted, because they are scored on held-out training images. Raises
+    `UserError` for an unknown board, and if the folder of a board or the given `folder` does not exist.
     """
     where = Path(folder or (PUBLISHED if board else OWN))
     if (folder or board) and not where.is_dir():
@@ -102,10 +102,10 @@ def results(board: str | None = None, *, folder: str | Path | None = None, scale
 
 
 def curves(runs: pd.DataFrame, *, folder: str | Path | None = None) -> pd.DataFrame:
-    """Return the accuracy after each evaluated round of some runs: `method`, `task`, `seed`, `round`, `accuracy`.
+    """Return the accuracy of runs per evaluated round: `method`, `task`, `seed`, `round`, `accuracy`, `key`.
 
-    `runs` are rows of `results`, or of what `run` returned; the records are read from the folder they came from, which
-    frames that were put together do not know: name it. Raises `UserError` if a finished run has no record there.
+    `runs` are rows from `results` or `run`. Records are read from the folder that the rows came from; concatenated
+    frames do not know theirs, so give `folder`. Raises `UserError` if a finished run has no record there.
     """
     place = Results(Path(folder or runs.attrs.get("folder", OWN)), mends=False)
     records = {key: place.read(str(key)) for key in runs["key"]}
@@ -129,7 +129,7 @@ def _curve(record: Record) -> Iterator[tuple[int, float]]:
 
 
 def frame_of(place: Results, records: Iterable[Record], trials: bool = False) -> pd.DataFrame:
-    """Return the frame of some records of a results folder, sorted by task, method and seed; of trials if asked."""
+    """Return a frame of records, sorted by task, model, method and seed; trials are included only if asked for."""
     repeated = Repeated.of(place)
     return _frame(place, [_row(record, repeated) for record in records if trials or not is_trial(record)])
 

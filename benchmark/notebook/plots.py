@@ -1,4 +1,4 @@
-"""`fedspan.plot_curves` and `fedspan.plot_gains`: matplotlib figures, to be changed and saved as one likes."""
+"""`fedspan.plot_curves` and `fedspan.plot_gains`: matplotlib figures that you can change and save."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fedspan.benchmark.notebook.comparison import COUNTED, Comparison, between, 
 from fedspan.benchmark.notebook.frames import curves
 
 SIZE = (6.4, 3.6)  # inches
-DASHES = ("-", "--", ":", "-.")  # so that grey print tells the first lines apart
+DASHES = ("-", "--", ":", "-.")  # keep the first lines distinguishable in greyscale
 
 
 def plot_curves(runs: pd.DataFrame) -> Any:
-    """Return a figure of the accuracy over rounds: a line for each method, its band the range over seeds.
+    """Return a figure of accuracy over rounds: one line per method, the mean over seeds, with a band for their range.
 
-    `runs` are of one task. Raises `UserError` if they are of several, if a method has several runs of one seed, which
-    differ in their protocol, or if there is no curve.
+    `runs` must be of one task. Raises `UserError` if they are of several, if a method has several runs of one seed
+    (with different protocols), or if there is no curve.
     """
     if (tasks := runs["task_id"].nunique()) > 1:
         raise UserError(f"these runs are of {tasks} tasks; choose one: runs[runs.task_id == ...]")
@@ -39,11 +39,11 @@ def plot_curves(runs: pd.DataFrame) -> Any:
 
 
 def plot_gains(runs: pd.DataFrame, reference: str) -> Any:
-    """Return a figure of what each method gains over `reference`, in points, with 95% intervals where runs carry one.
+    """Return a figure of each method's gain over `reference`, in points, with 95% intervals where available.
 
-    Open dots have no interval. Where runs diverged, of the method or of the reference, there is no dot, and the name
-    says so. Raises `UserError` if the reference has no runs or shares none with any other method, and if a method has
-    several runs of one seed.
+    Open dots have no interval. If runs of the method or the reference diverged, there is no dot, and the label says so.
+    Raises `UserError` if the reference has no runs or shares none with any other method, and if a method has several
+    runs of one seed.
     """
     base = runs_of(runs, reference)
     counted = runs[runs["status"].isin(COUNTED) & (runs["method"] != base["method"].iloc[0])]
@@ -65,7 +65,7 @@ def plot_gains(runs: pd.DataFrame, reference: str) -> Any:
 
 
 def _gain(one: Comparison) -> float:
-    """Return the mean over tasks, as the interval has it; without one that of all pairs, NaN where runs diverged."""
+    """Return the mean gain over tasks, as in the interval, or over all pairs without one; NaN if runs diverged."""
     if one.diverged:
         return math.nan
     return float(one.pairs["difference"].mean()) if math.isnan(one.mean) else one.mean
@@ -77,7 +77,7 @@ def _order(one: Comparison) -> tuple[bool, float]:
 
 
 def _figure(height: float = SIZE[1]) -> tuple[Any, Any]:
-    """Return a figure that a notebook shows once, as the value of a cell, and its plot."""
+    """Return a figure and its axes; a notebook shows it once, as the value of a cell."""
     from matplotlib import pyplot
 
     figure, plot = pyplot.subplots(figsize=(SIZE[0], height), layout="constrained")

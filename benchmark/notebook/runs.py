@@ -1,4 +1,4 @@
-"""`fedspan.run`: the cells of `fedspan run`, from Python."""
+"""`fedspan.run`: the command `fedspan run`, from Python."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ def run(
     workers: int = 1,
     **named: Any,
 ) -> pd.DataFrame:
-    """Train the cells of these settings and return their results, one row per cell (see `fedspan.results`).
+    """Train the cells of the given settings and return their results, one row per cell (see `fedspan.results`).
 
-    Settings are those of ``fedspan run``. A dot is written as two underscores, or the settings come as a mapping:
-    ``run(algorithm="fedprox", algorithm__mu=0.01)`` and ``run({"algorithm": "fedprox", "algorithm.mu": 0.01})`` are the
-    same. `over` maps settings to the values of a grid: ``over={"algorithm": ["fedavg", "moon"], "seed": range(3)}``.
+    Settings are those of ``fedspan run``. Write a dot as two underscores, or pass the settings as a mapping:
+    ``run(algorithm="fedprox", algorithm__mu=0.01)`` and ``run({"algorithm": "fedprox", "algorithm.mu": 0.01})`` are
+    equivalent. `over` maps settings to the values of a grid:
+    ``over={"algorithm": ["fedavg", "moon"], "seed": range(3)}``.
 
-    Records go to the folder `results`, by default one of your own, which no published ranking reads. Cells with a
-    record there are not trained again; plugin files that were edited since the last run are imported anew. With
-    `workers` > 1 cells run in that many processes at a time. Raises `UserError` for settings that are wrong; a cell
-    that fails is a row with the status ``failed`` and its reason. A trial (``protocol.validation``) is a row with the
-    stage ``validation``: its accuracy is on held-out images.
+    Records go to the folder `results`, by default your own, which no published ranking reads. Cells with a record there
+    are not trained again; plugin files edited since the last run are reimported. With `workers` > 1, that many
+    processes run cells at a time. Raises `UserError` for invalid settings; a failed cell is a row with the status
+    ``failed`` and its reason. A trial (``protocol.validation``) is a row with the stage ``validation``: its accuracy is
+    on held-out images.
     """
     for said, value in (("settings", settings or {}), ("over", over or {})):
         if not isinstance(value, Mapping):
@@ -58,7 +59,7 @@ def run(
     axes = {name: [value] for name, value in given.items()} | grid
     try:
         if reload_edited():
-            get_reusable_executor().shutdown()  # joblib's workers, which outlive a grid, have the old text
+            get_reusable_executor().shutdown()  # joblib's workers outlive a grid and hold the old code
     finally:
         sources_behind.cache_clear()
     if studies_of(axes):
@@ -72,7 +73,7 @@ def run(
 
 
 def _values(name: str, values: Any) -> list[Any]:
-    """Return the values of an axis, NumPy's as Python's; raise `UserError` where there are none."""
+    """Return the values of an axis, NumPy's converted to Python's; raise `UserError` if there are none."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise UserError(f"over['{name}'] must list values, got {values!r}; write [{values!r}]")
     if not (listed := list(map(_plain, values))):
@@ -81,7 +82,7 @@ def _values(name: str, values: Any) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return NumPy's numbers and paths as Python's numbers and texts, in a list too."""
+    """Return NumPy numbers as Python numbers and paths as texts, also within a list."""
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, np.generic):

@@ -1,1 +1,1 @@
-"""What is kept of a run: records, checkpoints, provenance, and how they are written."""
+"""Records, checkpoints and provenance, and how they are written."""

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written under a temporary name, synced, renamed; and read with a limit."""
+"""Atomic writes (under a temporary name, synced, renamed), and reads with a size limit."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ T = TypeVar("T")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`, or leave it as it was; raise `UserError` if the folder cannot be written."""
+    """Write `content` to `path`, or leave it unchanged; raise `UserError` if the folder cannot be written."""
     with replacing(path) as new:
         new.write_bytes(content)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield an empty file that takes the place of `path` after the block, unless that fails.
+    """Yield an empty file that replaces `path` after the block, unless the block fails.
 
-    An `OSError` in the block, as from a full disk, becomes a `UserError`.
+    An `OSError` in the block, such as a full disk, becomes a `UserError`.
     """
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-        os.close(os.open(new, os.O_CREAT | os.O_EXCL, 0o666))  # as readable as any new file: folders are shared
+        os.close(os.open(new, os.O_CREAT | os.O_EXCL, 0o666))  # default permissions: folders are shared
         temporary = new
         yield temporary
         with open(temporary, "rb") as file:
@@ -57,7 +57,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def check_regular(path: Path, limit: float = math.inf) -> None:
-    """Raise `CorruptFile` unless a file is a regular one of at most `limit` bytes: pipes and devices have no end."""
+    """Raise `CorruptFile` unless `path` is a regular file of at most `limit` bytes: pipes and devices never end."""
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):
         raise CorruptFile("it is no regular file")
@@ -72,15 +72,15 @@ def content_of(path: Path, limit: int) -> bytes:
 
 
 def read_json(path: Path, kind: type[T], limit: int) -> T:
-    """Return what a JSON file holds, checked to be a `kind`; raise `CorruptFile`, or `OSError` if it is unreadable."""
+    """Return the content of a JSON file as a `kind`; raise `CorruptFile`, or `OSError` if it is unreadable."""
     try:
         return msgspec.json.decode(content_of(path, limit), type=kind)
-    except (ValueError, OverflowError, RecursionError) as error:  # msgspec's are ValueErrors
+    except (ValueError, OverflowError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise CorruptFile(str(error)) from error
 
 
 def discard(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it, if it is there; what cannot be removed stays."""
+    """Remove a file, or a folder with its contents, if it exists; ignore failures."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -89,19 +89,19 @@ def discard(path: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> UserError:
-    """Return the error that tells a user what to do about a file that cannot be written."""
+    """Return a `UserError` that says what to do about a file that cannot be written."""
     return UserError(
         f"cannot write {path}: {error.strerror or error}; free space, or choose another folder with paths.results"
     )
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as JSON, atomically; NaN and infinities are refused."""
+    """Write `value` as JSON, atomically; raise `ValueError` for NaN and infinities."""
     write_atomically(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
 def set_aside(path: Path, folder: Path) -> Path:
-    """Move a damaged file into `folder` under a free name, and return where it is now."""
+    """Move a damaged file into `folder` under a free name, and return its new path."""
     folder.mkdir(parents=True, exist_ok=True)
     number = 1
     while (target := folder / f"{path.name}.{number}").exists():

@@ -17,11 +17,11 @@ from fedspan.benchmark.errors import CorruptFile, UserError
 from fedspan.benchmark.records.atomic import check_regular, replacing
 from fedspan.benchmark.tree import Tree, digest
 
-MAPPED_BYTES = 2**29  # of a checkpoint that are looked at before they are let go
+MAPPED_BYTES = 2**29  # of a checkpoint that are read before the file is mapped again
 
 
 def save(path: Path, key: str, tensors: Tree, meta: dict[str, Any]) -> None:
-    """Write a checkpoint of the cell `key` atomically, from where the tensors lie: they may fill half the memory."""
+    """Write a checkpoint of the cell `key` atomically, without needless copies: tensors may fill half the memory."""
     plain: Tree = {}
     taken: set[int] = set()
     for name, leaf in tensors.items():
@@ -29,17 +29,17 @@ def save(path: Path, key: str, tensors: Tree, meta: dict[str, Any]) -> None:
         memory = leaf.untyped_storage().data_ptr()
         plain[name] = leaf.clone() if memory in taken else leaf  # the format refuses tensors that share memory
         taken.add(memory)
-    # The format sorts its names, but a sum over a tree rounds by the tree's order: it is kept beside them.
+    # The format sorts names, but the rounding of a sum over a tree depends on the tree's order: store it too.
     text = json.dumps({"order": list(plain), **meta})
     header = {"key": key, "meta": text, "digest": _digest(plain, text)}
     with replacing(path) as new, tempfile.TemporaryDirectory(".tmp", f"{new.stem}.", new.parent) as folder:
-        # The library writes under a name of its own first, which a kill leaves behind: in a folder that tells whose.
+        # The library first writes to a file of its own, which a kill leaves behind: the folder's name tells whose.
         whole = Path(folder, path.name)
         try:
             safetensors.torch.save_file(plain, whole, header)
         except safetensors.SafetensorError as error:
             raise OSError(str(error)) from error
-        whole.chmod(stat.S_IMODE(new.stat().st_mode))  # the library's files are for their owner alone
+        whole.chmod(stat.S_IMODE(new.stat().st_mode))  # the library makes files private to their owner
         os.replace(whole, new)
 
 
@@ -48,7 +48,7 @@ def _digest(tensors: Tree, meta: str) -> str:
 
 
 def _read(path: Path) -> tuple[dict[str, str], Tree]:
-    """Return header and tensors; the file is mapped anew now and then, so that it does not fill memory beside them."""
+    """Return header and tensors; the file is remapped every `MAPPED_BYTES`, so that the mapping fills no memory too."""
     header: dict[str, str] | None = None
     names: list[str] = []
     tensors: Tree = {}
@@ -59,7 +59,7 @@ def _read(path: Path) -> tuple[dict[str, str], Tree]:
             held = 0
             while names and held < MAPPED_BYTES:
                 name = names.pop()
-                # A copy lies where torch allocates: kernels round differently at the file's odd addresses.
+                # Copy into memory that torch aligns: kernels round differently at the file's odd addresses.
                 tensors[name] = file.get_tensor(name).clone()
                 held += tensors[name].nbytes
     return header, tensors
@@ -68,7 +68,8 @@ def _read(path: Path) -> tuple[dict[str, str], Tree]:
 def load(path: Path, key: str) -> tuple[Tree, dict[str, Any]] | None:
     """Return (tensors, meta) or None if there is no checkpoint.
 
-    Raises `CorruptFile` if it is not what was written, and `UserError` if it cannot be read, as for want of permission.
+    Raises `CorruptFile` if it is damaged or of another cell, and `UserError` if it cannot be read, such as without
+    permission.
     """
     try:
         check_regular(path)

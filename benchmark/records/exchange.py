@@ -1,4 +1,4 @@
-"""Records travel: those made elsewhere are checked, and collected unless they contradict what is here."""
+"""Exchange of records: imported records are checked, and collected unless they contradict records here."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from fedspan.benchmark.records.verification import from_folder as verifications_
 from fedspan.benchmark.registry import UnknownPlugin
 from fedspan.benchmark.spec.rebuild import DataElsewhere, OtherVersion, rebuild
 
-# What of the cost depends on how it ran.
+# Costs that depend on how a cell ran.
 HOW = ("seconds", "processor_seconds", "seconds_at_round", "peak_memory_bytes", "memory_bytes")
-EVALUATED, APART = "compute.flops.evaluate", "compute.flops.features"  # which older records count in one
-LATER_SCORES = ("worst_tenth_accuracy",)  # which records of earlier versions lack
+EVALUATED, APART = "compute.flops.evaluate", "compute.flops.features"  # older records count both in the former
+LATER_SCORES = ("worst_tenth_accuracy",)  # missing in records of earlier versions
 
 
 @dataclass
 class Found:
-    """Outcome of a check of record files, by name, and remarks on the valid ones."""
+    """Outcome of checking record files, by name, with remarks on the valid ones."""
 
     what: str = "records"
     good: list[str] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     badges: Counter[str] = field(default_factory=Counter)
-    sources: dict[str, list[str]] = field(default_factory=dict)  # names of records by what is to be said of sources
+    sources: dict[str, list[str]] = field(default_factory=dict)  # names of records by remark on their sources
 
     def remark(self, name: str, record: Record, badge: Badge) -> None:
-        """Count a record by what is known of its repetition, and note if its sources are not those at hand."""
+        """Count a record by its badge, and note if its sources are not those available here."""
         self.badges[badge.text] += 1
         if said := told_of_sources(record, badge):
             self.sources.setdefault(said, []).append(name)
 
     @property
     def empty(self) -> bool:
-        """Whether there was nothing to look at."""
+        """Whether no file was checked."""
         return not (self.good or self.known or self.refused)
 
     def summary(self, verb: str) -> str:
@@ -69,7 +69,7 @@ class Found:
 
 
 def told_of_sources(record: Record, badge: Badge) -> str:
-    """Return a remark if a record was made by other or by unknown sources, else an empty text."""
+    """Return a remark if a record was made by other, unknown or uncommitted sources, else an empty string."""
     try:
         if said := stale(record["provenance"].get("sources"), rebuild(record["spec"]).cell, badge.repeated_by):
             return said
@@ -83,11 +83,11 @@ def told_of_sources(record: Record, badge: Badge) -> str:
 
 
 class NotInstalledHere(CorruptFile):
-    """A record that nothing is known to be wrong with: a plugin of its cell is not installed on this machine."""
+    """A record with no known fault, whose cell needs a plugin that is not installed on this machine."""
 
 
 def read(path: Path) -> Record:
-    """Return the record of a file that comes from elsewhere; raise `CorruptFile`. The file stays where it is."""
+    """Return the record of an imported file; raise `CorruptFile` if it is invalid. The file is not moved."""
     try:
         return runnable(read_record(path, sealed=True))
     except OSError as error:
@@ -95,7 +95,7 @@ def read(path: Path) -> Record:
 
 
 def runnable(found: Record) -> Record:
-    """Return the record if its cell can be run here, else raise `CorruptFile`; other versions cannot be judged."""
+    """Return the record if its cell can run here, else raise `CorruptFile`; other versions pass unchecked."""
     try:
         with contextlib.suppress(OtherVersion):
             rebuild(found["spec"])
@@ -106,7 +106,7 @@ def runnable(found: Record) -> Record:
 
 
 def record_files(places: Sequence[Path]) -> Iterator[Path]:
-    """Yield the record files that are named, or lie in a named folder or in its folder `records`."""
+    """Yield the record files among `places`, and those in folders among them or in their subfolder `records`."""
     for place in places:
         if place.is_dir():
             folder = place / "records" if (place / "records").is_dir() else place
@@ -118,9 +118,9 @@ def record_files(places: Sequence[Path]) -> Iterator[Path]:
 
 
 def validate_files(places: Sequence[Path], repeated: Repeated, beside: Iterable[Record] = ()) -> Found:
-    """Check every record, and that those of one task were made from the same data and the same partition.
+    """Check every record, and that records of the same task have the same data and the same partition.
 
-    Those `beside` them are taken as right: what contradicts one of these is refused.
+    Records in `beside` are trusted: a record that contradicts one of them is refused.
     """
     found, digests = Found(), DataDigests()
     for record in beside:
@@ -141,21 +141,21 @@ def validate_files(places: Sequence[Path], repeated: Repeated, beside: Iterable[
 
 
 class DataDigests:
-    """Data and partition digests by task: no task has two. With each digest the records that have it."""
+    """Data and partition digests by task, each with the records that have it. No task may have two."""
 
     def __init__(self) -> None:
         self.seen: dict[tuple[str, str], dict[str, list[_Witness]]] = {}
 
     def add(self, record: Record, name: str = "", trusted: bool = False) -> None:
-        """Remember the digests of a record, which `outvoted` calls by its `name`; one without a name never is."""
+        """Add the digests of a record. `outvoted` reports it by its `name`, and never reports one without a name."""
         for place, digest in _digests_by_task(record):
             self.seen.setdefault(place, {}).setdefault(digest, []).append(_Witness(record["key"], name, trusted))
 
     def outvoted(self) -> dict[str, str]:
-        """Return why, by name, of the records whose digest most others of their task do not have.
+        """Return, by name, the reasons to refuse records whose digest differs from the majority of their task.
 
-        Records that are trusted outvote those that are not, so that no forged record makes others refused. Where none
-        has most, all are named.
+        Trusted records outvote untrusted ones, so that forged records cannot get others refused. Without a majority,
+        all records of the task are refused.
         """
         found: dict[str, str] = {}
         for (what, _), digests in self.seen.items():
@@ -171,7 +171,7 @@ class DataDigests:
 
 
 class _Witness(NamedTuple):
-    """A record that has a digest."""
+    """A record that supports a digest."""
 
     key: str
     name: str
@@ -179,7 +179,7 @@ class _Witness(NamedTuple):
 
 
 def _digests_by_task(record: Record) -> Iterator[tuple[tuple[str, str], str]]:
-    """Yield the digests of a record with what they are of: the same name and task, the same digest."""
+    """Yield ((name, task), digest) of a record: records with equal name and task must have equal digests."""
     spec, made = record["spec"], record["provenance"]
     split = {"partition": spec["partition"], "clients": spec["clients"], "seed": spec["seed"]}
     for name, digest, task in (
@@ -197,15 +197,15 @@ def _conflict(name: str, digest: str, key: str, other: str) -> str:
 def collect(results: Results, records: Iterable[tuple[str, Callable[[], Record]]]) -> Found:
     """Import new records; refuse by name those that are damaged or contradict a record here, or most of the others.
 
-    Two records of a cell agree if they differ only in what depends on how it ran and in where they come from. Two of a
-    task have the same data; those that are here are taken as right. Each record is loaded twice, so that memory holds
-    one at a time.
+    Two records of a cell agree if they have the same status, scores, curve and costs, except for costs that depend on
+    how the cell ran. Two records of a task must have the same data; records here are trusted. Each record is loaded
+    twice, so that memory holds one at a time.
     """
     found, digests, given = Found(), DataDigests(), list(records)
     for record in results.all():
         digests.add(record, trusted=True)
     for name, load in given:
-        with contextlib.suppress(CorruptFile):  # which is told below
+        with contextlib.suppress(CorruptFile):  # reported below
             digests.add(load(), name)
     outvoted = digests.outvoted()
     for name, load in given:
@@ -229,7 +229,7 @@ def collect(results: Results, records: Iterable[tuple[str, Callable[[], Record]]
 
 
 def collect_verifications(results: Results, place: Path) -> Found:
-    """Take over the verifications of a results folder that are not here yet; refuse damaged ones by name."""
+    """Import the verifications of a results folder that are not here yet; refuse damaged ones by name."""
     found = Found("verifications")
     for name, load in verifications_of(place):
         try:
@@ -258,7 +258,7 @@ def _difference(here: Record, there: Record) -> str | None:
     for name in ("status", "scores", "curve", "compute"):
         first, second = leaves_of(here, name), leaves_of(there, name)
         found = first.keys() & second.keys() if name == "compute" else first.keys() | second.keys()
-        for where in sorted(found):  # an older version counted less
+        for where in sorted(found):  # an older version has fewer costs
             if where.split(".")[1:2] and where.split(".")[1] in HOW:
                 continue
             if is_later_score(where, first) or is_later_score(where, second):
@@ -271,18 +271,18 @@ def _difference(here: Record, there: Record) -> str | None:
 
 
 def is_later_score(where: str, scores: Mapping[str, Any]) -> bool:
-    """Tell whether `scores`, by dotted names, lack a score that versions before this one did not take."""
+    """Return whether the dotted name `where` is a score missing in `scores` because older versions did not take it."""
     return where not in scores and where.split(".")[-1] in LATER_SCORES
 
 
 def from_folder(place: Path) -> Iterator[tuple[str, Callable[[], Record]]]:
-    """Yield the name of each record of a folder, and what reads it."""
+    """Yield the name of each record in a folder, and a function that reads it."""
     for path in record_files([place]):
         yield str(path), partial(read, path)
 
 
 def words_of(record: Record) -> list[str]:
-    """Return the settings that repeat a record's run, from the command in it; raise `CorruptFile` if there is none."""
+    """Return the settings that repeat a record's run, from its command; raise `CorruptFile` if there is none."""
     try:
         words = shlex.split(str(record["provenance"].get("command")))
     except ValueError:

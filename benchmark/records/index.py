@@ -1,9 +1,8 @@
-"""An index of a results folder: what there is to know of each record without its numbers, so that none is read twice.
+"""Index of a results folder: a summary of each record, so that no record file is read twice.
 
-It is derived from the record files and never trusted over them. A row counts while the files of its record are the very
-ones that were read, by inode, size and times; whatever else there is to say about a record stands in its file. Another
-version's index, a damaged one and one that is none of ours are made anew, and where it cannot be written the files are
-read, which takes longer.
+It is derived from the record files and never trusted over them. A row is valid while the files of its record are those
+that were read, by inode, size and times; everything else about a record is in its file only. An index that is damaged,
+of another version or not ours is rebuilt. If it cannot be written, the record files are read, which takes longer.
 """
 
 from __future__ import annotations
@@ -35,25 +34,25 @@ TABLES = (
     "CREATE TABLE mirrored (key TEXT, store TEXT, digest TEXT, PRIMARY KEY (key, store))",
 )
 FIELDS = "key, status, reason, digest, accuracy, seconds, machine, sources, stamp, sum"
-WAIT_SECONDS = 5.0  # for other processes that write
-# A file that changes twice within one tick of a file system's clock keeps its times.
+WAIT_SECONDS = 5.0  # for other writing processes
+# A file that changes twice within one tick of the file system's clock keeps its times.
 SETTLED_SECONDS = 2.0
-# Errors that say nothing against the database itself.
+# Errors that do not mean a damaged database.
 ELSEWHERE = tuple(
     f"SQLITE_{name}" for name in ("BUSY", "LOCKED", "READONLY", "CANTOPEN", "FULL", "IOERR", "PERM", "NOMEM")
 )
 
-Stamps = Mapping[str, str | None]  # of the files of records, by key
+Stamps = Mapping[str, str | None]  # of each record's files, by key
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What there is to know of a record without its curves.
+    """Summary of a record without its curves.
 
-    `accuracy` is that by which it is judged, in percent, `seconds` are those of one core, None where it has no such
-    number. `machine` is the kind that took them. `digest` is of the whole record; `sources` are the digests of the
-    plugins that made it, as JSON.
+    `accuracy` is the one by which the record is judged, in percent, and `seconds` are core seconds; each is None if the
+    record has no such number. `machine` is the kind of machine that took them. `digest` covers the whole record;
+    `sources` holds the digests of the plugins that made it, as JSON.
     """
 
     key: str
@@ -81,14 +80,14 @@ class Entry:
 
     @property
     def beginning(self) -> str:
-        """The beginning of the digest, which tells a record from one that was made again."""
+        """The beginning of the digest, which distinguishes a record from a recomputed one."""
         return self.digest[:16]
 
 
 def stamps(folder: Path) -> dict[str, str | None]:
-    """Return what tells the files of each record in a folder from any others, by key, in the order of keys.
+    """Return a stamp that identifies each record's files in a folder, by key, in the order of keys.
 
-    None where they are too young to be told from what may replace them, or cannot be looked at.
+    It is None if the files are so recent that a replacement could have the same stamp, or cannot be inspected.
     """
     files: dict[str, list[os.DirEntry[str]]] = {}
     with contextlib.suppress(OSError), os.scandir(folder) as listing:
@@ -116,9 +115,9 @@ def _stamp(files: Sequence[os.DirEntry[str]], settled: float) -> str | None:
 
 
 def store_of(root: Path) -> str | None:
-    """Name the tracking store of a results folder: its address, or which file the embedded database is; None if none.
+    """Return an ID of a results folder's tracking store: its address or the embedded database's inode; None if none.
 
-    A database that was removed and made again is another store: nothing is in it.
+    A database that was removed and recreated is another store, which is empty.
     """
     if address := os.environ.get("MLFLOW_TRACKING_URI"):
         return address
@@ -129,7 +128,7 @@ def store_of(root: Path) -> str | None:
 
 
 class Index:
-    """The index of a results folder. Every call opens and closes it: processes fork, and others write."""
+    """The index of a results folder. Every call opens and closes it: processes fork, and other processes write."""
 
     def __init__(self, root: Path) -> None:
         self.path = root / NAME
@@ -144,7 +143,7 @@ class Index:
         return self._with(look, {})
 
     def specs(self) -> dict[str, dict[str, Any]]:
-        """Return the settings of the cells that are known, by key."""
+        """Return the settings of the indexed cells, by key."""
 
         def look(database: sqlite3.Connection) -> dict[str, dict[str, Any]]:
             rows = database.execute("SELECT key, spec FROM records")
@@ -154,9 +153,9 @@ class Index:
         return self._with(look, {})
 
     def keep(self, records: Mapping[str, tuple[Entry, str]], stamped: Stamps) -> None:
-        """Remember entries with their specs as JSON, by the stamps that the files had before they were read.
+        """Store entries with their specs as JSON, under the stamps that the files had before they were read.
 
-        What is known of files that are there no more is forgotten.
+        Entries of files that no longer exist are deleted.
         """
         rows = [_row(*found, stamp) for key, found in records.items() if (stamp := stamped[key]) is not None]
 
@@ -169,7 +168,7 @@ class Index:
         self._with(_at_once(write), None)
 
     def mirrored(self, store: str) -> dict[str, str]:
-        """Return the beginnings of the digests of the records that a tracking store held last, by key."""
+        """Return the beginnings of the digests of the records last known in a tracking store, by key."""
 
         def look(database: sqlite3.Connection) -> dict[str, str]:
             return dict(database.execute("SELECT key, digest FROM mirrored WHERE store = ?", (store,)))
@@ -177,7 +176,7 @@ class Index:
         return self._with(look, {})
 
     def note_mirrored(self, store: str, digests: Mapping[str, str]) -> None:
-        """Remember by their digests, by key, which records a tracking store holds, and forget all else of it."""
+        """Replace the known contents of a tracking store: the beginnings of its records' digests, by key."""
 
         def write(database: sqlite3.Connection) -> None:
             database.execute("DELETE FROM mirrored WHERE store = ?", (store,))
@@ -187,11 +186,11 @@ class Index:
         self._with(_at_once(write), None)
 
     def _with(self, work: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
-        """Return what `work` makes of the database, `otherwise` if it cannot be used; a damaged one is removed."""
+        """Return the result of `work` on the database, `otherwise` if it is unusable; remove a damaged one."""
         try:
             with contextlib.closing(self._connected()) as database:
                 return work(database)
-        except (sqlite3.Error, ValueError) as error:  # a text that is none is a ValueError
+        except (sqlite3.Error, ValueError) as error:  # invalid text or JSON is a ValueError
             if not getattr(error, "sqlite_errorname", "").startswith(ELSEWHERE):
                 self._remove()
             return otherwise
@@ -210,12 +209,12 @@ class Index:
         return database
 
     def _remove(self) -> None:
-        for suffix in ("-journal", ""):  # a journal alone would be played into the next database
+        for suffix in ("-journal", ""):  # a journal left alone would be replayed into the next database
             discard(self.path.with_name(f"{NAME}{suffix}"))
 
 
 def _at_once(write: Callable[[sqlite3.Connection], None]) -> Callable[[sqlite3.Connection], None]:
-    """Return `write` as a transaction, in which nobody else writes."""
+    """Return `write` as a transaction during which no other process writes."""
 
     def transaction(database: sqlite3.Connection) -> None:
         with database:
@@ -226,14 +225,14 @@ def _at_once(write: Callable[[sqlite3.Connection], None]) -> Callable[[sqlite3.C
 
 
 def _is_ours(database: sqlite3.Connection) -> bool:
-    """Tell whether a database has the tables of this version, and nothing else."""
+    """Return whether a database has the tables of this version, and nothing else."""
     [[version]] = database.execute("PRAGMA user_version")
     made = {text for (text,) in database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
     return version == _form() and made == set(TABLES)
 
 
 def _make(database: sqlite3.Connection) -> None:
-    if not _is_ours(database):  # another process was as fast
+    if not _is_ours(database):  # else another process has just made it
         for table in TABLES:
             database.execute(table)
         database.execute(f"PRAGMA user_version = {_form()}")
@@ -241,7 +240,7 @@ def _make(database: sqlite3.Connection) -> None:
 
 @cache
 def _form() -> int:
-    """Return a number for all that decides what a row says of a file: an index of other rules is none."""
+    """Return a version number from all sources that determine rows: an index made by other code is rebuilt."""
     sources = [Path(str(module.__file__)).read_bytes() for module in (model, record, validation)]
     sources.append(Path(__file__).read_bytes())
     return int(hashlib.sha256(b"\n".join(sources)).hexdigest()[:7], 16)
@@ -258,8 +257,8 @@ def _sum(values: tuple[Any, ...]) -> int:
 
 
 def _entries(rows: Iterable[tuple[Any, ...]], stamped: Stamps) -> Iterator[tuple[str, Entry]]:
-    """Yield the entries of rows that are whole and of the files as they are."""
-    texts: dict[str, str] = {}  # thousands of records have the same sources
+    """Yield the entries of intact rows that match the current files."""
+    texts: dict[str, str] = {}  # thousands of records share the same sources
     for *values, sources, stamp, total in rows:
         if stamped.get(values[0]) == stamp is not None and _sum((*values, sources, stamp)) == total:
             yield values[0], Entry(*(*values, texts.setdefault(sources, sources)))

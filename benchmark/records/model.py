@@ -1,7 +1,7 @@
-"""What a record holds: its fields with their types and ranges.
+"""Schema of a record: its fields with their types and ranges.
 
-`NotRequired` marks what records of earlier versions lack, `total=False` what a cell that never started has none of.
-Fields that this version does not know are allowed: they are kept, and looked at by nobody.
+`NotRequired` marks fields that records of earlier versions lack, `total=False` fields that a cell that never started
+lacks. Unknown fields are allowed: they are kept and ignored.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from msgspec import Meta
 
-LARGEST = 1e150  # in a score: its square and sums of squares are still numbers
-MOST = 1e30  # of anything that is counted or measured as a cost
+LARGEST = 1e150  # in a score: its square and sums of squares stay finite
+MOST = 1e30  # of anything counted or measured as a cost
 
 Finite = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 Cost = Annotated[float, Meta(ge=0, le=MOST)]
@@ -23,29 +23,29 @@ Number = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Key = Annotated[str, Meta(pattern="^[0-9a-f]{20}$")]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 DataDigest = Annotated[str, Meta(pattern="^[0-9a-f]{8,64}$")]
-Client = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]  # by number, as a name in JSON
+Client = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]  # a client's number, as a JSON key
 Status = Literal["done", "skipped", "diverged", "failed"]
 
-STAGES = ("trained", "calibrated", "personalised")  # each has weights of its own; the last that a method has counts
-TRIAL = "validation"  # the stage in place of these where held-out training images are scored
+STAGES = ("trained", "calibrated", "personalised")  # each has its own weights; a method is judged by its last one
+TRIAL = "validation"  # replaces these stages in a trial, which scores held-out training images
 
 
 class Part(TypedDict):
-    """A plugin of a cell; its settings stand beside these two."""
+    """A plugin of a cell; its settings are further fields."""
 
     name: str
     version: int
 
 
 class ProtocolSpec(TypedDict):
-    """How training goes; further settings of `fedspan.benchmark.protocol.Protocol` stand beside it."""
+    """The training protocol; the other settings of `fedspan.benchmark.protocol.Protocol` are further fields."""
 
     rounds: Number
     validation: NotRequired[Annotated[float, Meta(ge=0, lt=1)]]
 
 
 class Spec(TypedDict):
-    """All that changes a cell's result."""
+    """Everything that changes a cell's result."""
 
     schema: int
     dataset: Part
@@ -71,7 +71,7 @@ Scores = dict[str, Metrics]
 class Curve(TypedDict, total=False):
     """Curves over the evaluated rounds, [R] each; None where a method has no such number.
 
-    Accuracy and loss are those of test images, in a trial those of held-out training images.
+    Accuracy and loss are measured on test images, in a trial on held-out training images.
     """
 
     round: list[Number]
@@ -81,7 +81,7 @@ class Curve(TypedDict, total=False):
 
 
 class Bytes(TypedDict, total=False):
-    """The bytes that all clients send and receive, and what one sends and receives in a round on average."""
+    """Bytes that all clients send and receive in total, and that one client does per round on average."""
 
     up: Cost
     down: Cost
@@ -92,16 +92,16 @@ class Bytes(TypedDict, total=False):
 
 
 class Classifier(TypedDict):
-    """What the classifier alone costs, counted as SphereFed 2022, Table 1 does."""
+    """Cost of the classifier alone, counted as in SphereFed 2022, Table 1."""
 
     bytes_of_one_client: Cost
     flops: Cost
 
 
 class Compute(TypedDict, total=False):
-    """What a cell cost: `seconds` by phase, `flops` and `memory_bytes` by purpose, the rest as its name says.
+    """Cost of a cell: `seconds` by phase, `flops` and `memory_bytes` by purpose, the rest as named.
 
-    `processor_seconds` are those that the process and its workers had processors for, in all phases and threads.
+    `processor_seconds` is the CPU time of the process and its workers, over all phases and threads.
     """
 
     seconds: dict[str, Cost]
@@ -118,7 +118,7 @@ class Compute(TypedDict, total=False):
 
 
 class Provenance(TypedDict, total=False):
-    """Where the numbers come from: machine, versions, sources, data, and the command that repeats them."""
+    """Origin of the numbers: machine, versions, sources, data, and the command that repeats them."""
 
     versions: dict[str, str]
     git_commit: str | None
@@ -148,7 +148,7 @@ class Digests(TypedDict, total=False):
 
 
 class Spectrum(TypedDict, total=False):
-    """Singular values of representations, largest first, and what they come to."""
+    """Singular values of representations, largest first, and statistics of them."""
 
     singular_values: list[Cost]
     dimension: Count
@@ -156,7 +156,7 @@ class Spectrum(TypedDict, total=False):
     effective_rank: Cost
 
 
-# "global" is a word of the language.
+# "global" is a Python keyword.
 Spectra = TypedDict(
     "Spectra",
     {
@@ -170,7 +170,7 @@ Spectra = TypedDict(
 
 
 class Embedding(TypedDict):
-    """Points of test images [n, 2 or 3], their classes, and the clients whose models made them (None: the global)."""
+    """Points of test images [n, 2 or 3], their classes, and the clients whose models made them (None: global model)."""
 
     points: list[list[Finite]]
     classes: list[Count]
@@ -178,7 +178,7 @@ class Embedding(TypedDict):
 
 
 class DiagnosticResults(TypedDict, total=False):
-    """What figures show: penalties by component, client and local epoch; images [clients, classes]; spaces [C, C]."""
+    """Data of figures: penalties by component, client and local epoch; images [clients, classes]; spaces [C, C]."""
 
     penalties: dict[str, dict[Client, list[Finite]]]
     shares: list[list[Count]]
@@ -187,10 +187,10 @@ class DiagnosticResults(TypedDict, total=False):
 
 
 class FleetTurns(TypedDict):
-    """What a fleet made of the clients' visits (client x round), and its simulated clock in seconds.
+    """Outcome of client visits (client x round) under a fleet, and its simulated clock in seconds.
 
-    Of `lost` ones nothing arrived, `cut` ones took only part of their steps; `empty_rounds` are those of which nothing
-    arrived, so that the model stayed as it was.
+    Nothing arrived from `lost` visits; `cut` visits took only part of their steps. In `empty_rounds` nothing arrived at
+    all, so the model stayed unchanged.
     """
 
     visits: Count
@@ -202,9 +202,9 @@ class FleetTurns(TypedDict):
 
 
 class Record(TypedDict):
-    """The outcome of a cell. `digest` is of all the rest.
+    """The outcome of a cell. `digest` covers all other fields.
 
-    `refused` marks a failure whose reason says what to change, `traceback` is of one that nobody expected.
+    `refused` marks a failure whose reason says what to change; `traceback` is that of an unexpected failure.
     """
 
     schema: int
@@ -226,14 +226,15 @@ class Record(TypedDict):
 
 
 def is_trial(record: Record) -> bool:
-    """Tell whether the scores of a record are of held-out training images, so that it is no result."""
+    """Return whether a record is a trial, scored on held-out training images, and therefore not a result."""
     return record["spec"]["protocol"].get("validation", 0) > 0
 
 
 def core_seconds(record: Mapping[str, Any]) -> float | None:
-    """Return the seconds that one core takes for what a record's run did; None if that is unknown.
+    """Return the core seconds of a record's run; None if unknown.
 
-    On a CPU those are its processors' seconds, whatever else the machine did; older records do not name them.
+    On a CPU or with several workers these are processor seconds, unaffected by the machine's other load. On other
+    devices, and for older records of one worker, which lack those, they are the total seconds.
     """
     compute, made = record["compute"], record["provenance"]
     busy, spread = compute.get("processor_seconds"), made.get("workers", 1) > 1
@@ -243,16 +244,16 @@ def core_seconds(record: Mapping[str, Any]) -> float | None:
 
 
 def machine_of(made: Mapping[str, Any]) -> str | None:
-    """Return the kind of machine that a provenance names, by device and processor; None if it names no device."""
+    """Return the kind of machine in a provenance, device and processor; None if it names no device."""
     if "device" not in made:
         return None
     return f"{made['device']} · {made.get('gpu') or made.get('processor') or made.get('platform', 'unknown')}"
 
 
 def judged(record: Mapping[str, Any]) -> tuple[str, float | None]:
-    """Return the stage by which a record is judged, the last that it has, and its accuracy there in percent.
+    """Return a record's last stage, by which it is judged, and its accuracy there in percent.
 
-    Empty without a stage, None without an accuracy. The record may be any that a file holds, before it is checked.
+    The stage is empty and the accuracy None if missing. The record may be the unchecked content of a file.
     """
     stages = record.get("scores", {})
     last = next((name for name in (TRIAL, *reversed(STAGES)) if isinstance(stages.get(name), dict)), "")
@@ -260,9 +261,9 @@ def judged(record: Mapping[str, Any]) -> tuple[str, float | None]:
 
 
 def headline(record: Mapping[str, Any]) -> float | None:
-    """Return the accuracy at the end of training in percent, of a trial that on held-out images; None without one.
+    """Return the accuracy at the end of training in percent, for a trial on held-out images; None if missing.
 
-    The record may be any that a file holds, before it is checked.
+    The record may be the unchecked content of a file.
     """
     stages = record.get("scores", {})
     return _of_stage(stages, TRIAL if TRIAL in stages else STAGES[0])
@@ -275,10 +276,10 @@ def _of_stage(stages: Mapping[str, Any], name: str) -> float | None:
 
 
 def accuracy_of(scores: Mapping[str, Any]) -> float | None:
-    """Return the accuracy of a stage's scores by which methods compare, in percent; None without one.
+    """Return the accuracy in a stage's scores by which methods are compared, in percent; None if missing.
 
-    Where clients have test images of their own it is their mean on those, which methods without a global model have
-    too; elsewhere that on all test images.
+    If clients have test images of their own, it is their mean accuracy on those, which methods without a global model
+    have too; otherwise it is the accuracy on all test images.
     """
     own = scores.get("client_accuracy")
     return scores.get("accuracy") if own is None else own

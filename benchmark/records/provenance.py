@@ -1,4 +1,4 @@
-"""Where a number comes from: versions, source digests, machine, command."""
+"""Provenance of numbers: versions, source digests, machine, command."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def versions() -> dict[str, str]:
     return found
 
 
-MADE = ("results", "leaderboards/pages")  # what a grid and a report write into a checkout
+MADE = ("results", "leaderboards/pages")  # written into a checkout by a grid and a report
 
 
 @cache
 def git_commit() -> str | None:
-    """Return the commit of the checkout that this package lies in, with ``+dirty`` if its sources were changed."""
+    """Return the commit of this package's checkout, with ``+dirty`` if its sources were changed."""
     return commit_of(PACKAGE.parent)
 
 
 def commit_of(root: Path) -> str | None:
-    """Return the commit of a checkout, with ``+dirty`` if a tracked file but those of `MADE` was changed."""
+    """Return the commit of a checkout, with ``+dirty`` if a tracked file outside `MADE` was changed."""
     if not (root / ".git").exists():
         return None
 
@@ -64,19 +64,19 @@ def commit_of(root: Path) -> str | None:
 
 @cache
 def processor() -> str:
-    """Return the processor's model name and the widest instructions that torch would take there on its own."""
+    """Return the processor's model name and the widest instruction set that torch would choose on it."""
     return f"{processor_name()} ({instructions()})"
 
 
 def machine_here(device: str) -> str | None:
-    """Return the kind of this machine, as `machine_of` names that of a record which `device` makes here."""
+    """Return the kind of this machine, as `machine_of` does for a record computed here on `device`."""
     if device.startswith("cuda") and torch.cuda.is_available():
         return machine_of({"device": device, "gpu": torch.cuda.get_device_name(device)})
     return machine_of({"device": device, "processor": processor()})
 
 
 def instructions() -> str:
-    """Return the widest instructions that torch would take on this processor: native numerics round after them."""
+    """Return the widest instruction set that torch would choose here: rounding of native numerics depends on it."""
     if numerics.prepared() == numerics.NATIVE:
         return torch.backends.cpu.get_cpu_capability()
     return "AVX512" if torch.cpu._is_avx512_supported() else "AVX2"
@@ -94,7 +94,7 @@ def processor_name() -> str:
 
 
 def origin(cell: Cell, how: How, device: str, mode: str) -> dict[str, Any]:
-    """Return all that the bits of a cell depend on beside its data; `mode` are its numerics."""
+    """Return everything besides data that the exact bits of a cell depend on; `mode` is its numerics."""
     return {
         "device": device,
         "executor": how.executor,
@@ -107,7 +107,7 @@ def origin(cell: Cell, how: How, device: str, mode: str) -> dict[str, Any]:
 
 
 def difference(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    """Say what `theirs` have otherwise than `mine`, the first of it, or nothing."""
+    """Return the first difference of `theirs` from `mine` in words, or an empty string."""
     for name, one in mine.items():
         other = theirs.get(name, "absent")
         if isinstance(one, Mapping) and isinstance(other, Mapping):

@@ -1,4 +1,4 @@
-"""Records: the immutable JSON of a finished cell. They are the truth; everything else is made from them."""
+"""Records: immutable JSON files of finished cells, the source of truth from which everything else is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.validation import check_schema, validate
 
 LIMIT_BYTES = 64 * 1024
-WHOLE_BYTES = 256 * 2**20  # of a sidecar, or of a record that has none
+WHOLE_BYTES = 256 * 2**20  # of a sidecar, or of a record stored without sidecars
 # Fields moved to sidecar files, in this order, when a record exceeds LIMIT_BYTES.
 SIDECARS = {
     name: f".{name}.json" for name in ("spectra", "diagnostics", "curve", "digests", "compute", "fleet", "scores")
@@ -24,12 +24,12 @@ SIDECARS = {
 
 
 def digest_of(record: Mapping[str, Any]) -> str:
-    """Return a sha256 over all of a record, its spectra included."""
+    """Return a sha256 over a whole record, including its sidecar fields."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def record_digest(record: Mapping[str, Any]) -> str:
-    """Return the beginning of a record's digest, which tells a record from one that was made again."""
+    """Return the beginning of a record's digest, which distinguishes it from a recomputed record."""
     return digest_of(record)[:16]
 
 
@@ -43,29 +43,29 @@ def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def leaves_of(record: Record, *fields: str) -> dict[str, Any]:
-    """Return the leaves of some fields of a record by their dotted names; nothing for a field that it lacks."""
+    """Return the leaves of some fields of a record by their dotted names; none for a missing field."""
     whole: Mapping[str, Any] = record
     return dict(flatten({field: whole.get(field, {}) for field in fields}))
 
 
 def is_record_file(path: Path) -> bool:
-    """Tell from its name whether a file in a folder of records is a record, not a sidecar."""
+    """Return whether a file in a folder of records is a record, not a sidecar, judging by its name."""
     return path.suffix == ".json" and not path.name.endswith(tuple(SIDECARS.values()))
 
 
 def read(path: Path, sealed: bool = False) -> Record:
-    """Return the record of a file, with what lies in sidecar files beside it. A `sealed` one must have a digest.
+    """Return the record of a file, with the contents of its sidecar files. A `sealed` one must have a digest.
 
-    Raises `CorruptFile` with the first thing that is wrong, and `OSError` if the file cannot be read.
+    Raises `CorruptFile` with the first fault, and `OSError` if the file cannot be read.
     """
     content = content_of(path, LIMIT_BYTES)
     return parse(content, path, sealed)
 
 
 def parse(content: bytes, path: Path | None, sealed: bool = False) -> Record:
-    """Return the record of a file's content; raise `CorruptFile`.
+    """Return the record in the content of a file; raise `CorruptFile` if it is invalid.
 
-    Without a path, as from another store, nothing lies beside it, and its key may be any.
+    Without a path, as from another store, it has no sidecars, and its key is not compared with a file name.
     """
     try:
         raw = msgspec.json.decode(content)
@@ -79,12 +79,12 @@ def parse(content: bytes, path: Path | None, sealed: bool = False) -> Record:
         if digest not in (None, digest_of(record)):
             raise CorruptFile("its digest does not match: it was changed after it was written")
         return record
-    except (ValueError, OverflowError, RecursionError) as error:  # msgspec's are ValueErrors
+    except (ValueError, OverflowError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise CorruptFile(str(error)) from error
 
 
 def _take_sidecars(raw: dict[str, Any], path: Path | None) -> None:
-    """Put what lies beside a record back into it."""
+    """Put the contents of a record's sidecar files back into it."""
     for field, suffix in SIDECARS.items():
         named = raw[field].get("sidecar") if isinstance(raw.get(field), dict) else None
         if named is None:

@@ -1,4 +1,4 @@
-"""The results folder: records, and beside them failures, checkpoints and what was set aside."""
+"""The results folder: records, failures, checkpoints and files set aside."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from fedspan.benchmark.records.record import LIMIT_BYTES, SIDECARS, digest_of, i
 
 log = logging.getLogger("fedspan")
 
-ABANDONED_SECONDS = 24 * 3600.0  # after which a file that nobody has finished belongs to nobody
-TRAINED_BYTES = 2 * 2**30  # of trained models that are kept for cells with the same training
-FEW = 50  # records, which are read sooner than an index of all is
-TOLD = 2000  # characters of what a failure says
+ABANDONED_SECONDS = 24 * 3600.0  # age at which an unfinished file counts as abandoned
+TRAINED_BYTES = 2 * 2**30  # of trained models kept for cells with the same training
+FEW = 50  # records; fewer are read faster than the index
+TOLD = 2000  # characters kept of a failure's reason, and of its traceback
 
 
 class Results:
-    """The results folder: records, and beside them failures, checkpoints and what was set aside.
+    """The results folder: records, failures, checkpoints and files set aside.
 
-    Whoever computes sets damaged files aside. With ``mends=False`` nothing is moved, as is right for all that only
-    read; `passed_over` says which files were not used, and why. A file that cannot be opened or that a later version
-    wrote is passed over in any case.
+    A process that computes sets damaged files aside. With ``mends=False``, for processes that only read, nothing is
+    moved; `passed_over` holds the unused files with the reason. A file that cannot be opened, or that a later version
+    wrote, is always passed over.
     """
 
     def __init__(self, root: Path, mends: bool = True) -> None:
@@ -49,24 +49,24 @@ class Results:
         self.damaged = root / "set_aside"
 
     def check_writable(self) -> None:
-        """Raise `UserError` now rather than after hours of training."""
+        """Raise `UserError` if the folder cannot be written, now rather than after hours of training."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.root) as probe:  # without a name that a kill could leave behind
+            with tempfile.TemporaryFile(dir=self.root) as probe:  # nameless: a kill leaves nothing behind
                 probe.write(b"x" * LIMIT_BYTES)
         except OSError as error:
             raise unwritable(self.root, error) from error
 
     def path(self, key: str) -> Path:
-        """Where the record of a cell is."""
+        """Return the path of a cell's record."""
         return self.records / f"{key}.json"
 
     def checkpoint(self, key: str) -> Path:
-        """Where the checkpoint of a cell is."""
+        """Return the path of a cell's checkpoint."""
         return self.checkpoints / f"{key}.safetensors"
 
     def trained(self, train_key: str) -> Path:
-        """Where a trained model is kept for cells that differ only in what comes after training."""
+        """Return the path of a trained model, kept for cells that differ only in what follows training."""
         return self.models / f"{train_key}.safetensors"
 
     def forget_failure(self, key: str) -> None:
@@ -81,7 +81,7 @@ class Results:
     def clear_temporary(self, key: str, train_key: str) -> None:
         """Remove unfinished files that an earlier owner of the cell left when it was killed.
 
-        A cell with the same training that runs meanwhile may be writing its model: it then goes on without.
+        A running cell with the same training may be writing its model meanwhile: it then continues without it.
         """
         for folder, name in (
             (self.records, key),
@@ -93,14 +93,14 @@ class Results:
                 discard(path)
 
     def sweep(self) -> None:
-        """Remove leftovers of finished cells that a kill or a failing disk left: checkpoints, leases and the like."""
+        """Remove files of finished cells left by a kill or a failing disk: checkpoints, leases and the like."""
         for folder in (self.records, self.failures, self.checkpoints, self.status, self.leases):
             for path in folder.glob("*") if folder != self.records else folder.glob(".*.tmp"):
                 if self.path(path.name.lstrip(".").split(".")[0]).exists():
                     discard(path)
 
     def prune_trained(self) -> None:
-        """Keep at most `TRAINED_BYTES` of trained models: those used last."""
+        """Keep the most recently used trained models, at most `TRAINED_BYTES`; remove abandoned unfinished ones too."""
         found = []
         for path in self.models.glob(".*.tmp"):
             with contextlib.suppress(OSError):
@@ -117,7 +117,7 @@ class Results:
                     path.unlink()
 
     def read(self, key: str) -> Record | None:
-        """Return a record or None. A corrupt one is named in a warning, set aside, and counts as absent."""
+        """Return a record or None. A corrupt one counts as absent: it is set aside, or passed over, with a warning."""
         return self._read(self.path(key))
 
     def check_free(self, key: str) -> None:
@@ -137,9 +137,9 @@ class Results:
                 yield record
 
     def entries(self, keys: Sequence[str] | None = None) -> dict[str, Entry]:
-        """Return what there is to know of valid records without their numbers, by key, in order; by default of all.
+        """Return the summaries of valid records, by key, in order; by default of all records.
 
-        Files that the index knows as they are need not be read again.
+        Files that have not changed since they were indexed are not read again.
         """
         if keys is not None and len(keys) < FEW:
             found = ((key, self.read(key)) for key in keys)
@@ -157,7 +157,7 @@ class Results:
         return {key: known[key] for key in asked if key in known}
 
     def specs(self) -> Iterator[tuple[Entry, dict[str, Any]]]:
-        """Yield what there is to know of every valid record, with the settings of its cell."""
+        """Yield the summary of every valid record, with the settings of its cell."""
         entries, specs = self.entries(), Index(self.root).specs()
         for key, entry in entries.items():
             if key in specs:
@@ -196,7 +196,7 @@ class Results:
         log.warning("%s is damaged: %s; it was moved to %s", path, why, now)
 
     def put_aside(self, key: str) -> None:
-        """Move the record of a cell away, so that the cell is computed anew, unless another process has done so."""
+        """Set the record of a cell aside, so that the cell is recomputed, unless another process has done so."""
         try:
             self._move(self.path(key))
         except FileNotFoundError:
@@ -212,11 +212,11 @@ class Results:
         return now
 
     def write(self, record: Record) -> None:
-        """Keep a record. `failed` goes to the failures and is tried again next time; the rest is final.
+        """Store a record. A `failed` one goes to the failures and is retried next time; all others are final.
 
-        A record over 64 KiB keeps what is in `SIDECARS`, one after the other, in files of its own that are named in it.
+        While a record exceeds 64 KiB, its fields in `SIDECARS` move, one after the other, to files named in the record.
         """
-        key = parse(json.dumps(record).encode(), None)["key"]  # whoever reads it sees what JSON makes of it
+        key = parse(json.dumps(record).encode(), None)["key"]  # as a reader gets it, after JSON
         if record["status"] == "failed":
             write_json(self.failures / f"{key}.json", _shortened(record))
             return
@@ -233,7 +233,7 @@ class Results:
 
 
 def _shortened(failure: Record) -> Record:
-    """Return a failure that keeps the beginning of its reason and the end of its traceback: it must stay readable."""
+    """Return a failure with only the beginning of its reason and the end of its traceback: files have a size limit."""
     short = failure.copy()
     short["reason"] = (failure["reason"] or "")[:TOLD] or None
     if "traceback" in failure:

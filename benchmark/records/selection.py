@@ -1,4 +1,4 @@
-"""Which trial of a study is chosen: the most accurate on validation images, as the records at hand say."""
+"""Selection of a study's trial: the most accurate one on validation images, according to the available records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.spec.plan import Planned, plan_grid
 from fedspan.benchmark.spec.studies import Study, Trial, studies_of
 
-WORST = -math.inf  # of a trial that diverged or cannot run
+WORST = -math.inf  # accuracy of a trial that diverged or cannot run
 
 Read = Callable[[str], Record | None]
 
@@ -23,10 +23,10 @@ Read = Callable[[str], Record | None]
 class Selection:
     """The outcome of a study.
 
-    `accuracies` are those of its trials on validation images, in percent, means over the tuning seeds: `WORST` for a
+    `accuracies` are the trials' accuracies on validation images, in percent, means over the tuning seeds: `WORST` for a
     trial without one, None for one that has not run on every seed. `chosen` is None until all trials have run.
-    `strangers` are the numbers of trials with a run on other data than most runs of the study, `impossible` counts the
-    trials that cannot run.
+    `strangers` are the numbers of trials with a run on other data than most runs of the study; `impossible` is the
+    number of trials that cannot run.
     """
 
     study: Study
@@ -37,17 +37,17 @@ class Selection:
 
     @property
     def missing(self) -> int:
-        """How many trials have not run on every seed."""
+        """The number of trials that have not run on every seed."""
         return sum(accuracy is None for accuracy in self.accuracies)
 
     @property
     def diverged(self) -> int:
-        """How many trials count as worst: they diverged, or cannot run."""
+        """The number of trials that count as worst: they diverged, or cannot run."""
         return sum(accuracy == WORST for accuracy in self.accuracies)
 
     @property
     def _worst(self) -> str:
-        """What became of the trials that count as worst."""
+        """The outcome of the trials that count as worst, in words."""
         if not self.impossible:
             return "diverged"
         return "cannot run" if self.impossible == self.diverged else "diverged or cannot run"
@@ -59,7 +59,7 @@ class Selection:
 
     @property
     def note(self) -> str:
-        """What else must be said: trials without a number or on other data, a space with fewer points than trials."""
+        """Caveats: trials without a result or on other data, a space with fewer points than trials."""
         trials, said = len(self.accuracies), []
         if self.missing == trials:
             said.append("no trial has a record yet")
@@ -80,9 +80,9 @@ class Selection:
 
 
 def select(study: Study, read: Read) -> Selection:
-    """Return what the records of a study's trials choose: the highest mean accuracy, of equals the earlier trial.
+    """Return the selection from the records of a study's trials: the highest mean accuracy, at a tie the earlier trial.
 
-    `read` returns the record of a key or None, as `Results.read` does. A failed cell has none.
+    `read` returns the record of a key or None, like `Results.read`. A failed cell has none.
     """
     runs = [[read(planned.cell.key) for planned in trial.cells] for trial in study.trials]
     accuracies = tuple(map(_accuracy, runs))
@@ -94,9 +94,9 @@ def select(study: Study, read: Read) -> Selection:
 
 
 def cells_of(axes: Mapping[str, list[Any]], read: Read) -> list[Planned]:
-    """Return all cells that a command line can have records of, each once.
+    """Return all cells of a command line that can have records, each once.
 
-    They are those of its board or sweeps; where it tunes also all trials, and the cells with what these have chosen.
+    These are the cells of its board or sweeps and, if it tunes, all trials and the cells with the chosen settings.
     """
     cells = plan_grid(axes)
     for study in studies_of(axes):
@@ -105,7 +105,7 @@ def cells_of(axes: Mapping[str, list[Any]], read: Read) -> list[Planned]:
 
 
 def _strangers(runs: Sequence[Sequence[Record | None]]) -> tuple[int, ...]:
-    """Return the numbers of trials with a run on other data than most; at a tie most are those of the first trial."""
+    """Return the numbers of trials with a run on other data than most runs; at a tie, the first trial's data counts."""
     told = [[record["provenance"].get("dataset_digest") for record in records if record] for records in runs]
     digests = [{digest for digest in of_trial if digest} for of_trial in told]
     usual = {digest for digest, _ in Counter(filter(None, itertools.chain(*told))).most_common(1)}

@@ -1,4 +1,4 @@
-"""Digests of sources: they change with code that can change a number, not with its comments or docstrings."""
+"""Digests of source code: they change with code that can change a number, not with comments or docstrings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import fedspan.benchmark as engine
 from fedspan.benchmark.registration import FOR_READERS
 from fedspan.benchmark.spec.cell import Cell
 
-# Rooms and modules of the engine that no number depends on: what plans, starts, keeps, sends and shows cells.
+# Packages and modules of the engine that no number depends on: they plan, start, store, send and show cells.
 NUMBERLESS = frozenset(
     (
         "cli", "mirror", "notebook", "report", "bibliography", "names", "patience", "places", "search",
@@ -33,18 +33,18 @@ NUMBERLESS = frozenset(
     )
 )  # fmt: skip
 REMEDY = "'fedspan verify' tells if their numbers hold, fresh=true computes them anew"
-FORM = "syntax:"  # of today's digests; those without it covered comments too
-SILENT = ("ctx", "kind", "type_comment")  # fields of syntax that say what other fields do
-# Class attributes on which no result depends: what pages show, and what makes costs quick to compute.
+FORM = "syntax:"  # prefix of current digests; digests without it covered comments too
+SILENT = ("ctx", "kind", "type_comment")  # syntax fields that repeat other fields
+# Class attributes that no result depends on: those shown on pages, and those that make costs quick to compute.
 REMARKS = frozenset((*FOR_READERS, "skew_field", "same_shapes"))
-REMARK_MODULES = frozenset(("typing", "fedspan.benchmark.search"))  # they bring what annotations are written with
+REMARK_MODULES = frozenset(("typing", "fedspan.benchmark.search"))  # imported for annotations
 
 
 def source_digests(cell: Cell) -> dict[str, str]:
     """Return a digest of the source of each plugin of a cell, by ``kind:name``.
 
-    It covers the plugin's module and those that this one imports from the plugin's own package. Of a class that was
-    typed into an interpreter or a notebook, which has no source, it is the digest of its functions' code.
+    It covers the plugin's module and all modules that it imports from the plugin's own package. A class typed into an
+    interpreter or a notebook has no source: then it covers the code of the class's functions.
     """
     found = {}
     for part in cell.plugins:
@@ -54,7 +54,7 @@ def source_digests(cell: Cell) -> dict[str, str]:
 
 
 def _code_of(what: Any) -> Any:
-    """Return what Python runs of a class, a function or a constant, without names of files and numbers of lines."""
+    """Return the code that Python runs for a class, a function or a constant, without file names and line numbers."""
     if isinstance(what, type):
         return {name: _code_of(value.__code__) for name, value in vars(what).items() if inspect.isfunction(value)}
     if isinstance(what, CodeType):
@@ -65,7 +65,7 @@ def _code_of(what: Any) -> Any:
 def changed(recorded: Any, here: Mapping[str, str]) -> tuple[str, ...] | None:
     """Return the names of sources that differ between a record and this machine.
 
-    None where that cannot be told: the record has no digests, or those of an earlier form, which covered comments.
+    None if that is unknown: the record has no digests, or those of an earlier form, which covered comments.
     """
     if not isinstance(recorded, Mapping) or not all(str(digest).startswith(FORM) for digest in recorded.values()):
         return None
@@ -73,11 +73,11 @@ def changed(recorded: Any, here: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def stale(sources: Any, cell: Cell, repeated_by: Iterable[Mapping[str, str]] = ()) -> str:
-    """Return a remark if a cell's record was made by other or by unknown sources, else an empty text.
+    """Return a remark if a cell's record was made by other or by unknown sources, else an empty string.
 
-    `sources` are the digests in its provenance, None if there are none. Only what belongs to the cell counts: its
-    plugins. The engine is held to its numbers by tests. `repeated_by` are the sources of identical repetitions; a
-    repetition by those at hand proves that they give the record's numbers.
+    `sources` are the digests in its provenance, None if there are none. Only the cell's own plugins count: tests hold
+    the engine to its numbers. `repeated_by` are the sources of identical repetitions; a repetition by the sources
+    available here proves that they give the record's numbers.
     """
     here = source_digests(cell)
     edited = changed(sources, here)
@@ -95,12 +95,12 @@ def engine_digest() -> str:
 
 
 def engine_files() -> list[Path]:
-    """Return the files of the engine that a number can depend on, in the order of their names."""
+    """Return the files of the engine that a number can depend on, sorted by name."""
     return sorted(path for path in _engine_root().rglob("*.py") if not numberless(path))
 
 
 def numberless(path: Path) -> bool:
-    """Tell whether no number depends on a file of the engine."""
+    """Return whether no number depends on a file of the engine."""
     parts = path.relative_to(_engine_root()).with_suffix("").parts
     return any(".".join(parts[:depth]) in NUMBERLESS for depth in range(1, len(parts) + 1))
 
@@ -116,7 +116,7 @@ def digest_of(sources: Iterable[str]) -> str:
 
 @cache
 def _digest_of(sources: tuple[str, ...]) -> str:
-    """Digest the same sources once: thousands of records are compared with those of a few plugins."""
+    """Return the digest of sources, cached: thousands of records are compared with the sources of a few plugins."""
     return FORM + hashlib.sha256("\n".join(_syntax(source) for source in sources).encode()).hexdigest()[:16]
 
 
@@ -124,13 +124,13 @@ def _digest_of(sources: tuple[str, ...]) -> str:
 def _syntax(source: str) -> str:
     """Return the syntax of a source as text, the same for every version of Python.
 
-    `ast.dump` would do if it wrote the same for each: newer versions know more fields, and leave empty ones out.
+    `ast.dump` differs between versions: newer ones know more fields, and leave empty ones out.
     """
     return repr(_form(_parsed(source)))
 
 
 def _parsed(source: str) -> ast.Module:
-    """Parse a source, again if other code parsed in the midst of it: CPython before 3.11.9 then raises (gh-106905)."""
+    """Parse a source, retrying if other code parsed meanwhile: CPython before 3.11.9 then raises (gh-106905)."""
     for _ in range(9):
         with contextlib.suppress(SystemError):
             return ast.parse(source)
@@ -144,7 +144,7 @@ def _form(node: Any) -> Any:
     if not issubclass(kind, ast.AST):
         return node
     if kind is ast.Subscript and type(node.value) is ast.Name and node.value.id == "Annotated":
-        return _form(node.slice.elts[0])  # the type; what stands beside it is a search space
+        return _form(node.slice.elts[0])  # the type; the rest is a search space
     form = [kind.__name__]
     for name in kind._fields:
         value = getattr(node, name, None)
@@ -156,22 +156,22 @@ def _form(node: Any) -> Any:
 
 
 def _is_remark(node: Any) -> bool:
-    """Tell whether a statement is a text alone, as a docstring is, or imports what annotations are written with."""
+    """Return whether a statement is a bare string, such as a docstring, or an import for annotations."""
     if type(node) is ast.ImportFrom:
         return node.module in REMARK_MODULES
     return type(node) is ast.Expr and type(node.value) is ast.Constant and type(node.value.value) is str
 
 
 def _names_a_remark(node: ast.stmt) -> bool:
-    """Tell whether a statement of a class sets an attribute that is for readers alone."""
+    """Return whether a statement of a class only sets attributes on which no result depends."""
     return type(node) is ast.Assign and all(type(name) is ast.Name and name.id in REMARKS for name in node.targets)
 
 
 @cache
 def sources_behind(name: str) -> dict[str, str]:
-    """Return the source of a loaded module, by name, and of those it imports from its own top-level package.
+    """Return the sources, by name, of a loaded module and of all that it imports from its own top-level package.
 
-    The engine has a digest of its own and is left out wherever it lies.
+    The engine has its own digest and is always left out.
     """
     package, found, waiting = name.partition(".")[0], dict[str, str](), [name]
     while waiting:
@@ -180,7 +180,7 @@ def sources_behind(name: str) -> dict[str, str]:
             continue
         try:
             found[module] = inspect.getsource(sys.modules[module])
-        except (OSError, TypeError):  # a class that was typed into an interpreter has no source
+        except (OSError, TypeError):  # a class typed into an interpreter has no source
             continue
         parents = module.split(".") if hasattr(sys.modules[module], "__path__") else module.split(".")[:-1]
         for node in ast.walk(_parsed(found[module])):
@@ -198,9 +198,9 @@ def _of_engine(module: str) -> bool:
 
 
 def uncommitted(cell: Cell) -> list[str] | None:
-    """Return the files behind a cell's numbers that git does not know as they are; None where there is no checkout.
+    """Return the files behind a cell's numbers that are untracked or modified in git; None if there is no checkout.
 
-    Paths are relative to their checkout. A plugin of an installed distribution has none, and is not listed.
+    Paths are relative to their checkout. A plugin of an installed distribution has no checkout and is not listed.
     """
     modules = sorted({module for part in cell.plugins for module in sources_behind(type(part).__module__)})
     files = [Path(path) for module in modules if (path := getattr(sys.modules.get(module), "__file__", None))]

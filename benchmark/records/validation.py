@@ -1,6 +1,6 @@
-"""What makes a record one: the types of its fields, and the rules across them. Every reader asks here and nowhere else.
+"""Validation of records, for all readers: the types of their fields, and the rules across fields.
 
-Each complaint is one line that names the first field that is wrong, its value, and what is wrong with it.
+Each complaint is one line that names the first wrong field, its value, and what is wrong with it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ KINDS = {
     "null": "null",
 }  # fmt: skip
 BOUNDS = {">=": "below", "<=": "above", ">": "not above", "<": "not below"}
-ROUNDED = 0.001  # that a running total may be above the whole one
-# What every finished run counts.
+ROUNDED = 0.001  # by which a running total may exceed the final one
+# Costs in the record of every finished run.
 COUNTED = ("seconds.total", "flops.train", "bytes.up", "bytes.down", "steps", "images", "seconds_at_round")
 
 
 def validate(record: Any, key: str | None = None) -> Record:
-    """Return `record` if it is one, and of the cell `key` where that is given; raise `CorruptFile` if not."""
+    """Return `record` if it is valid and, if `key` is given, of the cell `key`; raise `CorruptFile` if not."""
     check_schema(record)
     if (complaint := _complaint(record)) is not None:
         raise CorruptFile(_sentence(record, complaint))
@@ -40,7 +40,7 @@ def validate(record: Any, key: str | None = None) -> Record:
 
 
 def check_schema(record: Any) -> None:
-    """Raise `CorruptFile` for a record of another schema than this version's, `LaterVersion` if it is a later one."""
+    """Raise `CorruptFile` if a record's schema is not this version's, `LaterVersion` if it is a later one."""
     if isinstance(record, dict) and (schema := record.get("schema", SCHEMA)) != SCHEMA:
         later = type(schema) is int and schema > SCHEMA
         kind = LaterVersion if later else CorruptFile
@@ -51,7 +51,7 @@ def check_schema(record: Any) -> None:
 
 
 def _complaint(record: Any) -> str | None:
-    """Return what msgspec has against the types of a record, as "Expected `int`, got `str` - at `$.spec.seed`"."""
+    """Return msgspec's complaint about the types of a record, as "Expected `int`, got `str` - at `$.spec.seed`"."""
     try:
         msgspec.convert(record, Record)
     except msgspec.ValidationError as error:
@@ -60,7 +60,7 @@ def _complaint(record: Any) -> str | None:
 
 
 def _sentence(record: Any, complaint: str) -> str:
-    """Return a complaint of msgspec as people read it, with the value that it is about."""
+    """Return a complaint of msgspec as a readable sentence, with the wrong value."""
     problem, _, place = complaint.partition(" - at ")
     path = _path(record, complaint, place)
     name = "its " + _dotted(path) if path else "it"
@@ -87,10 +87,10 @@ def _fault(problem: str, value: Any) -> str:
 
 
 def _path(record: Any, complaint: str, place: str) -> list[str | int]:
-    """Return the steps from a record to the value that a complaint is about.
+    """Return the steps from a record to the wrong value of a complaint.
 
-    msgspec writes `[...]` for a value of a mapping, whatever its name is, and gives no name of a wrong key: it is the
-    first one that alone brings about the same complaint.
+    msgspec writes `[...]` for any value of a mapping and does not name a wrong key: it is the first one that causes the
+    same complaint on its own.
     """
     path: list[str | int] = []
     node = record
@@ -105,7 +105,7 @@ def _path(record: Any, complaint: str, place: str) -> list[str | int]:
 
 
 def _alone(value: Any, path: Sequence[str | int], name: str) -> Any:
-    """Return `value` with nothing but `name` in its mapping at `path`."""
+    """Return `value` with only `name` in its mapping at `path`."""
     if not path:
         return {name: value[name]}
     copy: Any = dict(value) if isinstance(value, Mapping) else list(value)
@@ -118,10 +118,10 @@ def _dotted(path: Sequence[str | int]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value in one short line."""
+    """Return a value as one short line."""
     try:
         text = repr(value)
-    except ValueError:  # of a whole number with thousands of digits
+    except ValueError:  # a whole number with thousands of digits
         return "a number of thousands of digits"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -130,7 +130,7 @@ def _shown(value: Any) -> str:
 
 
 def _broken_rules(record: Record) -> Iterator[str]:
-    """Yield contradictions between fields that are valid one by one; these checks rely on that."""
+    """Yield contradictions between fields; the checks rely on each field being valid."""
     try:
         if record["key"] != key_of(record["spec"]):
             yield "its key does not belong to its spec"
@@ -147,7 +147,7 @@ def _broken_rules(record: Record) -> Iterator[str]:
 
 
 def _of_its_images(record: Record) -> Iterator[str]:
-    """Yield scores of the wrong images: a trial has scores of held-out images only, a result has none."""
+    """Yield scores on the wrong images: a trial has scores on held-out images only, a result has none of these."""
     trial = is_trial(record)
     for stage in record["scores"]:
         if trial and stage in (*STAGES, "best"):
@@ -178,7 +178,7 @@ def _of_rounds(record: Record) -> Iterator[str]:
 
 
 def _of_running_totals(record: Record) -> Iterator[tuple[str, list[float], float | None]]:
-    """Yield name, values by evaluated round, and value at the end, if it is known, of what only grows."""
+    """Yield name, values by evaluated round and final value (None if unknown) of each running total."""
     compute, fleet = record["compute"], record.get("fleet", {})
     sent = sum(compute["bytes"][way] for way in ("up", "down")) if "bytes" in compute else None
     for name, amounts, whole in (
@@ -232,7 +232,7 @@ def _of_figures(record: Record) -> Iterator[str]:
 
 
 def _of_the_end(record: Record) -> Iterator[str]:
-    """Yield what a finished run lacks: a curve to the last round, costs, and scores that agree with it."""
+    """Yield what a finished run lacks: a curve up to the last round, costs, and scores that agree with the curve."""
     scores, curve, compute = record["scores"], record["curve"], record["compute"]
     rounds, last = curve.get("round", []), record["spec"]["protocol"]["rounds"]
     if (first := TRIAL if is_trial(record) else "trained") not in scores:
@@ -242,7 +242,7 @@ def _of_the_end(record: Record) -> Iterator[str]:
         yield f"it is done, but {ending}"
     if lacking := [name for name in COUNTED if not _holds(compute, name)]:
         yield f"it is done, but its compute lacks {', '.join(lacking)}"
-    least = 1 if record["spec"]["protocol"].get("sampling") == "poisson" else last  # rounds without a client
+    least = 1 if record["spec"]["protocol"].get("sampling") == "poisson" else last  # poisson has rounds without clients
     if not least <= compute["steps"] <= compute["images"]:
         yield f"its {compute['steps']} steps on {compute['images']} images in {last} rounds cannot be"
     made = record["provenance"]
@@ -253,7 +253,7 @@ def _of_the_end(record: Record) -> Iterator[str]:
 
 
 def _holds(values: Mapping[str, Any], name: str) -> bool:
-    """Tell whether nested mappings have a dotted name."""
+    """Return whether nested mappings have a dotted name."""
     first, _, rest = name.partition(".")
     return first in values and (not rest or _holds(values[first], rest))
 

@@ -1,6 +1,6 @@
-"""Verifications: small immutable files that say what came of computing a record anew, and on what machine.
+"""Verifications: small immutable files with the outcome of recomputing a record and the machine that did it.
 
-One counts for the record whose digest it names, and for no later record of the same cell.
+A verification counts for the record whose digest it names, not for later records of the same cell.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KEY = re.compile(r"[0-9a-f]{20}")
 
 @dataclass(frozen=True)
 class Draw:
-    """How records were drawn: `size` of the `of` records that `among` names, by the seed `sample_seed`."""
+    """A random sample of records: `size` of the `of` records that `among` names, drawn with the seed `sample_seed`."""
 
     size: int = 0
     of: int = 0
@@ -45,12 +45,13 @@ class Draw:
 
 @dataclass(frozen=True)
 class Verification:
-    """What came of a record, by its digest `record`, when its cell `key` was computed anew.
+    """Outcome of recomputing the cell `key` and comparing it with its record, given by the digest `record`.
 
-    `compared` says by what: digests of weights, or in records without those the numbers alone. Where the outcome is
-    `differs`, `where` is the first value that does, `round` the first evaluated round (None if rounds do not), and
-    `points` the accuracy computed anew minus the recorded one, in percent (None if one of them has none). The rest is
-    the machine that computed: `instructions` are the widest that its processor has, `date` is UTC.
+    `compared` is the basis: digests of weights or, for records without digests, the numbers alone. If the outcome is
+    `differs`, `where` is the first value that differs, `round` the first evaluated round that does (None if no round
+    does), and `points` the recomputed accuracy minus the recorded one, in percentage points (None if either is
+    missing). The other fields describe the recomputing machine: `instructions` is its processor's widest instruction
+    set, `date` is in UTC.
     """
 
     key: str
@@ -96,7 +97,7 @@ class Verification:
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """The file name."""
         return f"{self.key}.{self._digest()[:16]}.json"
 
     def _digest(self) -> str:
@@ -104,7 +105,7 @@ class Verification:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def write(self, folder: Path) -> Path:
-        """Keep it in `folder`, unless it is there; return its path."""
+        """Write the verification to `folder` unless it is there; return its path."""
         path = folder / self.name
         if not path.exists():
             write_json(path, {"schema": SCHEMA, **dataclasses.asdict(self), "digest": self._digest()})
@@ -112,7 +113,7 @@ class Verification:
 
 
 def read(path: Path) -> Verification:
-    """Return the verification of a file; raise `CorruptFile` with the first thing that is wrong."""
+    """Return the verification in a file; raise `CorruptFile` with the first fault."""
     try:
         raw = read_json(path, dict[str, Any], LIMIT_BYTES)
     except OSError as error:
@@ -145,7 +146,7 @@ class Repeated:
 
     @classmethod
     def of(cls, results: Results) -> Repeated:
-        """Return those of a results folder; 'fedspan validate' names the files that cannot be read."""
+        """Return the repetitions in a results folder; 'fedspan validate' names the files that cannot be read."""
         return cls(readable(results.root))
 
     def of_record(self, record: Record) -> Badge:
@@ -159,7 +160,7 @@ class Repeated:
 
 @dataclass(frozen=True)
 class Badge:
-    """What a reader sees of a record: whether somebody repeated it."""
+    """Badge of a record for readers: whether it was repeated."""
 
     verifications: tuple[Verification, ...] = ()
 
@@ -168,7 +169,7 @@ class Badge:
 
     @property
     def state(self) -> Literal["repeated", "mixed", "refuted", "unverified"]:
-        """A record that one machine cannot repeat is not hidden by another one that can: it is `mixed`."""
+        """The outcome over all machines: `mixed` if some repeat the record and others cannot, which is not hidden."""
         if not self.verifications:
             return "unverified"
         if not self._kinds("identical"):
@@ -177,17 +178,17 @@ class Badge:
 
     @property
     def machines(self) -> int:
-        """On how many kinds of processor the record was repeated."""
+        """The number of kinds of processor on which the record was repeated."""
         return self._kinds("identical")
 
     @property
     def repeated_by(self) -> tuple[dict[str, Any], ...]:
-        """The sources, by digest, of each identical repetition."""
+        """The source digests of each identical repetition."""
         return tuple(one.sources for one in self.verifications if one.outcome == "identical")
 
     @property
     def text(self) -> str:
-        """A few words."""
+        """The state in a few words."""
         same, other = self._kinds("identical"), self._kinds("differs")
         plural = "" if same == 1 else "s"
         return {
@@ -204,7 +205,7 @@ class Badge:
 
 
 def sentence(one: Verification) -> str:
-    """Return one line that says what came of a repetition, when and where."""
+    """Return one line with the outcome of a repetition, its machine and its date."""
     by = "" if one.compared == "digests" else ", by curve and scores"
     text = one.outcome + by
     if one.outcome == "differs":
@@ -214,7 +215,7 @@ def sentence(one: Verification) -> str:
 
 
 def samples(badges: Iterable[Badge]) -> list[tuple[str, str]]:
-    """Return each sample that records were drawn in, with what came of it."""
+    """Return each sample of verified records, with its outcome."""
     drawn: dict[str, list[Verification]] = {}
     for one in (one for badge in badges for one in badge.verifications):
         if one.sample:
@@ -229,14 +230,14 @@ def _outcomes(found: Sequence[Verification]) -> str:
 
 
 def from_folder(place: Path) -> Iterator[tuple[str, Callable[[], Verification]]]:
-    """Yield the name of each verification of a results folder (or of its folder `records`), and what reads it."""
+    """Yield the name of each verification of a results folder (or its folder `records`), and a function to read it."""
     folder = (place.parent if place.name == "records" else place) / "verifications"
     for path in sorted(folder.glob("*.json")):
         yield str(path), partial(read, path)
 
 
 def readable(place: Path) -> Iterator[Verification]:
-    """Yield the verifications of a results folder that are what was written."""
+    """Yield the intact verifications of a results folder."""
     for _, load in from_folder(place):
         with contextlib.suppress(CorruptFile):
             yield load()

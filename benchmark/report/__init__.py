@@ -1,4 +1,4 @@
-"""From records to Markdown, CSV, LaTeX, figures and one self-contained page per board."""
+"""Reports from records: Markdown, CSV, LaTeX, figures and one self-contained page per board."""
 
 from fedspan.benchmark.report.report import Report, write_report
 

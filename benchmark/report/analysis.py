@@ -1,4 +1,4 @@
-"""What a table says as a whole: how its rows stand, how far they are from the first, how soon they reach a target."""
+"""Analysis of a whole table: standings of its rows, differences to the first, and time to a target accuracy."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from fedspan.benchmark.report.tuning import DEFAULT
 
 @dataclass(frozen=True)
 class Standing:
-    """How one row of a table stands; numbers are NaN where nothing can be compared.
+    """Standing of one row in a table; numbers are NaN where nothing can be compared.
 
-    `rank` is its average over the `blocks`, the (task, seed) pairs that every row has; `wins` is in percent of its
-    comparisons on a (task, seed) pair; `difference` is to the first row with a score, and `sure` is +1 or -1 where
-    the row is better or worse than that one when all pairs of rows are asked. Its place and all of these are among the
-    rows of its `kind`. A diverged run is worse than any score.
+    `rank` is the average rank over the `blocks`, the (task, seed) pairs that every row has; `wins` is the percentage of
+    won comparisons on (task, seed) pairs; `difference` is to the first row with a score (None for that row itself), and
+    `sure` is +1 or -1 where the row is surely better or worse than that row, with all pairs of rows tested. All of
+    these, and the place, are among the rows of the same `kind`. A diverged run is worse than any score.
     """
 
     number: int  # of the row, from 1
     row: TableRow
-    kind: str  # default or tuned; empty on a board that is not tuned
+    kind: str  # default or tuned; empty on a board without tuning
     place: Place
     leads: bool
-    mean: float  # over the tasks that every row of the table has; NaN if a run of the row diverged there
+    mean: float  # over the tasks that every competing row has; NaN if a run of the row diverged there
     rank: float
     blocks: int
     wins: float
@@ -45,19 +45,19 @@ class Standing:
 
 @dataclass(frozen=True)
 class Bound:
-    """A row that does not compete: its mean over the columns that every competing row has, how far it is ahead."""
+    """A row that does not compete: its mean over the tasks that every competing row has, and its lead."""
 
     row: TableRow
-    mean: float  # NaN where it lacks one of these columns or a run of it diverged there
+    mean: float  # NaN if it lacks one of these tasks or one of its runs diverged there
     difference: Gap | None  # to the reference of its kind
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """A table's competing rows in the order of their places, and its bounds.
+    """A table's competing rows in order of place, and its bounds.
 
     `apart` holds the pairs of row numbers of which one is surely better. Default and tuned rows are not compared with
-    each other: each kind has a reference of its own, its first row with a score.
+    each other: each kind has its own reference, its first row with a score.
     """
 
     table: Tabulated
@@ -69,40 +69,40 @@ class Analysis:
 
     @property
     def measured(self) -> tuple[Standing | Bound, ...]:
-        """The competing rows, and then the bounds."""
+        """The competing rows, then the bounds."""
         return (*self.standings, *self.bounds)
 
     @property
     def shared(self) -> int:
-        """How many columns every competing row has."""
+        """Number of columns that every competing row has."""
         return len(self.common)
 
     @property
     def several(self) -> bool:
-        """Whether common columns do not connect all rows of a kind, so that places count within groups."""
+        """Whether rows of one kind form several groups without common columns, so that places count within groups."""
         groups = {(standing.kind, standing.place.group) for standing in self.standings}
         return len(groups) > len({kind for kind, _ in groups})
 
     def reference_of(self, row: TableRow) -> TableRow:
-        """Return the row that a row is measured against: the reference of its kind."""
+        """Return the reference of a row's kind, which the row is compared with."""
         return next(one for one in self.references if self.table.kind(one) == self.table.kind(row))
 
     def x(self, value: float) -> str:
-        """Return where a difference lies in its picture."""
+        """Return the x coordinate of a difference in its picture."""
         gaps = [one.difference for one in self.measured]
         found = [gap for gap in gaps if isinstance(gap, Difference)]
         return forest.place(value, forest.ends_of((gap.mean, gap.low, gap.high) for gap in found))
 
     @property
     def assumptions(self) -> list[str]:
-        """What places and intervals assume, or why there are none: each said once."""
+        """Assumptions of places and intervals, and reasons for withheld ones, without duplicates."""
         found = [s.difference for s in self.standings if s.difference is not None]
         said = [f"Withheld: {gap.reason}." if isinstance(gap, Withheld) else gap.assumes for gap in found]
         return list(dict.fromkeys([ASSUMES, *said, *self._tasks_of_several_columns]))
 
     @property
     def _tasks_of_several_columns(self) -> Iterator[str]:
-        """What tells that columns which score the same models count as one task."""
+        """Remarks on columns that score the same models and so count as one task."""
         for columns in self.table.tasks:
             if len(columns) > 1:
                 axes, labels = self.table.column_axes, (self.table.columns[i] for i in columns)
@@ -111,14 +111,15 @@ class Analysis:
 
     @property
     def columns(self) -> int:
-        """How many columns the table has."""
+        """Number of columns in the table."""
         return len(self.table.columns)
 
 
 def analyse(table: Tabulated) -> Analysis | None:
-    """Return how the rows of a table stand, or None if fewer than two rows have runs, none a score, or none is better.
+    """Return the standings of a table's rows, or None if there is nothing to compare.
 
-    Rows whose runs all diverged take part: they are behind. Bounds take no part; they are measured beside the others.
+    Comparison needs two rows with runs, a score, and a metric with a better direction. Rows whose runs all diverged
+    rank last; bounds are left out.
     """
     better = table.metric.better
     rows = _with_runs(table)
@@ -168,12 +169,12 @@ def analyse(table: Tabulated) -> Analysis | None:
 
 
 def _differ(table: Tabulated) -> Callable[[Scores, Scores], Gap | None]:
-    """Return what tells the difference of two rows of a table."""
+    """Return the function that computes the difference of two rows of a table."""
     return partial(statistics.difference, better=table.metric.better, counted=table.metric.counted)
 
 
 def _ranks(scores: Sequence[Scores], kinds: Sequence[str], better: int) -> dict[int, tuple[float, int, float]]:
-    """Return each row's average rank, over how many blocks it is, and its wins, all among the rows of its kind."""
+    """Return each row's average rank, number of blocks and win rate, all among the rows of its kind."""
     found: dict[int, tuple[float, int, float]] = {}
     for kind in dict.fromkeys(kinds):
         mine = [i for i, other in enumerate(kinds) if other == kind]
@@ -185,7 +186,7 @@ def _ranks(scores: Sequence[Scores], kinds: Sequence[str], better: int) -> dict[
 
 
 def _bounds(table: Tabulated, references: Mapping[str, Scores], common: Sequence[int]) -> Iterator[Bound]:
-    """Yield the bounds of a table that have runs, each measured against the reference of its kind."""
+    """Yield the bounds of a table that have runs, each compared with the reference of its kind."""
     for row in table.rows:
         if not row.bound or not (scores := table.scores(row)):
             continue
@@ -195,14 +196,14 @@ def _bounds(table: Tabulated, references: Mapping[str, Scores], common: Sequence
 
 
 def _with_runs(table: Tabulated) -> list[tuple[int, TableRow]]:
-    """Return the competing rows that have runs, with their numbers; those of a tuned board's defaults last."""
+    """Return the competing rows that have runs, with their numbers; on a tuned board, default rows last."""
     every = [(number, row) for number, row in enumerate(table.rows, 1) if not row.bound]
     found = [(number, row) for number, row in every if table.scores(row)]
     return sorted(found, key=lambda numbered: table.kind(numbered[1]) == DEFAULT)
 
 
 def _finite_mean(scores: Scores, tasks: Sequence[int]) -> float:
-    """Return the mean of a row over tasks, NaN without any or where a run diverged."""
+    """Return a row's mean over tasks; NaN without tasks or if a run diverged."""
     means = [statistics.mean_of(scores[task].values()) for task in tasks]
     return fmean(means) if means and all(map(math.isfinite, means)) else math.nan
 
@@ -214,12 +215,12 @@ Cost = tuple[float, float, float, float]  # rounds, bytes, seconds, simulated se
 class Reach:
     """How soon the runs of one cell reach the target: restricted means over all runs with an outcome.
 
-    `rounds` is the first evaluated round at or above the target, `traffic` the bytes that all clients have sent and
-    received by then, `seconds` the run's wall-clock time, with its sample standard deviation, `simulated` those of its
-    fleet's clock, NaN without one. A run that `never`
-    arrives is censored: it counts with all its `last` rounds, so that the mean is a lower bound (the restricted mean
-    of survival analysis, with the end of training as its horizon); one that diverged counts with what the others'
-    rounds take. `n` arrive; of the `asked` the rest has no outcome yet.
+    `rounds` is the first evaluated round at or above the target, `traffic` the bytes sent and received by all clients
+    until then, `seconds` the wall-clock time with its sample standard deviation, `simulated` the seconds of the fleet's
+    clock, NaN without one. Runs that `never` arrive are censored: they count with all `last` rounds, so that the mean
+    is a lower bound (the restricted mean of survival analysis, with the end of training as its horizon); a diverged run
+    counts with the mean cost of the others' whole training. `n` runs arrive; of the `asked`, those in neither count
+    have no outcome yet.
     """
 
     n: int
@@ -234,13 +235,13 @@ class Reach:
 
     @property
     def arrives(self) -> bool:
-        """Whether every run with an outcome arrives, so that the means are not merely bounds."""
+        """Whether every run with an outcome arrives, so that the means are not just lower bounds."""
         return self.n > 0 and not self.never
 
 
 @dataclass(frozen=True)
 class Targets:
-    """A target accuracy in percent per column (NaN without one), and how soon each row reaches it."""
+    """Target accuracy in percent per column (NaN without one), and how soon each row reaches it."""
 
     table: Tabulated
     reference: TableRow
@@ -249,11 +250,11 @@ class Targets:
 
 
 def reach_targets(table: Tabulated, frame: pd.DataFrame) -> Targets | None:
-    """Return how soon every row reaches what the first row with curves ends at, column by column.
+    """Return how soon every row reaches the final accuracy of the first row with curves, per column.
 
-    `frame` is that of `collect`. The target is the mean accuracy of that row's runs at their last evaluated round.
-    Runs of several kinds of machine have no seconds: they do not compare.
-    Return None for a table of something else than the trained model's accuracy, or without accuracies per round.
+    `frame` comes from `collect`. The target is the mean accuracy of that row's runs at their last evaluated round.
+    Seconds are NaN if the runs come from several kinds of machine, as they are not comparable.
+    Return None if the metric is not the trained model's accuracy, without accuracies per round, or for a single row.
     """
     if table.metric.path != "trained.accuracy" or not table.of_runs:
         return None
@@ -282,7 +283,7 @@ def _untimed(reach: Reach | None) -> Reach | None:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """The runs of a table's cell that have an outcome: those with a curve, and how many diverged."""
+    """Runs of a table cell with an outcome: those with a curve, and the number that diverged."""
 
     asked: int
     done: tuple[Any, ...]
@@ -296,11 +297,11 @@ class _Drawn:
 
     @property
     def end(self) -> float:
-        """The mean accuracy in percent at the last evaluated round, NaN without runs."""
+        """Mean accuracy in percent at the last evaluated round, NaN without runs."""
         return fmean(float(run.curve[1][-1]) for run in self.done) if self.done else math.nan
 
     def costs(self, target: float) -> tuple[list[Cost], list[Cost]]:
-        """Return the costs of the runs that arrive, by then, and those of the others, by their end."""
+        """Return the costs of the runs that arrive, up to arrival, and the total costs of the others."""
         arrived: list[Cost] = []
         censored: list[Cost] = []
         for run in self.done:
@@ -347,7 +348,7 @@ def _reach(cell: _Drawn | None, target: float) -> Reach | None:
 
 
 def pareto(points: Sequence[tuple[float, float]], better: int) -> list[int]:
-    """Return which (cost, score) points no other one beats in both: the front, from the cheapest up."""
+    """Return the indices of the (cost, score) points that no other beats in both: the front, by increasing cost."""
     order = sorted(range(len(points)), key=lambda i: (points[i][0], -better * points[i][1]))
     front: list[int] = []
     for i in order:

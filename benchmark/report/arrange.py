@@ -1,4 +1,4 @@
-"""The rows and columns of a table or figure: which runs stand where, and which must be left out."""
+"""Rows and columns of a table or figure: where each run goes, and which runs must be left out."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.report.axes import Axes, flat, text
 from fedspan.benchmark.spec.board import Figure, Table
 
-REFUSED = "refused"  # a record that must not be averaged with the others of its table
+REFUSED = "refused"  # state of a record that must not be averaged with the others of its table
 
 
 @dataclass
 class Arranged:
-    """The runs of one table or figure, with `row` and `column` (tuples of labels) and `state` added."""
+    """Runs of one table or figure, with added columns `row` and `column` (tuples of labels) and `state`."""
 
     runs: pd.DataFrame
     row_axes: tuple[str, ...]
@@ -25,7 +25,7 @@ class Arranged:
 
 
 def arrange(frame: pd.DataFrame, axes: Axes, part: Table | Figure) -> Arranged:
-    """Return the runs of one table or figure. Raise `UserError` for an unknown axis or if `where` leaves nothing.
+    """Return the runs of one table or figure. Raise `UserError` for an unknown axis or if `where` selects nothing.
 
     Runs that must not be compared or averaged with the others get the state `refused`, and a problem says so.
     """
@@ -46,14 +46,14 @@ def arrange(frame: pd.DataFrame, axes: Axes, part: Table | Figure) -> Arranged:
 
 
 def comparable(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs that a table of the whole frame counts: those with the schema, scale and data of the most."""
+    """Return the runs that a table of the whole frame counts: those with the most common schema, scale and data."""
     arranged = Arranged(frame.assign(state=frame["status"]), (), ())
     _refuse_strangers(arranged)
     return arranged.runs[arranged.runs["state"] != REFUSED]
 
 
 def _refuse_strangers(arranged: Arranged) -> None:
-    """Refuse the runs of another schema, scale or data than most."""
+    """Refuse runs whose schema, scale or data is not the most common one."""
     for name in ("schema", "scale"):
         _refuse_minority(arranged, arranged.runs.index, name, "")
     for dataset, group in arranged.runs.groupby("dataset_name", sort=False):
@@ -62,7 +62,7 @@ def _refuse_strangers(arranged: Arranged) -> None:
 
 
 def _refuse_minority(arranged: Arranged, index: pd.Index[int], name: str, of: str) -> None:
-    """Refuse the runs whose `name` is not the one that most records have (at a tie, the first of the grid)."""
+    """Refuse runs whose `name` is not the value of most records (at a tie, the first in the grid)."""
     runs = arranged.runs.loc[index]
     recorded = runs[(runs["status"] != "missing") & runs[name].notna()]
     counts = recorded[name].value_counts(sort=False)
@@ -88,7 +88,7 @@ def _short(value: Any) -> str:
 
 
 def _refuse_mixtures(arranged: Arranged) -> None:
-    """Refuse cells whose runs differ in more than the seed: their mean would mean nothing."""
+    """Refuse cells whose runs differ in more than the seed: their mean would be meaningless."""
     usable = arranged.runs[arranged.runs["state"] != REFUSED]
     places = usable.groupby(["row", "column"], sort=False)["point"]
     several = usable[places.transform("nunique") > 1]

@@ -1,6 +1,6 @@
-"""The axes of a board: what each cell is called along `method`, `partition`, `protocol.rounds`, ...
+"""Axes of a board: the label of each cell along `method`, `partition`, `protocol.rounds`, ...
 
-A plugin is called by its name and those fields that vary between the board's cells of that name, or that
+A plugin's label is its name and those fields that vary between the board's cells with that plugin, or that
 differ from the plugin's default: ``dirichlet(alpha=0.05)``, ``iid``.
 """
 
@@ -20,7 +20,7 @@ from fedspan.benchmark.spec.plan import Planned
 
 NONE = "none"  # no add-ons, or a setting that a cell does not have
 PROTOCOL = "protocol"
-TUNING = "tuning"  # whether a row has the defaults or what its trials chose
+TUNING = "tuning"  # whether a row has the defaults or the settings that its trials chose
 PLUGIN_AXES = ("method", "addons", PROTOCOL, *(kind for kind in KINDS if kind != "addon"))
 PARTS = {"method": ("algorithm", "addons")}
 
@@ -43,14 +43,14 @@ def title(axis: str) -> str:
 
 
 def named(axis: str, label: str) -> str:
-    """Return a label that is clear without its axis beside it, as boards write it: ``clients=10``, but ``iid``."""
+    """Return a label that is clear without its axis, as boards write it: ``clients=10``, but ``iid``."""
     if axis not in PLUGIN_AXES:
         return f"{axis}={label}"
     return f"no {names.of_setting(axis)}" if label == NONE else label
 
 
 def spoken(axis: str, label: str) -> str:
-    """Return a label as people say it, clear without its axis beside it: ``FedAvg + FedDecorr (released form)``."""
+    """Return a label in plain words that is clear without its axis: ``FedAvg + FedDecorr (released form)``."""
     if label == NONE:
         return f"no {names.of_setting(axis)}"
     if axis in PLUGIN_AXES or axis == TUNING:
@@ -64,7 +64,7 @@ def spoken(axis: str, label: str) -> str:
 
 
 def told_apart(tasks: Iterable[str]) -> tuple[str, dict[str, str]]:
-    """Return what several tasks have in common, and what tells each from the others, in the words of their labels."""
+    """Return the parts of their labels that all tasks have in common, and those that distinguish each task."""
     parts = {task: names.split(task, ", ") for task in tasks}
     common = [part for part in next(iter(parts.values()), []) if all(part in others for others in parts.values())]
     own = {task: ", ".join(part for part in mine if part not in common) or task for task, mine in parts.items()}
@@ -72,10 +72,10 @@ def told_apart(tasks: Iterable[str]) -> tuple[str, dict[str, str]]:
 
 
 class Axes:
-    """The labels of a board's cells, in the order of the cells.
+    """Labels of a board's cells, in cell order.
 
-    Tables and figures choose cells by what they are called at the full size, whatever stands for them at another.
-    `more` are labels along axes that are no settings.
+    At any scale, tables and figures select cells by their labels at the full size.
+    `more` holds labels along axes that are not settings.
     """
 
     def __init__(self, cells: Sequence[Planned], more: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -83,7 +83,7 @@ class Axes:
         self._known: dict[str, list[str]] = {name: list(labels) for name, labels in (more or {}).items()}
         self._seeds = [planned.cell.seed for planned in cells]
         self._alike = [(planned.overrides.get(PROTOCOL), planned.cell.but_seed) for planned in cells]
-        self._first: dict[tuple[Any, ...], Planned] = {}  # the first cell of those that differ in the seed alone
+        self._first: dict[tuple[Any, ...], Planned] = {}  # the first of the cells that differ only in the seed
         for alike, planned in zip(self._alike, cells, strict=True):
             self._first.setdefault(alike, planned)
         for planned in self._first.values():
@@ -95,14 +95,14 @@ class Axes:
         self._full = Axes([replace(one, cell=one.origin, full=None) for one in cells], more) if scaled else None
 
     def labels(self, axis: str, cells: Iterable[int] | None = None) -> list[str]:
-        """Return the labels of all cells (or of `cells`, by position) along `axis`; `UserError` if none has it."""
+        """Return the labels along `axis` of all cells, or of `cells` by position; raise `UserError` if none has it."""
         if axis not in self._known:
             self._known[axis] = self._labels(axis)
         labels = self._known[axis]
         return labels if cells is None else [labels[i] for i in cells]
 
     def matches(self, axis: str, wanted: Any, cells: Iterable[int] | None = None) -> list[bool]:
-        """Tell for each cell whether its label, or its plugin's bare name, is `wanted` or among them."""
+        """Return for each cell whether its label, or its plugin's bare name, is `wanted` or one of them."""
         if self._full is not None:
             return self._full.matches(axis, wanted, cells)
         choices = {text(choice) for choice in (wanted if isinstance(wanted, (list, tuple)) and wanted else [wanted])}
@@ -137,7 +137,7 @@ class Axes:
 
 
 def _plugins(planned: Planned) -> list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """Return (axis, spec with its name, default values) of everything in a cell that has a name and fields."""
+    """Return (axis, spec with its name, default values) of each plugin of a cell and of its protocol."""
     cell, what = planned.cell, planned.cell.settings
     plugins = [(kind, what[kind], defaults_of(type(getattr(cell, kind)))) for kind in KINDS if kind != "addon"]
     plugins += [
@@ -148,7 +148,7 @@ def _plugins(planned: Planned) -> list[tuple[str, Mapping[str, Any], Mapping[str
 
 
 def flat(what: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a cell's spec by dotted paths, named as the overrides are: ``partition``, ``addon.feddecorr.beta``."""
+    """Return a cell's spec keyed by dotted paths, as in overrides: ``partition``, ``addon.feddecorr.beta``."""
     settings: dict[str, Any] = {}
     for key, value in what.items():
         if key == "addons":

@@ -1,4 +1,4 @@
-"""Pictures of an analysis: average ranks with what cannot be told apart, and accuracy against cost with its front."""
+"""Diagrams of an analysis: average ranks with indistinguishable rows joined, and score against cost with its front."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from fedspan.benchmark.report.style import COLOURS, INK, QUIET, STYLE, TWO_COLUM
 from fedspan.benchmark.report.table import TableRow, Tabulated
 from fedspan.benchmark.report.units import COST_COLUMNS, CostColumn, counted_as
 
-LEAST_ROWS, LEAST_BLOCKS = 3, 6  # of a diagram of ranks
-LEAST_POINTS = 3  # of a diagram of costs
-LETTERS = 30  # of a line of a name
-FONT, LETTER = 6.5, 3.9  # of the name of a point and of a letter, in points
+LEAST_ROWS, LEAST_BLOCKS = 3, 6  # for a diagram of ranks
+LEAST_POINTS = 3  # for a diagram of costs
+LETTERS = 30  # per line of a name
+FONT, LETTER = 6.5, 3.9  # font size of a point's name and mean width of a letter, in points
 PITCH = 0.125  # inches from name to name
-SIDE_LETTER = 0.064  # inches of a letter beside an axis
+SIDE_LETTER = 0.064  # inches per letter of the y axis label
 
 
 @dataclass(frozen=True)
 class Diagram:
-    """A picture: its files by suffix, the element for the page, and a caption that says what is drawn."""
+    """A picture: its files by suffix, its inline element for the page, and its caption."""
 
     name: str
     title: str
@@ -58,16 +58,16 @@ def row_text(row: TableRow) -> str:
 
 
 def row_spoken(table: Tabulated, row: TableRow) -> str:
-    """Return a row's labels as people say them."""
+    """Return a row's labels in plain words."""
     return ", ".join(spoken(axis, label) for axis, label in zip(table.row_axes, row.labels, strict=True)) or "all"
 
 
 def average_ranks(analysis: Analysis) -> list[Diagram]:
-    """Return the rows' average ranks, with bars over those that runs cannot tell apart; none for too few.
+    """Return diagrams of the rows' average ranks, with bars over indistinguishable rows; none for too few.
 
-    On a tuned board default and tuned rows have a diagram each, as they are ranked apart. The layout is that of Demšar
-    2006 (JMLR 7, Figure 1); the bars come from the comparisons in pairs that the places come from, as Benavoli et al.
-    2016 (JMLR 17) advise in place of Nemenyi's test.
+    On a tuned board default and tuned rows have a diagram each, as they are ranked separately. The layout is that of
+    Demšar 2006 (JMLR 7, Figure 1); the bars use the same pairwise comparisons as the places, as Benavoli et al. 2016
+    (JMLR 17) advise instead of Nemenyi's test.
     """
     kinds = dict.fromkeys(standing.kind for standing in analysis.standings)
     drawn = (_ranks_of(analysis, [s for s in analysis.standings if s.kind == kind], kind) for kind in kinds)
@@ -75,7 +75,7 @@ def average_ranks(analysis: Analysis) -> list[Diagram]:
 
 
 def _ranks_of(analysis: Analysis, standings: Sequence[Standing], kind: str) -> Diagram | None:
-    """Return the diagram of the rows of one kind, which all have the same blocks, so that each pair was compared."""
+    """Return the diagram of one kind's rows, which share all blocks, so that each pair was compared."""
     blocks = standings[0].blocks
     if len(standings) < LEAST_ROWS or blocks < LEAST_BLOCKS:
         return None
@@ -96,7 +96,7 @@ def _ranks_of(analysis: Analysis, standings: Sequence[Standing], kind: str) -> D
 
 
 def joined(order: Sequence[int], apart: Collection[frozenset[int]]) -> list[list[int]]:
-    """Return the longest stretches of `order`, of two rows or more, that hold no pair of `apart`."""
+    """Return the maximal stretches of `order`, of two rows or more, that contain no pair of `apart`."""
     found: list[list[int]] = []
     last = -1
     for start in range(len(order)):
@@ -147,9 +147,9 @@ def _draw_ranks(ranks: dict[int, float], names: dict[int, str], order: list[int]
 
 
 def score_against_cost(analysis: Analysis) -> Diagram | None:
-    """Return the rows' means over the common columns against each mean cost there, with the front that none beats.
+    """Return the rows' mean scores against each mean cost, both over the common columns, with the Pareto front.
 
-    Without time where the runs come from several kinds of machine.
+    Time is omitted if the runs come from several kinds of machine. None if no cost has enough, differing points.
     """
     table = analysis.table
     columns = [column for column in COST_COLUMNS if table.times_compare or not column.timed]
@@ -198,7 +198,7 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
 
 
 def _points(analysis: Analysis, column: CostColumn) -> list[tuple[float, float, int]]:
-    """Return cost, mean and number of each row that has both numbers, each over the columns that all rows have."""
+    """Return (mean cost, mean score, row number) of each row with both and a cost above 0, over the common columns."""
     return [
         (value, s.mean, s.number)
         for s in analysis.standings
@@ -207,7 +207,7 @@ def _points(analysis: Analysis, column: CostColumn) -> list[tuple[float, float, 
 
 
 def _cost(row: TableRow, columns: Sequence[int], column: CostColumn) -> float:
-    """Return the mean cost of a row over some of its columns, NaN where it is unknown for one."""
+    """Return a row's mean cost over some of its columns; NaN if unknown for one."""
     return fmean(column.of(entry.cost) for i in columns if (entry := row.entries[i]))
 
 
@@ -235,7 +235,7 @@ def _draw_costs(
 
 
 def _readable(low: float, high: float, write: Callable[[float], str]) -> Locator:
-    """Return the places of an axis from `low` to `high`, so few that no two are written alike: at least the middle."""
+    """Return the ticks of an axis from `low` to `high`, few enough to be written differently: at least the middle."""
     for bins in (3, 2):
         locator = MaxNLocator(nbins=bins)
         written = [write(value) for value in locator.tick_values(low, high)]
@@ -245,7 +245,7 @@ def _readable(low: float, high: float, write: Callable[[float], str]) -> Locator
 
 
 def _name(plot: Plot, points: list[tuple[float, float, int]], names: dict[int, str], height: float) -> None:
-    """Write the name of each point beside the plot, which is `height` inches tall, with a line that leads to it."""
+    """Write the name of each point beside the plot, which is `height` inches tall, with a line to the point."""
     plot.autoscale_view()
     low, high = plot.get_ylim()
     order = sorted(points, key=lambda point: (point[1], -point[0]))

@@ -1,4 +1,4 @@
-"""Tables of differences: each number less that of a reference cell, seed by seed."""
+"""Tables of differences: each number minus that of a reference cell, seed by seed."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Place = tuple[str, ...]
 
 
 def reference_name(table: Table) -> str:
-    """Return what the reference cells of a table are called: ``no add-ons``, ``dirichlet(alpha=0.1)``."""
+    """Return the name of a table's reference cells: ``no add-ons``, ``dirichlet(alpha=0.1)``."""
     return ", ".join(named(axis, text(wanted)) for axis, wanted in table.minus.items())
 
 
 def subtract(runs: pd.DataFrame, axes: Axes, table: Table) -> pd.DataFrame:
-    """Return the runs that have a reference, with their difference to its run of the same seed as their value.
+    """Return the runs that have a reference, with the difference to its run of the same seed as their value.
 
-    `runs` have a value each. Those of the reference itself are left out, and so are cells without one. Where either
-    run has no value the difference has none, and the state is that of the run which lacks it. `reference` holds the
-    settings of the reference at the scale of the papers.
+    `runs` have a value each. Runs of the reference itself and of cells without a reference are left out. If either run
+    is not done, the difference is NaN and has the state of that run. `reference` holds the settings of the reference at
+    the papers' scale.
 
-    Raise `UserError` for an axis that the table does not have, if nothing has a reference, or a cell several.
+    Raise `UserError` for an axis that the table lacks, if no cell has a reference, or if a cell has several.
     """
     kept = _kept(table)
     matches = (axes.matches(axis, wanted, runs.index) for axis, wanted in table.minus.items())
@@ -49,7 +49,7 @@ def subtract(runs: pd.DataFrame, axes: Axes, table: Table) -> pd.DataFrame:
 
 
 class _References:
-    """The runs of the reference cells, by their labels along the other axes of the table, and by seed."""
+    """Runs of the reference cells, by their labels along the table's other axes and by seed."""
 
     def __init__(self, runs: pd.DataFrame, places: Iterable[Place], name: str) -> None:
         self._exact: dict[Place, dict[int, Any]] = {}
@@ -67,10 +67,10 @@ class _References:
             self._named.setdefault(_names(place), []).append(place)
 
     def of(self, place: Place) -> dict[int, Any] | None:
-        """Return the runs of the reference with these labels.
+        """Return the reference's runs with these labels, by seed; None without a reference.
 
-        Where none has them all, it is the one whose plugins have the same names and that has most of them, if it is
-        the only one: a setting may be tuned for a method.
+        Without an exact match, the reference is the one with the same plugin names and the most equal labels, if it is
+        unique: a setting may be tuned for a method.
         """
         if place in self._exact:
             return self._exact[place]
@@ -80,12 +80,12 @@ class _References:
 
 
 def _names(place: Place) -> Place:
-    """Return labels without the settings of plugins."""
+    """Return labels without plugin settings."""
     return tuple(re.sub(r"\([^()]*\)", "", label) for label in place)
 
 
 def _kept(table: Table) -> list[str]:
-    """Return the axes of a table along which a cell and its reference have the same label."""
+    """Return the table's axes along which a cell and its reference have the same label."""
     known = [part for axis in (*table.rows, *table.columns) for part in PARTS.get(axis, (axis,))]
     for axis in table.minus:
         if axis not in known:
@@ -96,7 +96,7 @@ def _kept(table: Table) -> list[str]:
 
 
 def _difference(run: Any, references: Mapping[int, Any], relative: bool) -> dict[str, Any]:
-    """Return what changes about a run: its value is the difference to that of the reference with its seed."""
+    """Return a run's new columns; `value` is the difference (in percent if `relative`) to the reference of its seed."""
     other = references.get(run.seed)
     found = {
         "value": run.value,

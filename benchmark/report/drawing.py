@@ -1,4 +1,4 @@
-"""What a figure is: its kind, and the panels of lines, points or shades that are drawn."""
+"""Figures as data: their kind, and their panels of lines, points or shades."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Literal
 
 import numpy as np
 
-MOST_LINES = 28  # that can be told apart
+MOST_LINES = 28  # distinguishable by colour and dashes
 MOST_PANELS = 24
 FLOOR = 1e-12  # singular values below this share of the largest are rounding noise
 OVER_SEEDS = "mean of the seeds, shaded ± one sample standard deviation."
 ONE_SEED = "one seed."
 FLOORED = " Logarithms are natural. Values below 1e-12 of the largest are rounding noise and are drawn at that floor."
-VIEW = np.deg2rad([30.0, 20.0])  # of a sphere: azimuth and elevation
+VIEW = np.deg2rad([30.0, 20.0])  # azimuth and elevation of the view of a sphere
 
 Style = Literal["lines", "bars", "map", "points", "sphere"]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a figure draws: its axes' names, the column of the frame, and what records lack that do not hold it.
+    """Kind of figure: axis labels, frame column, and `lacking`, which completes "records hold ..." for absent data.
 
-    Values lie between the `ends`; `shade` is what the shades of a map mean. With `same_x` all panels have one range of
-    x, because they are compared by it.
+    Values lie within `ends`; `shade` is the meaning of a map's shades. With `same_x` all panels share one x range,
+    because they are compared by x.
     """
 
     x: str
@@ -40,7 +40,7 @@ class Kind:
 
     @property
     def of_one_row(self) -> bool:
-        """Whether a panel shows a single row, so that rows that differ need panels of their own."""
+        """Whether a panel shows a single row, so that each row needs its own panel."""
         return self.style in ("map", "points", "sphere") or self.column in ("penalties", "local_spectra")
 
 
@@ -134,7 +134,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class PlotLine:
-    """Mean and sample standard deviation of `n` seeds at each x; `number` is the row, the same in every panel."""
+    """Mean and sample standard deviation of `n` seeds at each x; `number` is the legend entry, equal in all panels."""
 
     number: int
     label: str
@@ -146,7 +146,7 @@ class PlotLine:
 
 @dataclass(frozen=True)
 class Points:
-    """Points [n, 2] of one entry of the legend, `far` [n] where they lie behind; `mark` tells markers apart."""
+    """Points [n, 2] of one legend entry; `far` [n] flags points on the far side, `mark` is the marker's number."""
 
     number: int
     label: str
@@ -157,10 +157,10 @@ class Points:
 
 @dataclass(frozen=True)
 class Panel:
-    """One column: lines (or bars), points, or a map of shades; `note` stands in its corner.
+    """One column: lines (or bars), points, or a map of shades; `note` is written in its corner.
 
-    A map is [rows, columns] of 0..1, where 1 stands for `most`; its first row and column are called `first`, and
-    `words` say what it shows.
+    A map is [rows, columns] of 0..1, where 1 stands for `most`; its rows and columns are numbered from `first`, and
+    `words` describe its values.
     """
 
     title: str
@@ -174,16 +174,16 @@ class Panel:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to see."""
+        """Whether there is nothing to draw."""
         return not self.lines and not self.points and self.shades is None
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure ready to be drawn; `labels` are its rows.
+    """A figure ready to be drawn; `labels` are its legend entries.
 
-    `ticks` name the places 0, 1, ... of x if there are any, or those of `places` where x is a number. Bars have a line
-    at the `level` that they are measured against.
+    `ticks`, if any, label x at 0, 1, ..., or at `places` where x is numeric. Bars have a baseline at `level`, the value
+    that they are compared with.
     """
 
     number: int
@@ -198,7 +198,7 @@ class Drawing:
 
     @property
     def caption(self) -> str:
-        """One line that says what is drawn."""
+        """One-line description of what is drawn."""
         if self.kind.caption:
             return self.kind.caption
         over = f"{self.kind.x[:1].lower()}{self.kind.x[1:]}"

@@ -1,4 +1,4 @@
-"""How good a method is after k trials: the expected best of them."""
+"""Expected best accuracy of a method after k trials."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-BAND = (0.1, 0.9)  # of the expected best: how lucky or unlucky a draw of trials is
+BAND = (0.1, 0.9)  # quantiles of the best of k: an unlucky and a lucky draw of trials
 
 
 @dataclass(frozen=True)
 class Best:
-    """The best accuracy of `k` trials: its mean over all subsets of the trials at hand, and `BAND` of them.
+    """Best accuracy of `k` trials: its mean and its `BAND` quantiles over all subsets of the available trials.
 
-    Where a subset may hold diverged trials alone there is no mean, and an end of the band may be infinite.
+    If some subset holds only diverged trials, the mean is NaN and an end of the band may be infinite.
     """
 
     k: int
@@ -25,19 +25,20 @@ class Best:
 
 
 def budgets(trials: int) -> list[int]:
-    """Return 1, 2, 4, ... below a number of trials, and that number."""
+    """Return 1, 2, 4, ... below the number of trials, then that number."""
     return [*(2**i for i in range(trials.bit_length()) if 2**i < trials), *([trials] if trials else [])]
 
 
 def expected_best(accuracies: Sequence[float], ks: Sequence[int]) -> list[Best]:
-    """Return the best of k trials, over all subsets of k of those at hand, each as likely.
+    """Return the best of k trials for each of `ks`, over all equally likely subsets of k available trials.
 
     The i-th smallest of n is the best of C(i - 1, k - 1) of the C(n, k) subsets, which gives mean and quantiles without
-    drawing any. As in Dodge et al. 2019 (EMNLP), whose subsets are drawn with replacement. These numbers overflow; the
-    share of the best is k / n, and that of each before it follows from the ratio of two of them.
+    sampling. As in Dodge et al. 2019 (EMNLP), whose subsets are drawn with replacement. The binomials overflow, so the
+    shares are computed from the largest accuracy down: its share is k / n, each next one follows from a ratio of two
+    binomials.
     """
     ordered, n = np.sort(np.asarray(accuracies, dtype=np.float64)), len(accuracies)
-    worse = np.arange(n - 1, 0, -1)  # how many are worse than the best, the second best, ...
+    worse = np.arange(n - 1, 0, -1)  # number of trials worse than the best, the second best, ...
     found = []
     for k in ks:
         falls = np.maximum(worse - k + 1, 0) / worse  # C(worse - 1, k - 1) / C(worse, k - 1)

@@ -1,4 +1,4 @@
-"""Figures as files and as parts of a page, in one style that is safe for colour-blind readers."""
+"""Figures as files and as inline SVG, in one style that is safe for colour-blind readers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from fedspan.benchmark.report.style import (
 
 __all__ = ["FORMATS", "description", "draw", "embed", "files", "inline", "save"]
 
-FORMATS: dict[str, dict[str, Any]] = {  # how each is saved, the same bytes every time
+FORMATS: dict[str, dict[str, Any]] = {  # options of `save` that give the same bytes every time
     "svg": {"metadata": {"Date": None}},
     "pdf": {"metadata": {"CreationDate": None, "ModDate": None}},
     "png": {"metadata": {}, "dpi": 200, "transparent": False, "facecolor": "white"},
@@ -49,7 +49,7 @@ FORMATS: dict[str, dict[str, Any]] = {  # how each is saved, the same bytes ever
 
 
 def _look(number: int) -> dict[str, Any]:
-    """Return the look of a line: no two of `MOST_LINES` share colour and dashes, and dashes tell neighbours in grey."""
+    """Return a line's style: colour and dashes are unique among `MOST_LINES`; dashes separate neighbours in grey."""
     return {
         "color": COLOURS[number % LINES],
         "linestyle": DASHES[number % len(DASHES)],
@@ -60,7 +60,7 @@ def _look(number: int) -> dict[str, Any]:
 
 
 def _limits(drawing: Drawing) -> tuple[float, float] | None:
-    """Return the range of y over all panels, with a little air; bars stand on 0."""
+    """Return the y range over all panels, with a margin; for bars it includes 0. None without lines."""
     lows = [float((line.mean - line.std).min()) for panel in drawing.panels for line in panel.lines if len(line.x)]
     highs = [float((line.mean + line.std).max()) for panel in drawing.panels for line in panel.lines if len(line.x)]
     if not lows:
@@ -118,12 +118,12 @@ def _plot_lines(plot: Plot, drawing: Drawing, panel: Panel) -> None:
 
 
 def _number_places(plot: Plot, drawing: Drawing) -> None:
-    """Name the places of x, which lie as far apart as their values; logarithms where these span much."""
+    """Label the ticks of a numeric x axis, which is logarithmic if the values span a factor of `WIDE` or more."""
     above = [place for place in drawing.places if place > 0]
     if above and max(above) >= WIDE * min(above) and min(drawing.places) >= 0:
         if len(above) == len(drawing.places):
             plot.set_xscale("log")
-        else:  # zero lies one step before the smallest
+        else:  # zero is one step to the left of the smallest
             plot.set_xscale("symlog", linthresh=min(above))
     plot.set_xticks(drawing.places, drawing.ticks)
     plot.xaxis.set_minor_locator(NullLocator())
@@ -147,7 +147,7 @@ def _plot_bars(plot: Plot, drawing: Drawing, panel: Panel) -> None:
 
 
 def _small() -> float:
-    """Return the size of small letters in points, `labels.FONT` in files and larger on a page."""
+    """Return the small font size in points: `labels.FONT` in files, larger on a page."""
     return float(0.875 * matplotlib.rcParams["font.size"])
 
 
@@ -172,7 +172,7 @@ def _plot_map(plot: Plot, drawing: Drawing, panel: Panel) -> None:
 
 
 def _colour_bar(plot: Plot, label: str, most: float) -> None:
-    """Say beside a map what its shades mean; `most` is what the darkest stands for."""
+    """Draw a map's colour bar; `most` is the value of the darkest shade."""
     shades = ScalarMappable(Normalize(0, most), SHADES.resampled(STEPS))
     bar = plot.figure.colorbar(shades, ax=plot, fraction=0.05, pad=0.03, ticks=[0, most])
     bar.ax.set_yticklabels([f"{value:,g}" for value in (0, most)], fontsize=_small())
@@ -205,7 +205,7 @@ def _plot_sphere(plot: Plot, drawing: Drawing, panel: Panel) -> None:
 
 
 def _handle(drawing: Drawing, number: int) -> Any:
-    """Return what stands before a label in the legend of the files."""
+    """Return the handle of a label in the legend of the files."""
     marks = {points.number: points.mark for panel in drawing.panels for points in panel.points}
     if number in marks:
         marker = MARKERS[marks[number] % len(MARKERS)]
@@ -218,7 +218,7 @@ def _handle(drawing: Drawing, number: int) -> Any:
 def files(drawing: Drawing) -> dict[str, bytes]:
     """Return the whole figure as ``svg``, ``pdf`` and ``png``, the same bytes for the same records.
 
-    It is as wide as one column of a paper, or as two where it has several panels.
+    It is one paper column wide, or two if it has several panels.
     """
     with matplotlib.rc_context(STYLE):
         layout = Layout.of(drawing)
@@ -238,7 +238,7 @@ def files(drawing: Drawing) -> dict[str, bytes]:
                 labels.name_lines(plot, panel, tall, INK)
         if layout.legend:
             handles = [_handle(drawing, i) for i in range(len(drawing.labels))]
-            # A space in front, because matplotlib leaves labels out that start with an underscore.
+            # Leading space: matplotlib omits labels that start with an underscore.
             said = [f" {label}" for label in drawing.labels]
             canvas.legend(handles, said, loc="lower center", ncols=layout.columns, handlelength=2.6)
         return {suffix: save(canvas, suffix, **options) for suffix, options in FORMATS.items()}
@@ -254,8 +254,8 @@ def save(canvas: Canvas, suffix: str, metadata: dict[str, Any], **options: Any) 
 def inline(drawing: Drawing) -> list[str]:
     """Return one SVG element per panel for the page.
 
-    Its colours follow the page, its ids are unique to the figure, it needs no style sheet, and its title
-    and description say in words what is drawn.
+    Its colours follow the page, its ids are unique to the figure, it needs no style sheet, and its title and
+    description say in words what is drawn.
     """
     limits, elements = _limits(drawing), []
     with matplotlib.rc_context({**STYLE, "svg.fonttype": "none", "font.size": 11}):
@@ -271,7 +271,7 @@ def inline(drawing: Drawing) -> list[str]:
 
 
 def description(drawing: Drawing, panel: Panel) -> str:
-    """Return a panel in words."""
+    """Return a description of a panel in words."""
     if panel.empty:
         return "No finished run."
     if panel.shades is not None:
@@ -296,7 +296,7 @@ def description(drawing: Drawing, panel: Panel) -> str:
 
 
 def _page_colour(colour: str) -> str:
-    """Return the page's own colour for one of the style's."""
+    """Return the page's colour for a colour of the style."""
     upper = colour.upper()
     if upper == INK.upper():
         return "currentColor"
@@ -308,7 +308,7 @@ def _page_colour(colour: str) -> str:
 
 
 def embed(svg: str, name: str, title: str, description: str) -> str:
-    """Return matplotlib's SVG as an element that a strict content security policy lets stand inside a page.
+    """Return matplotlib's SVG as an inline element that a strict content security policy allows.
 
     `name` makes its ids unique in the page; `title` and `description` say in words what it shows.
     """
@@ -324,7 +324,7 @@ def embed(svg: str, name: str, title: str, description: str) -> str:
 
 
 def _own(value: str, name: str) -> str:
-    """Return a value in which a reference leads to the part of that name in the same figure."""
+    """Return an attribute's value with ``url(#id)`` references made unique by the figure's `name`."""
     return re.sub(r"url\(#(.*)\)", rf"url(#{name}-\1)", value)
 
 

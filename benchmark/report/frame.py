@@ -1,4 +1,4 @@
-"""Records to one tidy table: a row per planned cell, with or without a record. Each record is read once."""
+"""One tidy table of records: a row per planned cell, with or without a record. Each record is read once."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from fedspan.benchmark.training import costs
 T = TypeVar("T")
 
 STATUSES = ("done", "diverged", "skipped", "failed", "missing")
-BUSY = 0.9  # the least share of a run's seconds for which it had a processor, if they are to be compared
+BUSY = 0.9  # share of its seconds for which a run must have had a processor, for them to be comparable
 COSTS = ("seconds", "flops", "bytes_up", "bytes_down", "memory_bytes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellRow:
-    """A planned cell and what its record says; what there is no record of is empty, None, or NaN where a cost.
+    """A planned cell and the contents of its record; what no record holds is empty, None, or NaN for a cost.
 
-    `point` is the same for cells that differ in nothing but the seed. `stages` are the scores with two stages more:
-    `final`, the last one that the method has, and `cost`. `beside` is how many other cells the machine computed
-    meanwhile; `waited` says that the run waited for a processor, `workers` how many shared it: both leave its seconds
-    out. `badge` says who repeated the record, `repeated` the same in a few words; `stale` says if other sources than
-    those at hand made it.
+    `point` is the same for cells that differ only in the seed. `stages` are the scores plus two stages: `final`, the
+    last one that the method has, and `cost`. `beside` is the number of other cells that the machine computed at the
+    same time; `waited` means that the run waited for a processor, and `workers` is the number of workers that shared
+    the run: its seconds are omitted if it waited or had several. `badge` tells who repeated the record, `repeated` the
+    same in a few words; `stale` is a remark if sources other than the current ones made it.
     """
 
     key: str
-    label: str  # of the cell but for its seed
+    label: str  # of the cell without its seed
     seed: int
     point: str
-    what: Mapping[str, Any]  # the cell's settings but for the seed, those of the papers' scale in `paper`
+    what: Mapping[str, Any]  # the cell's settings without the seed; `paper` has those of the papers' scale
     paper: Mapping[str, Any]
     schema: str
     scale: str
@@ -63,26 +63,26 @@ class CellRow:
     spectrum: np.ndarray | None  # the global model's singular values [k]
     local_spectra: Mapping[int, np.ndarray] | None  # by client, [k] each
     gaps: Mapping[int, float] | None  # R by client (journal FedDecorr, Eq. 1)
-    penalties: Mapping[str, Any] | None  # component -> client -> one of each local epoch
+    penalties: Mapping[str, Any] | None  # component -> client -> one value per local epoch
     shares: np.ndarray | None  # images [clients, classes]
     spaces: np.ndarray | None  # [C, C]
     embedding: Mapping[str, Any] | None
     seconds: float
-    flops: float  # `flops`
-    bytes_up: float  # of all clients, with calibrations
+    flops: float  # as returned by `flops`
+    bytes_up: float  # of all clients, including calibrations
     bytes_down: float
     memory_bytes: float
     rounds: int
-    bound: bool  # whether its method only shows what others can reach
-    elapsed: Mapping[int, float]  # evaluated round -> seconds by then
-    travelled: Mapping[int, float]  # evaluated round -> bytes of all clients by then
-    simulated: Mapping[int, float]  # evaluated round -> seconds of the fleet's clock by then
-    over_time: tuple[np.ndarray, np.ndarray] | None  # those seconds [R], accuracy in percent [R]
+    bound: bool  # whether its method only shows what the others can reach at most
+    elapsed: Mapping[int, float]  # evaluated round -> seconds until then
+    travelled: Mapping[int, float]  # evaluated round -> bytes of all clients until then
+    simulated: Mapping[int, float]  # evaluated round -> seconds of the fleet's clock until then
+    over_time: tuple[np.ndarray, np.ndarray] | None  # `simulated` seconds [R], accuracy in percent [R]
     beside: float
     waited: bool
     workers: int
     device: str | None
-    portable: bool  # whether other machines give the same bits
+    portable: bool  # whether other machines produce the same bits
     versions: tuple[tuple[str, str], ...]
     git_commit: str | None
     sources: tuple[tuple[str, str], ...]
@@ -91,12 +91,12 @@ class CellRow:
     stale: str
     badge: Badge
     repeated: str
-    models: str  # the digests of the models that its stages score, as JSON; empty without any
-    computed: Mapping[str, float] | str = ""  # what shapes alone tell of a cost, or the reason why there is nothing
+    models: str  # digests of the models scored in its stages, as JSON; empty without any
+    computed: Mapping[str, float] | str = ""  # costs that follow from shapes alone, or the reason why there are none
 
 
 def collect(cells: Sequence[Planned], results: Results, computed: bool = False) -> pd.DataFrame:
-    """Return one `CellRow` per cell, in their order; if `computed` also with what shapes alone tell of its costs."""
+    """Return one `CellRow` per cell, in cell order; if `computed`, with the costs that follow from shapes alone."""
     rows, shared = [], _Shared()
     repeated = Repeated.of(results)
     for planned in cells:
@@ -110,14 +110,14 @@ def collect(cells: Sequence[Planned], results: Results, computed: bool = False) 
 
 
 class _Shared:
-    """What many rows have in common: each value is kept once."""
+    """Values that many rows have in common, each stored once."""
 
     def __init__(self) -> None:
         self._points: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._values: dict[Any, Any] = {}
 
     def of_point(self, planned: Planned) -> dict[str, Any]:
-        """Return the fields of a `CellRow` that are the same for cells that differ in nothing but the seed."""
+        """Return the fields of a `CellRow` that are the same for cells that differ only in the seed."""
         cell = planned.cell
         if (alike := (cell.but_seed, planned.origin.but_seed)) not in self._points:
             self._points[alike] = {
@@ -135,7 +135,7 @@ class _Shared:
         return self._points[alike]
 
     def __call__(self, value: T) -> T:
-        """Return the value that is kept of those that equal this one."""
+        """Return the stored value that equals this one."""
         found: T = self._values.setdefault(value, value)
         return found
 
@@ -177,7 +177,7 @@ def _row(planned: Planned, record: Record | None, repeated: Repeated, shared: _S
 
 
 def _measured(record: Record | None, cell: Cell) -> dict[str, Any]:
-    """Return the fields of a `CellRow` that a record's numbers fill."""
+    """Return the fields of a `CellRow` that come from a record's numbers."""
     empty: dict[str, Any] = {"scores": {}, "stages": {}, "curve": None, "over_time": None}
     empty |= {name: {} for name in ("elapsed", "travelled", "simulated")}
     if record is None:
@@ -197,7 +197,7 @@ def _measured(record: Record | None, cell: Cell) -> dict[str, Any]:
 
 
 def point_of(cell: Cell) -> str:
-    """Return what is the same for cells that differ in nothing but the seed."""
+    """Return a key that is the same for cells that differ only in the seed."""
     return key_of(_but_seed(cell.what))
 
 
@@ -206,30 +206,30 @@ def _but_seed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _command(planned: Planned) -> str:
-    """Return the shell command that makes a cell's record: from the cell, for what a record says of it is anybody's."""
+    """Return the shell command that computes a cell's record, from the cell: a record's own command is not trusted."""
     return command_of(override_text(name, value) for name, value in planned.overrides.items())
 
 
 def waited(record: Record) -> bool:
-    """Tell whether a run on a CPU had a processor for less than `BUSY` of its seconds; False where nobody knows."""
+    """Return whether a run on a CPU had a processor for less than `BUSY` of its seconds; False if unknown."""
     compute = record["compute"]
     had, total = compute.get("processor_seconds"), compute.get("seconds", {}).get("total")
     return had is not None and total is not None and not _on_cuda(record) and had < BUSY * total
 
 
 def flops(record: Record) -> float | None:
-    """Return the floating-point operations of a run without those of its evaluations; None where nobody counted them.
+    """Return the floating-point operations of a run without its evaluations; None if they were not counted.
 
-    They are those of training, of what a method computes on clients' images beside it, and of calibrations.
+    They comprise training, other computations of the method on clients' images, and calibrations.
     """
     counted = record["compute"].get("flops", {})
     return sum(number for purpose, number in counted.items() if purpose != "evaluate") if "train" in counted else None
 
 
 def _seconds(record: Record) -> Mapping[str, float]:
-    """Return the seconds by phase and in all of one core.
+    """Return a run's seconds by phase and in total, on one core.
 
-    There are none of a run that waited, whose seconds tell of the machine's other work, and of one that workers shared.
+    Empty if the run waited, as its seconds then reflect other work of the machine, or if several workers shared it.
     """
     return record["compute"].get("seconds", {}) if _of_one_core(record) else {}
 
@@ -252,10 +252,10 @@ def _costs(record: Record) -> dict[str, float]:
 
 
 def mean_cost(runs: Iterable[Any]) -> dict[str, float]:
-    """Return what rows of `collect`'s frame cost on average, each run once; NaN where no run says it.
+    """Return the mean costs of rows of `collect`'s frame, each run counted once; NaN if no run has a value.
 
-    Beside `COSTS` there are `seconds_std`, the sample standard deviation over the seeds of a cell (of several cells
-    pooled), and `beside`, the most cells that shared a run's machine.
+    Besides `COSTS` there are `seconds_std`, the sample standard deviation over the seeds of a cell (pooled over several
+    cells), and `beside`, the largest number of other cells on a run's machine.
     """
     mine = list({run.key: run for run in runs}.values())
     cost = {name: _mean(getattr(run, name) for run in mine) for name in COSTS}
@@ -276,7 +276,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _curve(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the accuracy on test images by round; None for a trial, which looks at none."""
+    """Return rounds and accuracies on test images; None without any, and for a trial, which sees no test images."""
     curve = {} if is_trial(record) else record["curve"]
     pairs = [
         (when, value)
@@ -302,10 +302,10 @@ def _simulated(record: Record) -> dict[int, float]:
 
 
 def _travelled(record: Record, cell: Cell) -> dict[int, float]:
-    """Return the bytes of all clients by each evaluated round, in the order in which they travel.
+    """Return the bytes that all clients have sent and received by each evaluated round.
 
-    A record of an earlier version has only their sum. Then every round takes as many, and what a calibration after
-    training takes is no part of them; nothing is told of a method that also calibrates between rounds.
+    A record of an earlier version has only their total. It is then spread evenly over the rounds, without the bytes of
+    a calibration after training. Empty if such a run is not done or its method also calibrates between rounds.
     """
     rounds, compute = record["curve"].get("round", []), record["compute"]
     if "bytes_at_round" in compute:
@@ -319,7 +319,7 @@ def _travelled(record: Record, cell: Cell) -> dict[int, float]:
 
 
 def _figures(record: Record | None) -> dict[str, Any]:
-    """Return what figures show: singular values and R by client, penalties, shares, spaces, points; None if absent."""
+    """Return figure data: singular values and R by client, penalties, shares, spaces, points; None if absent."""
     spectra, found = (record.get("spectra", {}), record.get("diagnostics", {})) if record else ({}, {})
     globe = spectra.get("global", {}).get("singular_values")
     local = {int(client): one["singular_values"] for client, one in spectra.get("local", {}).items()}
@@ -335,9 +335,9 @@ def _figures(record: Record | None) -> dict[str, Any]:
 
 
 def _stages(record: Record) -> dict[str, Mapping[str, Any]]:
-    """Return the scores by stage, with two more: `final`, the last stage that the method has, and `cost`.
+    """Return the scores by stage, plus two stages: `final`, the last one that the method has, and `cost`.
 
-    A trial has no stage `final`: its scores are no results.
+    A trial has no stage `final`, as its scores are not results; a record without scores has neither.
     """
     scores: dict[str, Mapping[str, Any]] = {**record["scores"]}
     if TRIAL in scores:
@@ -356,7 +356,7 @@ def _cost_of(record: Record) -> dict[str, float | None]:
         "peak_memory_bytes": compute.get("peak_memory_bytes") if _on_cuda(record) else None,
         "head_seconds": seconds.get("net"),
     }
-    if "calibrate_server" in seconds:  # the mean client's and the server's, as SphereFed 2022, Fig. 5 (d) takes them
+    if "calibrate_server" in seconds:  # those of the mean client and the server, as in SphereFed 2022, Fig. 5 (d)
         clients = training_clients(spec["clients"], spec.get("unseen", 0.0))
         cost["calibration_seconds"] = seconds.get("calibrate", 0.0) / clients + seconds["calibrate_server"]
     if "local" in seconds and compute.get("seconds_at_round"):
@@ -375,5 +375,5 @@ def _cost_of(record: Record) -> dict[str, float | None]:
 
 
 def _on_cuda(record: Record) -> bool:
-    """Tell whether a record's peak is that of an allocator; on CPU earlier versions gave that of the process."""
+    """Return whether a run used CUDA: only then is its peak the allocator's (older CPU records have the process's)."""
     return record["provenance"].get("device", "").startswith("cuda")

@@ -1,4 +1,4 @@
-"""Who leads, by how much, how surely and at what cost: the sentences over a ranking, made from its numbers."""
+"""Headlines of a ranking, from its numbers: who leads, by how much, how surely and at what cost."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import Difference, Gap, Withheld
 from fedspan.benchmark.report.units import counted_as
 
-EQUAL = 0.05  # a cost that differs by less is called equal
-NAMED = 3  # so many methods that may be the best are named, more are counted
+EQUAL = 0.05  # costs that differ by a smaller share are called equal
+NAMED = 3  # up to this many methods that may be the best are named, more are counted
 
 
 def points(value: float) -> str:
-    """Return percentage points with one decimal, halves away from zero as the script of the pages rounds them."""
+    """Return percentage points with one decimal, halves rounded away from zero as in the pages' script."""
     written = Decimal(value).quantize(Decimal("0.1"), ROUND_HALF_UP) if math.isfinite(value) else Decimal("nan")
     return f"{written + 0}".replace("-", "−")
 
 
 def ratio(value: float) -> str:
-    """Return how many times as much with one decimal, or with the first digit alone where that would be 0.0."""
+    """Return a ratio with one decimal, or with one significant digit where that would be 0.0."""
     if not value < 0.05:
         return points(value)
     return f"{Context(prec=1, rounding=ROUND_HALF_UP).create_decimal_from_float(value):f}"
 
 
 def headline(ranking: Sequence[Ranked], reference: str) -> tuple[str, str]:
-    """Return one sentence that says who leads, and one that says how far that holds; empty without a ranking."""
+    """Return a sentence that says who leads, and one that qualifies it, which is empty without a ranking."""
     if not ranking:
         return "No results yet.", ""
     first, base = ranking[0], next((row for row in ranking if row.method == reference), ranking[0])
@@ -48,7 +48,7 @@ def headline(ranking: Sequence[Ranked], reference: str) -> tuple[str, str]:
 
 
 def of_table(analysis: Analysis) -> str:
-    """Return one sentence that says which row of a board's table leads, and by how much; empty without comparisons."""
+    """Return the headline of a board's table: which row leads, and by how much; empty without comparisons."""
     first = analysis.standings[0]
     if not first.place.tested:
         return ""
@@ -61,9 +61,9 @@ def of_table(analysis: Analysis) -> str:
 
 
 def _so_far(analysis: Analysis) -> str:
-    """Return a sentence that says how many rows take part, of the kind of the first, where some have no run yet.
+    """Return a sentence with the number of rows that have results, of the first row's kind, while some have none.
 
-    A tuned board has tuned rows only of studies whose trials have run, and a default row of every study.
+    A tuned board has tuned rows only for studies whose trials have run, but a default row for every study.
     """
     table, kind = analysis.table, analysis.standings[0].kind
     every = max(Counter(table.kind(row) for row in table.rows if not row.bound).values())
@@ -72,7 +72,7 @@ def _so_far(analysis: Analysis) -> str:
 
 
 def _over_reference(analysis: Analysis) -> str:
-    """Return what a table's first row is ahead by, or why no number says it; empty where there is nothing to say."""
+    """Return the lead of a table's first row, or why there is no number for it; empty if there is nothing to say."""
     table, first = analysis.table, analysis.standings[0]
     gap, base = first.difference, analysis.reference_of(first.row)
     if isinstance(gap, Difference):
@@ -90,15 +90,15 @@ def _over_reference(analysis: Analysis) -> str:
 
 
 def _capital(sentence: str) -> str:
-    """Return a sentence with a capital at its beginning, but for a name that is written with others inside."""
+    """Return a sentence with its first letter capitalised, unless its first word is a mixed-case name."""
     first = sentence.partition(" ")[0]
     return sentence[:1].upper() + sentence[1:] if first.islower() else sentence
 
 
 def _undecided(rows: Sequence[tuple[str, Place]], word: str) -> tuple[str, str]:
-    """Return which of some rows, given with their names, may be the best, and what the first one has.
+    """Return which of the named rows may be the best, as a sentence, and how far the first is ahead, as a clause.
 
-    `word` is what a row is called: a method, a row.
+    `word` is the noun for a row: ``method`` or ``row``.
     """
     (name, first), *others = rows
     may = [other for other, place in rows if place.group == first.group and place.contends and place.tested]
@@ -126,7 +126,7 @@ def _leads(ranking: Sequence[Ranked], base: Ranked) -> tuple[str, str]:
 
 
 def _over(gap: Gap, base: Ranked) -> str:
-    """Return a gain over the reference in words."""
+    """Return a gain over the reference in words, or why there is none."""
     name = brief(base.method)
     if isinstance(gap, Withheld):
         return f"{gap.reason}, so no gain over {name} is given"
@@ -141,7 +141,7 @@ def _signed(value: float) -> str:
 
 
 def _at(row: Ranked) -> str:
-    """Return the cost of a row relative to the reference in words; empty where it is unknown."""
+    """Return a row's compute and traffic relative to the reference in words; empty if unknown."""
     _, compute, traffic = row.costs
     costs = [(name, value) for name, value in (("compute", compute), ("traffic", traffic)) if math.isfinite(value)]
     equal = [name for name, value in costs if abs(value - 1) < EQUAL]
@@ -159,13 +159,13 @@ def _untested(ranking: Sequence[Ranked]) -> str:
 
 
 def brief(method: str) -> str:
-    """Return the name of a method without the settings that hold for all its components."""
+    """Return the name of a method's components, without its protocol settings."""
     name, _ = split(method)
     return name
 
 
 def split(method: str) -> tuple[str, str]:
-    """Return the name of a method's components, and the settings of the protocol that are its own."""
+    """Return the name of a method's components, and its own protocol settings."""
     name = names.of_method_label(method)
     depth = 0
     for at, letter in enumerate(name):

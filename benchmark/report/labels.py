@@ -1,4 +1,4 @@
-"""Names beside lines, where there are few, in place of a legend; and what stands before names in that of a page."""
+"""Line names beside a plot in place of a legend, if there are few, and the swatches of a page's legend."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from fedspan.benchmark.report.drawing import Drawing, Panel
 from fedspan.benchmark.report.style import COLOURS, DASHES, LINES, MARKERS
 
 MOST = 5  # lines that are named directly
-LETTERS = 19  # of a line of a name
-NARROWEST = 4  # letters of a line below a place
+LETTERS = 19  # per line of a name
+NARROWEST = 4  # letters per line of a tick label
 FONT = 7.0  # points
 LEADING = 1.25
-LETTER = 0.56 * FONT / 72  # inches, on average
-LABEL = 8.0  # points, along an axis
+LETTER = 0.56 * FONT / 72  # mean width in inches
+LABEL = 8.0  # points, of axis labels
 HARD = "\N{NO-BREAK SPACE}"
 
 
 def direct(drawing: Drawing, last: Panel) -> bool:
-    """Tell whether lines are named at their ends in the panel `last`, so that the figure needs no legend."""
+    """Return whether lines are named at their ends in the panel `last`, so that the figure needs no legend."""
     named = {line.number for line in last.lines}
     return drawing.kind.style == "lines" and 1 <= len(drawing.labels) <= MOST and len(named) == len(drawing.labels)
 
 
 def width(labels: Sequence[str]) -> float:
-    """Return how many inches names take beside a panel."""
+    """Return the width of names beside a panel, in inches."""
     return 0.16 + LETTER * max(len(line) for label in labels for line in wrapped(label))
 
 
 def wrapped(label: str, letters: int = LETTERS) -> list[str]:
-    """Return the lines of a name, of about so many letters; what stands in parentheses stays together if it can."""
+    """Return a name as lines of about `letters` letters; text in parentheses stays together if it fits."""
 
     def together(found: re.Match[str]) -> str:
         return found[0].replace(" ", HARD) if len(found[0]) <= letters else found[0]
@@ -46,21 +46,21 @@ def wrapped(label: str, letters: int = LETTERS) -> list[str]:
 
 
 def below(ticks: Sequence[str], inches: float) -> list[str]:
-    """Return the names of places along x, in lines that find room where an axis of `inches` is shared evenly.
+    """Return the tick labels of x, wrapped to equal shares of an axis of `inches`.
 
-    Lines of `NARROWEST` letters are made in any case.
+    Lines have room for at least `NARROWEST` letters.
     """
     letters = int(0.95 * inches / max(len(ticks), 1) / LETTER)
     return ["\n".join(wrapped(tick, max(letters, NARROWEST))) for tick in ticks]
 
 
 def beside(label: str, inches: float) -> list[str]:
-    """Return the lines of what stands along y, beside a plot of that height."""
+    """Return the lines of a y axis label beside a plot that is `inches` tall."""
     return wrapped(label, max(int(inches / (0.58 * LABEL / 72)), 12)) if label else []
 
 
 def name_lines(plot: Plot, panel: Panel, height: float, colour: str) -> None:
-    """Write each line's name at its end; `height` is that of the panel in inches."""
+    """Write each line's name at its end; `height` is the panel's height in inches."""
     low, high = plot.get_ylim()
     ends = [((float(line.mean[-1]) - low) / ((high - low) or 1), line) for line in panel.lines]
     ends.sort(key=lambda end: end[0])
@@ -76,9 +76,9 @@ def name_lines(plot: Plot, panel: Panel, height: float, colour: str) -> None:
 
 
 def apart(wanted: Sequence[float], sizes: Sequence[float]) -> list[float]:
-    """Return places in order, near the wanted ones (ascending), with room for names of these sizes.
+    """Return ascending positions near the wanted ones (ascending), with room for names of these sizes.
 
-    Names lie between 0 and 1 where all of them find room there.
+    Names lie between 0 and 1 if all of them fit there.
     """
     groups: list[tuple[float, list[float]]] = []  # centre of a stack of names, their sizes
     for place, size in zip(wanted, sizes, strict=True):
@@ -99,12 +99,12 @@ def apart(wanted: Sequence[float], sizes: Sequence[float]) -> list[float]:
 
 
 def _inside(centre: float, size: float) -> float:
-    """Return the centre nearest to this one at which something of that size lies between 0 and 1, if it fits there."""
+    """Return the nearest centre at which a stack of that size lies between 0 and 1; 0.5 if it is too big."""
     return min(max(centre, size / 2), 1 - size / 2) if size < 1 else 0.5
 
 
 def swatch(drawing: Drawing, number: int) -> str:
-    """Return what stands before a label in the legend of a page, as the content of an SVG of 26 by 10 units."""
+    """Return the swatch of a label in a page's legend, as the content of an SVG of 26 by 10 units."""
     marks = {points.number: points.mark for panel in drawing.panels for points in panel.points}
     if drawing.kind.style == "bars":
         return f'<rect x="8" y="0" width="10" height="10" fill="var(--line-{number % LINES})"></rect>'
@@ -122,7 +122,7 @@ def swatch(drawing: Drawing, number: int) -> str:
 
 
 def _svg_path(path: Path) -> str:
-    """Return a path of matplotlib as that of SVG."""
+    """Return a matplotlib path as SVG path data."""
     letters = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE3: "Q", Path.CURVE4: "C", Path.CLOSEPOLY: "Z"}
     found = []
     for points, code in path.iter_segments(curves=True, simplify=False):

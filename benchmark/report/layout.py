@@ -1,4 +1,4 @@
-"""Where the panels of a figure lie in its files, in inches: as wide as one column of a paper, or two."""
+"""Panel layout of a figure's files, in inches: as wide as one or two columns of a paper."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from fedspan.benchmark.report.style import MOST_ACROSS, ONE_COLUMN, TWO_COLUMNS
 TITLE, RIGHT, SCALE = 0.28, 0.06, 0.33  # above a panel, beside it, and for the colour bar of a map
 NUMBERS, LINE = 0.48, 0.13  # the numbers of the y axis, and one line of text
 TICKS, X_LABEL, EDGE = 0.17, 0.2, 0.07  # below a panel
-LOW, HIGH = 1.9, 2.3  # of a panel with all that is around it
+LOW, HIGH = 1.9, 2.3  # height of a panel including everything around it
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The sizes of a figure with `down` rows of `across` panels."""
+    """Sizes of a figure with `down` rows of `across` panels, in inches."""
 
     across: int
     down: int
     width: float
-    panel: tuple[float, float]  # with all that is around it
+    panel: tuple[float, float]  # width and height including everything around it
     left: float  # of the plot within its panel
     bottom: float
-    names: float  # beside the last panel of a row
-    legend: float  # below the panels
+    names: float  # width beside the last panel of a row
+    legend: float  # height below the panels
     columns: int  # of the legend
-    scale: bool  # whether a colour bar stands beside each plot
+    scale: bool  # whether each plot has a colour bar beside it
 
     @property
     def height(self) -> float:
-        """Of the whole figure."""
+        """Height of the whole figure."""
         return self.down * self.panel[1] + self.legend
 
     @property
@@ -41,7 +41,7 @@ class Layout:
         return self.panel[0] - self.left - RIGHT, self.panel[1] - TITLE - self.bottom
 
     def box(self, number: int) -> tuple[float, float, float, float]:
-        """Return where the plot of a panel lies, as shares of the figure: left, bottom, width, height."""
+        """Return (left, bottom, width, height) of a panel's plot, as shares of the figure."""
         row, column = divmod(number, self.across)
         left, bottom = column * self.panel[0] + self.left, self.height - (row + 1) * self.panel[1] + self.bottom
         wide, tall = self.plot

@@ -1,4 +1,4 @@
-"""What a number is: its stage and name, its unit, how it is written, and which way is better."""
+"""Metrics: stage and name, unit, formatting, and which way is better."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ WHEN = {
     "trained": "after the last round, before any calibration",
     "calibrated": "after calibration",
     "final": "at the last stage that a method has",
-}  # the stages of a run that is ranked, in words
-# Names of metrics that are short for something; the words of others stand in their names.
+}  # stages by which runs are ranked, in words
+# Readable forms of abbreviated metric names; the other names are readable as they are.
 WORDS = {
     "client_accuracy": "mean accuracy over clients",
     "client_accuracy_std": "standard deviation of the accuracy over clients",
@@ -33,14 +33,14 @@ WORDS = {
 BYTES = ("bytes", "memory_bytes")  # metrics that are written in decimal units
 COUNTED = ("bytes", "memory_bytes", "classifier_megabytes", "classifier_gflop")  # costs that follow from shapes
 TIMES = {"seconds": "s", "minutes": "min"}  # words in the names of costs that are times, and their units
-UNITS = {**TIMES, "megabytes": "MB", "gflop": "GFLOP"}  # of costs that are written without one
+UNITS = {**TIMES, "megabytes": "MB", "gflop": "GFLOP"}  # of costs that are written without their unit
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A score of the records: `stage`.`name`, how it is written, and which way is better (+1, -1, or 0).
+    """A score of the records: `stage`.`name`, its formatting, and which way is better (+1, -1, or 0).
 
-    With `minus`, the name of a reference, it is the difference to that of the reference, or the `relative` one.
+    With `minus`, the name of a reference, it is the (`relative`) difference to the reference's score.
     """
 
     stage: str
@@ -53,7 +53,7 @@ class Metric:
 
     @classmethod
     def of(cls, path: str) -> Metric:
-        """Return the metric of ``stage.metric``; raise `UserError` if it is not written so."""
+        """Return the metric of ``stage.metric``; raise `UserError` if `path` does not have that form."""
         stage, dot, name = path.partition(".")
         if not (stage and dot and name):
             raise UserError(f"metric '{path}' must be written stage.metric, as trained.accuracy")
@@ -68,13 +68,13 @@ class Metric:
         return cls(stage, name, digits=4, better=-1 if name.endswith("loss") else 0)
 
     def difference(self, minus: str, relative: bool) -> Metric:
-        """Return the difference to the reference of that name, which is better neither way."""
+        """Return the metric of the difference to the reference `minus`, which is better neither way."""
         unit = "%" if relative else "percentage points" if self.unit == "%" else self.unit
         return replace(self, better=0, unit=unit, minus=minus, relative=relative)
 
     @property
     def path(self) -> str:
-        """Its stage and name, as boards write them."""
+        """Stage and name, as written in boards."""
         return f"{self.stage}.{self.name}"
 
     @property
@@ -84,28 +84,28 @@ class Metric:
 
     @property
     def label(self) -> str:
-        """What it is, for people."""
+        """Label for readers, with stage, reference and unit."""
         minus = f", {'relative ' if self.relative else ''}difference to {self.minus}" if self.minus else ""
         return f"{self.words} ({self.stage}){minus}" + (f", {self.unit}" if self.unit else "")
 
     @property
     def ranked(self) -> str:
-        """What it ranks rows by: ``accuracy after the last round, before any calibration``."""
+        """Ranking criterion in words: ``accuracy after the last round, before any calibration``."""
         return f"{self.words} {WHEN.get(self.stage, f'({self.stage})')}"
 
     @property
     def heading(self) -> str:
-        """The same at the beginning of a line."""
+        """The `label` with a capital."""
         return self.label[0].upper() + self.label[1:]
 
     @property
     def counted(self) -> bool:
-        """Whether it is a cost that is counted, not measured: neither chance nor the machine changes it."""
+        """Whether it is a cost that is counted, not measured: it depends neither on chance nor on the machine."""
         return self.stage == "cost" and self.name in COUNTED
 
     @property
     def timed(self) -> bool:
-        """Whether it is a time that a machine took; the clock of a fleet is simulated."""
+        """Whether it is a time measured on a machine, unlike the simulated clock of a fleet."""
         return self.stage == "cost" and "simulated" not in self._parts and any(word in TIMES for word in self._parts)
 
     @property
@@ -118,23 +118,23 @@ class Metric:
         return self.name in scores, scores.get(self.name)
 
     def write(self, value: float) -> str:
-        """Return the value with the metric's digits, a cost with four significant ones, a difference with its sign.
+        """Return the value with the metric's decimals, a cost with four significant digits, a difference with its sign.
 
         Sizes have decimal units: ``398 MB``.
         """
         return self.write_difference(value) if self.minus else self.write_spread(value)
 
     def write_difference(self, value: float) -> str:
-        """Return the difference of two values, with its sign and the digits of the values, never as a power of ten."""
+        """Return the difference of two values, with its sign, in their format, rounded so that tiny ones are zero."""
         return ("−" if value < 0 else "+") + self.write_spread(round(abs(value), self.digits))
 
     def say_difference(self, value: float) -> str:
-        """Return the same with its unit, for a sentence: ``+1.08 points``, ``−159 MB``, ``−1.2 s``."""
+        """Return the difference of two values with its unit: ``+1.08 points``, ``−159 MB``, ``−1.2 s``."""
         unit = "points" if self.unit == "%" else next((UNITS[word] for word in self._parts if word in UNITS), "")
         return f"{self.write_difference(value)} {unit}".rstrip()
 
     def write_spread(self, value: float) -> str:
-        """Return a standard deviation with the digits of the value."""
+        """Return a value without a sign, or a standard deviation, in the metric's format."""
         if self.relative:
             return f"{value:.2f}"
         if self.name in BYTES:

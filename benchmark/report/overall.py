@@ -1,4 +1,4 @@
-"""Methods over all boards: what any two differ by on their common tasks, and the ranking for each choice of tasks."""
+"""Methods over all boards: pairwise differences on common tasks, and the ranking for each choice of tasks."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ CHOICES = (
 
 
 def merged(summaries: Iterable[Summary]) -> list[Result]:
-    """Return each method's result on each task once: of several, the one whose seeds lead to most other methods there.
+    """Return one result per method and task: of several, the one whose seeds are shared with the most methods there.
 
-    Where they lead to as many, it is the one with the most seeds. What is an ablation on some boards only competes.
+    Ties go to the one with the most seeds. A result competes unless it is an ablation on all its boards.
     """
     found: dict[tuple[str, Task], list[Result]] = {}
-    having: dict[tuple[Task, bool, int], set[str]] = {}  # the methods that have a seed
+    having: dict[tuple[Task, bool, int], set[str]] = {}  # methods that have a seed
     for result in (result for summary in summaries for result in summary.results):
         found.setdefault((result.method, result.task), []).append(result)
         for seed in result.outcomes:
@@ -53,12 +53,12 @@ def merged(summaries: Iterable[Summary]) -> list[Result]:
 
 
 def cost_of(result: Result, column: CostColumn) -> float:
-    """Return a cost of a result, NaN where it is unknown."""
+    """Return a cost of a result, NaN if unknown."""
     return column.of(costs_of(result))
 
 
 def costs_of(result: Result) -> dict[str, float]:
-    """Return all costs of a result, NaN where they are unknown."""
+    """Return all costs of a result, NaN where unknown."""
     names = {**dict.fromkeys(COSTS), **result.cost}
     return {name: math.nan if (value := result.cost.get(name)) is None else value for name in names}
 
@@ -67,8 +67,8 @@ def costs_of(result: Result) -> dict[str, float]:
 class Ranked:
     """A method in the overall ranking.
 
-    `gain` is what it is better by than the reference, and `costs` (`RELATIVE_COSTS`) are relative to those of the
-    reference, both over the tasks that they share; None and NaN where they share none, None for the reference itself.
+    `gain` is its lead over the reference, and `costs` (`RELATIVE_COSTS`) are relative to those of the reference, both
+    over their common tasks; None and NaN without common tasks. The reference itself has no `gain`.
     """
 
     method: str
@@ -81,9 +81,9 @@ class Ranked:
 
 
 class Comparisons:
-    """What each pair of methods differs by on each task, measured once for all choices of tasks.
+    """Differences of each pair of methods on each task, computed once for all choices of tasks.
 
-    `results` are one per method and task; tasks of different scales must not be chosen together.
+    `results` has one per method and task; tasks of different scales must not be chosen together.
     """
 
     def __init__(self, results: Sequence[Result]) -> None:
@@ -102,15 +102,15 @@ class Comparisons:
         }
 
     def gap(self, one: str, other: str, tasks: frozenset[Task]) -> Gap | None:
-        """Return what one method differs by from another on those of the tasks that both have; None without one.
+        """Return the difference of `one` minus `other` on those of the tasks that both have; None without any.
 
-        `one` is the first of the two in the order of `methods`. Tasks on which the same models are scored count once.
+        `one` comes first of the two in `methods`. Tasks on which the same models are scored count once.
         """
         found = self._pairs.get((one, other), {})
         return statistics.pooled({self._same.get(task, task): found[task] for task in found if task in tasks}.values())
 
     def gain(self, method: str, over: str, tasks: frozenset[Task]) -> Gap | None:
-        """Return what a method is better by than another on those of the tasks that both have; None without one."""
+        """Return the lead of a method over another on those of the tasks that both have; None without any."""
         if method <= over:
             return self.gap(method, over, tasks)
         gap = self.gap(over, method, tasks)
@@ -119,7 +119,7 @@ class Comparisons:
     def chosen(
         self, tasks: frozenset[Task], ablations: bool = False, tuned: bool = False
     ) -> dict[str, dict[Task, Result]]:
-        """Return the results that compete on some of the tasks, by method: those with the defaults, or those tuned."""
+        """Return the results that compete on the tasks, by method: those with default settings, or those tuned."""
         found = {
             method: {
                 task: r
@@ -131,16 +131,17 @@ class Comparisons:
         return {method: results for method, results in found.items() if results}
 
     def reference(self, chosen: Mapping[str, Mapping[Task, Result]]) -> str:
-        """Return the method that the others are measured against: the default algorithm, alone and as it comes.
+        """Return the method that the others are compared with: the default algorithm without add-ons.
 
-        Where its settings vary it is the one with the most tasks; without it any method with the most tasks is.
+        Of several settings of it, the one with the most tasks, at a tie the defaults; without it, the method with the
+        most tasks. Empty without methods.
         """
         default = default_choices()["algorithm"]
         alone = [m for m in chosen if any(result.family == default for result in chosen[m].values())]
         return max(alone or chosen, key=lambda method: (len(chosen[method]), method == default), default="")
 
     def ranking(self, tasks: frozenset[Task], ablations: bool = False, tuned: bool = False) -> list[Ranked]:
-        """Rank the methods that compete on some of the tasks, each pair on the tasks that both have."""
+        """Rank the methods that compete on the tasks, each pair on the tasks that both have."""
         chosen = self.chosen(tasks, ablations, tuned)
         methods, reference = list(chosen), self.reference(chosen)
         gaps = {}
@@ -167,9 +168,9 @@ class Comparisons:
 
 
 def _same_models(results: Iterable[Mapping[Task, Result]]) -> dict[Task, Task]:
-    """Map each task to the one that differs in its fleet alone and has the same outcomes of every run, if one has.
+    """Map tasks to an earlier one that differs only in its fleet and has the same outcomes of all common runs.
 
-    Fleets that differ in their clocks alone train the same models. Runs that diverged on both tell nothing.
+    Fleets that differ only in their clocks train the same models. Runs that diverged on both are no evidence.
     """
     known = list(results)
     tasks = sorted({task for found in known for task in found}, key=lambda task: task.fleet)
@@ -189,7 +190,7 @@ def _same_models(results: Iterable[Mapping[Task, Result]]) -> dict[Task, Task]:
 
 
 def relative_costs(mine: Mapping[Task, Result], others: Mapping[Task, Result]) -> tuple[float, ...]:
-    """Return each of `RELATIVE_COSTS` over that of others, mean over the tasks where both are known."""
+    """Return the ratio of each of `RELATIVE_COSTS` to that of others, mean over the tasks where both are known."""
     return tuple(
         _mean([
             cost_of(mine[task], column) / base
@@ -206,12 +207,12 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def rounded(value: float, digits: int) -> float:
-    """Return a value rounded as people do: halves go up."""
+    """Return a rounded value, halves away from zero."""
     return float(Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)) if math.isfinite(value) else value
 
 
 def choices(tasks: Sequence[Task]) -> Iterator[frozenset[Task]]:
-    """Yield each set of tasks of one scale that a reader can choose by fixing some of `CHOICES`, once."""
+    """Yield once each set of tasks of one scale that a reader can choose by fixing some of `CHOICES`."""
     found: dict[frozenset[Task], None] = {}
     for count in range(len(CHOICES) + 1):
         for fields in itertools.combinations(CHOICES, count):
@@ -225,7 +226,7 @@ def choices(tasks: Sequence[Task]) -> Iterator[frozenset[Task]]:
 
 
 def verdict(gap: Gap) -> str:
-    """Return what a difference says of ``{a}`` and ``{b}``, as one sentence."""
+    """Return in words what a difference says about ``{a}`` and ``{b}``."""
     first, second = ("{a}", "{b}")
     if isinstance(gap, Withheld):
         if not gap.sign:
@@ -247,5 +248,5 @@ def verdict(gap: Gap) -> str:
 
 
 def with_names(sentence: str, one: str, other: str) -> str:
-    """Put two names into what `verdict` says."""
+    """Return a sentence of `verdict` with two names filled in."""
     return re.sub(r"\{([ab])\}", lambda found: one if found[1] == "a" else other, sentence)

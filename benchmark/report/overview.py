@@ -1,4 +1,4 @@
-"""The ranking over all boards as the first page shows it, for each choice of tasks that its filters allow."""
+"""The first page's ranking over all boards, for each choice of tasks that its filters allow."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.spec.compose import default_choices
 from fedspan.benchmark.spec.settings import SCALES
 
-MOST_COLUMNS = 4  # tasks that have a column of their own
-HEAD = 4  # numbers of a packed row before its gain: method, place, range
-DIGITS = 5  # of the means that pages carry
+MOST_COLUMNS = 4  # tasks with their own column
+HEAD = 4  # numbers of a packed row before its gain: method, place, both ends of the range
+DIGITS = 5  # decimals of the means in pages
 FIELDS: Mapping[str, Callable[[Task], str]] = {
     "dataset": lambda task: names.of_label("dataset", task.dataset),
     "clients": lambda task: counted_as(task.clients, "client"),
@@ -46,8 +46,8 @@ FILTERS = [
     ("scale", "Scale"),
 ]
 OPENING = ("scale", "dataset", "tested")  # fields whose filters are set when the page opens
-SAID = ("dataset", "clients", "partition", "model", "rounds")  # of all tasks, where they share it
-SAID_IF_SET = ("fleet", "unseen")  # of tasks that are not the usual ones
+SAID = ("dataset", "clients", "partition", "model", "rounds")  # named for a task, and for several that share them
+SAID_IF_SET = ("fleet", "unseen")  # named only for tasks that set them
 
 
 def sentence(task: Task) -> str:
@@ -61,37 +61,37 @@ def sentence(task: Task) -> str:
 
 
 def choice(task: Task, name: str) -> Any:
-    """Return a task's value of a field that a reader may filter by."""
+    """Return a task's value of a filter field."""
     if name == "unseen":
         return names.percent(task.unseen) if task.unseen else "none"
     return fleet_of(task) if name == "fleet" else getattr(task, name)
 
 
 def fleet_of(task: Task) -> str:
-    """Return the label of a task's fleet, of the default one where it names none."""
+    """Return the label of a task's fleet, or of the default one if it names none."""
     return task.fleet or default_choices()["fleet"]
 
 
 def short_names(tasks: Sequence[Task]) -> dict[Task, str]:
-    """Return for each task what tells it from the others of its scale on its dataset."""
+    """Return for each task a name that distinguishes it from the others of its scale and dataset."""
     found = {}
     for task in tasks:
         peers = [other for other in tasks if (other.scale, other.dataset) == (task.scale, task.dataset)]
         telling = [name for name, write in FIELDS.items() if len({write(peer) for peer in peers}) > 1]
-        if telling != ["tested"]:  # whatever gives clients test images of their own tells as much
+        if telling != ["tested"]:  # beside others it is redundant: one of them gives clients their own test images
             telling = [name for name in telling if name != "tested"]
         found[task] = ", ".join(filter(None, (FIELDS[name](task) for name in telling))) or FIELDS["dataset"](task)
     return found
 
 
 def carried(value: float) -> float:
-    """Return a mean or deviation as pages carry it, so that the page and its script round the same number."""
+    """Return a mean or deviation as stored in pages, so that the page and its script round the same number."""
     return round(value, DIGITS)
 
 
 @dataclass(frozen=True)
 class Line:
-    """One method as the table shows it; texts are empty where there is nothing to say."""
+    """One method's row in the table; texts are empty if there is nothing to say."""
 
     method: str
     slug: str
@@ -100,7 +100,7 @@ class Line:
     place: str
     range: str
     gain: tuple[float, float, float] | None  # mean, low, high, in points
-    why: str  # there is no gain
+    why: str  # reason for a withheld gain
     mean: float
     scores: tuple[Result | None, ...]
     costs: tuple[float, ...]
@@ -109,7 +109,7 @@ class Line:
 
 @dataclass(frozen=True)
 class View:
-    """The ranking of one choice of tasks, best first, with what is said over it."""
+    """The ranking for one choice of tasks, best first, with the sentences above it."""
 
     headline: str
     more: str
@@ -120,12 +120,12 @@ class View:
     lines: tuple[Line, ...]
 
     def x(self, value: float) -> str:
-        """Return where a gain lies in its picture."""
+        """Return the x coordinate of a gain in its picture."""
         return forest.place(value, forest.ends_of(line.gain for line in self.lines if line.gain))
 
 
 class Overview:
-    """Rankings of the results of all boards; `family` names the method of each setting without its settings."""
+    """Rankings of the results of all boards; `family` maps each method to its name without settings."""
 
     def __init__(self, results: Sequence[Result], comparisons: Comparisons) -> None:
         self.results, self.comparisons = results, comparisons
@@ -137,14 +137,14 @@ class Overview:
 
     @property
     def variants(self) -> list[tuple[bool, bool]]:
-        """Which results compete, as (tuned, with ablations): those with the defaults first."""
+        """Sets of results that compete, as (tuned, with ablations): default settings first."""
         found = {(result.tuned, result.ablation) for result in self.results}
         asked = ((False, False), (False, True), (True, False), (True, True))
         return [one for one in asked if one == (False, False) or one in found]
 
     @property
     def opening(self) -> frozenset[Task]:
-        """The tasks with which the page opens: those alike in `OPENING` that most methods have."""
+        """Tasks shown when the page opens: of the groups with equal `OPENING` fields, the one with the most methods."""
         methods: dict[tuple[str, ...], set[str]] = {_opened(t): set() for t in sorted(self.tasks, key=_by_scale)}
         for result in self.results:
             if not (result.ablation or result.tuned):
@@ -153,7 +153,7 @@ class Overview:
         return frozenset(task for task in self.tasks if _opened(task) == most)
 
     def view(self, tasks: frozenset[Task], ablations: bool = False, tuned: bool = False) -> View:
-        """Return the ranking of some tasks, all of one scale."""
+        """Return the ranking for some tasks, all of one scale."""
         ranking = self.comparisons.ranking(tasks, ablations, tuned)
         chosen = self.comparisons.chosen(tasks, ablations, tuned)
         reference = self.comparisons.reference(chosen)
@@ -173,7 +173,7 @@ class Overview:
         )
 
     def _headings(self, columns: Sequence[Task]) -> tuple[str, ...]:
-        """Return what tells tasks apart; the page's script does the same."""
+        """Return column headings that distinguish the tasks; the page's script makes the same ones."""
         several = len({task.dataset for task in columns}) > 1
         pairs = [(FIELDS["dataset"](task), self.short[task]) for task in columns]
         return tuple(f"{dataset}, {short}" if several and short != dataset else short for dataset, short in pairs)
@@ -201,7 +201,7 @@ class Overview:
         )
 
     def data(self) -> dict[str, Any]:
-        """Return what the script of the page needs to show every choice of the filters."""
+        """Return the data that the page's script needs to show every choice of the filters."""
         methods = {name: i for i, name in enumerate(self.comparisons.methods)}
         number = {task: i for i, task in enumerate(self.tasks)}
         whys: dict[str, int] = {}
@@ -226,9 +226,9 @@ class Overview:
         }
 
     def _packed(self, view: View, methods: Mapping[str, int], whys: dict[str, int]) -> list[Any]:
-        """Return a view with its gains in tenths of a point, and how far their intervals reach to both sides.
+        """Return a view with its gains in tenths of a point, and the distances to both ends of their intervals.
 
-        The page adds what follows from the results alone.
+        The page's script adds everything that follows from the results alone.
         """
         rows = []
         for line in view.lines:
@@ -243,7 +243,7 @@ class Overview:
 
 
 def _opened(task: Task) -> tuple[str, ...]:
-    """Return a task's values for the filters that are set when the page opens."""
+    """Return a task's values of the filters that are set when the page opens."""
     return tuple(getattr(task, name) for name in OPENING)
 
 
@@ -252,7 +252,7 @@ def _by_scale(task: Task) -> int:
 
 
 def _without_known_gains(view: list[Any], plain: list[Any] | None) -> list[Any]:
-    """Return a packed view with ablations without the gains that the same choice has without them."""
+    """Return a packed view with ablations, less the gains that the view without ablations already has."""
     *said, reference, rows = view
     if plain is None or plain[-2] != reference:
         return view
@@ -261,31 +261,31 @@ def _without_known_gains(view: list[Any], plain: list[Any] | None) -> list[Any]:
 
 
 def _as_text(view: list[Any], texts: dict[str, int]) -> list[Any]:
-    """Return a packed view with the numbers of its sentences in `texts`, and its rows as one text, which is shorter."""
+    """Return a packed view with its sentences as indices into `texts` and, to save space, its rows as one text."""
     *said, reference, rows = view
     numbers = [texts.setdefault(text, len(texts)) for text in said]
     return [*numbers, reference, ";".join(",".join(map(str, row)) for row in rows)]
 
 
 def _packed_place(place: str) -> int | str:
-    """Return a place as a number, below zero where it is shared; as text if it is more than that."""
+    """Return a place as a number, negative if shared; as text if it is more than a number."""
     number = place.removesuffix("=")
     return (int(number) if number == place else -int(number)) if number.isdecimal() else place
 
 
 def _packed_range(written: str) -> tuple[int, int]:
-    """Return the ends of a range of places, zeros without one."""
+    """Return the ends of a range of places, zeros if it is empty."""
     first, _, last = written.partition("–")
     return int(first or 0), int(last or first or 0)
 
 
 def _bits(tasks: Iterable[Task], number: Mapping[Task, int]) -> str:
-    """Return the name of a choice of tasks: the number whose binary digits tell them, in hexadecimal."""
+    """Return the name of a choice of tasks: a bit mask of their numbers, in hexadecimal."""
     return f"{sum(1 << number[task] for task in tasks):x}"
 
 
 def about(tasks: Sequence[Task], results: Sequence[Result]) -> str:
-    """Return what some tasks have in common, and how much there is of the rest."""
+    """Return the common fields of some tasks in words, with counts of fields that differ, seeds and tasks."""
     parts = []
     for name in SAID:
         found = list(dict.fromkeys(FIELDS[name](task) for task in tasks))
@@ -307,7 +307,7 @@ def about(tasks: Sequence[Task], results: Sequence[Result]) -> str:
 
 
 def repeated(results: Sequence[Result]) -> str:
-    """Return how many runs of a method were repeated, or that none was, or that some could not be."""
+    """Return in words how many runs of a method were repeated, or how many could not be."""
     if refuted := sum(result.refuted for result in results):
         return f"{refuted} not repeatable"
     same = sum(result.repeated for result in results)
@@ -315,5 +315,5 @@ def repeated(results: Sequence[Result]) -> str:
 
 
 def one_decimal(value: float) -> str:
-    """Return a score or a ratio as the table shows it, a dash where it is unknown."""
+    """Return a score or a ratio as shown in the table, a dash if unknown."""
     return points(value) if math.isfinite(value) else "—"

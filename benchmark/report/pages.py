@@ -1,4 +1,4 @@
-"""Pages from templates: no network, every text escaped, their own style and script allowed by their hashes."""
+"""Pages from templates: no network access, all text escaped, inline styles and scripts allowed by their hashes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fedspan.benchmark.report.statistics import mean_of
 from fedspan.benchmark.report.tabulation import letters
 from fedspan.benchmark.report.units import signed, write_seconds
 
-DOCS = "FEDSPAN_DOCS"  # where documentation lies, seen from the folder of the pages, if it surrounds them
+DOCS = "FEDSPAN_DOCS"  # address of the documentation around the pages, if any, relative to their folder
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -74,19 +74,19 @@ def _environment() -> Environment:
 
 
 def place_text(place: Place, several: bool) -> str:
-    """Return a place, with the letter of its group where there are several; a dash where nothing could decide it."""
+    """Return a place, with the letter of its group if there are several; a dash if nothing could decide it."""
     if not place.tested:
         return "—"
     return f"{letters(place.group).upper()} {place.text}" if several else place.text
 
 
 def breakable(label: str) -> Markup:
-    """Return a label, escaped, that may break before its settings."""
+    """Return an escaped label that may wrap before its settings."""
     return Markup("<wbr>(").join(escape(part) for part in label.split("("))
 
 
 def coded(docstring: str) -> Markup:
-    """Return a docstring, escaped, whose ``values`` and `names` are set as code."""
+    """Return an escaped docstring with ``values`` and `names` set as code."""
     parts = re.split(r"(?:``|`)([^`]+)(?:``|`)", docstring)
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if i % 2 else escape(part) for i, part in enumerate(parts)
@@ -95,7 +95,7 @@ def coded(docstring: str) -> Markup:
 
 @dataclass(frozen=True)
 class Inline:
-    """A style sheet or script inside a page, and the hash by which the page's policy allows it."""
+    """An inline style sheet or script, and the hash by which the page's content security policy allows it."""
 
     code: Markup
     hash: str
@@ -103,7 +103,7 @@ class Inline:
 
 @cache
 def inline(name: str) -> Inline:
-    """Return one that lies beside the templates."""
+    """Return the style sheet or script in the template folder with this file name."""
     code = (TEMPLATES / name).read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     return Inline(Markup(code), f"sha256-{digest}")
@@ -112,9 +112,9 @@ def inline(name: str) -> Inline:
 def render(
     template: str, root: str, place: str, heading: str, scripts: Sequence[str] = ("tables.js",), **values: Any
 ) -> bytes:
-    """Return a page; `root` leads from its folder to that of the site, `place` is its part of the site.
+    """Return a page; `root` is the path from its folder to the site's, `place` its section of the site.
 
-    A page without `scripts` has no style for tables that can be sorted either.
+    A page without `scripts` also lacks the styles of sortable tables.
     """
     styles = [inline("base.css"), *([inline("site.css")] if scripts else [])]
     page = _environment().get_template(template)
@@ -133,23 +133,23 @@ def render(
 
 @cache
 def links() -> list[tuple[str, str]]:
-    """Return the addresses that the package names, such as that of its sources, by what they are called."""
+    """Return (name, address) of the package's project URLs, such as its sources; empty if it is not installed."""
     try:
         found = metadata.metadata("fedspan").get_all("Project-URL") or []
-    except metadata.PackageNotFoundError:  # a checkout on the path
+    except metadata.PackageNotFoundError:  # a checkout on the path, not installed
         return []
     pairs = [text.partition(",") for text in found]
     return [(name.strip(), address.strip()) for name, _, address in pairs if address.strip().startswith("https://")]
 
 
 def embedded(data: Any) -> Markup:
-    """Return JSON that can stand inside a script element."""
+    """Return JSON that is safe inside a script element."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
 def slug(name: str) -> str:
-    """Return a file name for a method or a dataset, different for different names."""
+    """Return a file name for a method or a dataset, unique to its name."""
     plain = re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-")
     same = re.fullmatch(r"[a-z0-9_]+( \+ [a-z0-9_]+)*", name) is not None
     return plain if same else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

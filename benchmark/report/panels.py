@@ -1,4 +1,4 @@
-"""What the figures show: for each kind, the panels made of a board's records."""
+"""Content of the figures: the panels of each kind, built from a board's records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MEANS = "mean of the seeds, ± one sample standard deviation."
 
 @dataclass
 class _Parts:
-    """The finished runs of a figure that hold what it draws, by column and row."""
+    """The finished runs of a figure that hold its data, by column and row."""
 
     figure: Figure
     kind: Kind
@@ -50,7 +50,7 @@ class _Parts:
         return _words(self.figure.columns, column, "")
 
     def first(self, column: tuple[str, ...]) -> Any:
-        """Return what the first seed of a column's only row holds; None if nothing is there."""
+        """Return the data of the first seed of a column's only row, or None; raise `UserError` for several rows."""
         found = [self.places[column, row] for row in self.rows if (column, row) in self.places]
         if len(found) > 1:
             raise UserError(
@@ -60,7 +60,7 @@ class _Parts:
 
 
 def draw(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -> Drawing:
-    """Return what a figure of the board shows; raise `UserError` if it cannot be made."""
+    """Return the content of a figure of the board; raise `UserError` if it cannot be made."""
     kind = KINDS[figure.kind]
     if kind.column == "stages":
         return _draw_metric(frame, axes, figure, number)
@@ -83,7 +83,7 @@ def draw(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -> Drawin
         title=figure.title or kind.y,
         kind=kind,
         labels=tuple(labels),
-        panels=tuple(panels) or (Panel(""),),  # which clients there are, only records say
+        panels=tuple(panels) or (Panel(""),),  # only records know the clients
         problems=parts.problems,
     )
 
@@ -146,7 +146,7 @@ def _line(number: int, label: str, x: np.ndarray, ys: np.ndarray) -> PlotLine:
 
 
 def _spectrum(runs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return k [K] and the logarithm of the singular values of each seed [seeds, K]."""
+    """Return k [K] and each seed's log singular values [seeds, K]."""
     size = min(map(len, runs))
     floors = [FLOOR * max(float(values[0]), 1e-300) for values in runs]
     ys = np.array([np.log(np.maximum(values[:size], floor)) for values, floor in zip(runs, floors, strict=True)])
@@ -154,15 +154,15 @@ def _spectrum(runs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _curve(runs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rounds [R] that all seeds have, and the values of each seed there [seeds, R]."""
+    """Return the rounds [R] that all seeds have, and each seed's values at them [seeds, R]."""
     x = np.array(sorted(set.intersection(*({*rounds.tolist()} for rounds, _ in runs))))
     return x, np.array([np.asarray(values)[np.searchsorted(rounds, x)] for rounds, values in runs])
 
 
 def _over_time(runs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the times [T] at which any seed is evaluated, and what each seed has reached by then [seeds, T].
+    """Return the times [T] at which any seed is evaluated, and each seed's latest value by then [seeds, T].
 
-    They begin when every seed has been evaluated once, and end with the first seed to end.
+    Times start once every seed has been evaluated and stop when the first seed ends.
     """
     times = np.unique(np.concatenate([seconds for seconds, _ in runs]))
     first, last = max(seconds[0] for seconds, _ in runs), min(seconds[-1] for seconds, _ in runs)
@@ -174,7 +174,7 @@ def _over_time(runs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarra
 
 
 def _kept_clients(parts: _Parts) -> list[int]:
-    """Return the clients to show: those that the figure names, or all that any record has."""
+    """Return the clients to show: those named by the figure that have data, or else all with data."""
     held = {client for runs in parts.places.values() for one in runs[parts.kind.column] for client in one}
     return [client for client in parts.figure.clients if client in held] or sorted(held)
 
@@ -194,7 +194,7 @@ def _local_spectra(parts: _Parts) -> tuple[list[Panel], list[str]]:
 
 
 def _gaps(parts: _Parts) -> tuple[list[Panel], list[str]]:
-    """Global and local model of one client, and R, in each panel."""
+    """Return one panel per column: spectra of the global model and of one client's local model, and R as a note."""
     client = next(iter(_kept_clients(parts)), 0)
     labels = ["global model", f"local model of client {client}"]
     panels = []
@@ -297,7 +297,7 @@ def _point_label(label: int, client: int | None) -> str:
 
 
 def _flat(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return [n, 2] and whether each point lies on the far side; points in space are seen from `VIEW`."""
+    """Return plane points [n, 2] and whether each is on the far side [n]; points in space are seen from `VIEW`."""
     if points.shape[1] == 2:
         return points, np.zeros(len(points), dtype=bool)
     azimuth, elevation = VIEW
@@ -310,7 +310,7 @@ def _flat(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _draw_metric(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -> Drawing:
-    """Return a score over the axis `x`, or with kind `bars` over the columns."""
+    """Return the drawing of a score over the axis `x`, or over the columns for kind `bars`."""
     metric = Metric.of(figure.metric)
     bars = figure.kind == "bars"
     if not bars and not figure.x:
@@ -361,12 +361,12 @@ def _draw_metric(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -
 
 
 def _tick(axis: str, label: str) -> str:
-    """Return what names a place along an axis, whose name stands beside it."""
+    """Return the tick text of a label along an axis, whose title names the axis."""
     return spoken(axis, label) if axis in PLUGIN_AXES else label
 
 
 def _line_through(number: int, label: str, at: Mapping[int, pd.Series[float]]) -> PlotLine:
-    """Return the line through the values of the seeds at each position of x."""
+    """Return the line of means and deviations over seeds at each position of x."""
     ordered = [at[position].to_numpy() for position in sorted(at)]
     return PlotLine(
         number=number,
@@ -379,7 +379,7 @@ def _line_through(number: int, label: str, at: Mapping[int, pd.Series[float]]) -
 
 
 def _relative(lines: Sequence[PlotLine]) -> tuple[PlotLine, ...]:
-    """Return the lines as shares of the first one, at each place."""
+    """Return the lines divided by the first one at each x."""
     if not lines:
         return ()
     base = dict(zip(lines[0].x, lines[0].mean, strict=True))

@@ -1,4 +1,4 @@
-"""A partition drawn, as a figure and in the terminal."""
+"""Drawings of a partition, as a figure and for the terminal."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fedspan.benchmark.report.style import COLOURS, QUIET, STYLE
 
 MOST_DRAWN = 100  # clients in the figure
 MOST_LISTED = 30  # clients in the terminal
-MOST_NAMED = 25  # classes whose names are written
+MOST_NAMED = 25  # classes that are labelled by name
 LEAST_CIRCLE = 8  # points across; smaller cells are shaded instead
 BLOCKS = "▁▂▃▄▅▆▇█"
 NONE = "·"
 
 
 def terminal(found: Shares) -> RenderableType:
-    """Return one line per client: its images, and a bar per class whose height is their number."""
+    """Return a table with one line per client: its number of images and a bar per class, as high as its images."""
     clients = len(found.sizes)
     listed = clients if clients <= MOST_LISTED else MOST_LISTED - 10
     table = Table(box=box.SIMPLE_HEAD)
@@ -50,22 +50,22 @@ def _matrices(found: Shares) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _bars(counts: np.ndarray, client: int) -> str:
-    """Return a column of `counts` [rows, clients] as bars relative to the largest count of all clients."""
+    """Return a column of `counts` [rows, clients] as bars, scaled by the largest count of any client."""
     heights = np.ceil(counts[:, client] * len(BLOCKS) / counts.max()).astype(int)
     return "".join(BLOCKS[height - 1] if height else NONE for height in heights)
 
 
 def figure(found: Shares, suffix: str = "svg") -> bytes:
-    """Return the figure in one of `FORMATS`.
+    """Return the figure of a partition in one of `FORMATS`.
 
-    Sizes are bars on top, below a circle per class and client whose area is its images. Many classes or clients make
-    cells too small for circles; those are shaded.
+    Bars on top show client sizes; below, each class of each client has a circle with area proportional to its images.
+    Cells too small for circles, with many classes or clients, are shaded instead.
     """
     clients = min(len(found.sizes), MOST_DRAWN)
     matrices = _matrices(found)
     with matplotlib.rc_context({**STYLE, "axes.spines.bottom": False, "axes.grid": False}):
         rows = sum(map(len, matrices.values()))
-        wide, high = min(0.28, 9 / clients), min(0.28, 8 / rows)  # inches of a cell
+        wide, high = min(0.28, 9 / clients), min(0.28, 8 / rows)  # cell size in inches
         names = max((len(name) for named in matrices.values() if len(named) <= MOST_NAMED for name in named), default=0)
         left, right, bars, gap, bottom = 0.75 + 0.075 * names, 0.2, 0.6, 0.12, 0.5
         circles = 72 * min(wide, high) >= LEAST_CIRCLE

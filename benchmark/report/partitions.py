@@ -1,4 +1,4 @@
-"""Pictures of the partitions that a site's results were measured on, drawn once each."""
+"""Pictures of the partitions behind a site's results, each drawn once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fedspan.benchmark.spec.plan import Planned
 
 
 def draw_partitions(cells: Sequence[Planned], folder: Path, data: Path) -> None:
-    """Draw how the images of `cells` spread, one picture per dataset, partition and number of clients.
+    """Draw the partitions of `cells`, one picture per dataset, partition and number of clients.
 
-    `data` is where datasets lie; of those that are not on this machine nothing is drawn.
+    `data` is the folder of the datasets; datasets that are not on this machine are skipped.
     """
     wanted: dict[str, dict[str, Planned]] = {}
     for planned in cells:

@@ -1,4 +1,4 @@
-"""The picture that stands for the leaderboard where its address is shared: who leads, and what each method gains."""
+"""Link preview of the leaderboard: a picture of the headline and each method's gain."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fedspan.benchmark.report.overview import Line, View
 from fedspan.benchmark.report.style import COLOURS, INK, QUIET, STYLE
 
 FILE = "preview.png"
-WIDTH, HEIGHT, DPI = 1200, 630, 100  # pixels, as those ask who show such pictures
+WIDTH, HEIGHT, DPI = 1200, 630, 100  # pixels, the usual size of link previews
 MOST = 9  # methods
-LETTERS = 56  # of a line of the headline
-LETTER = 0.0083  # of a name, as a share of the width
+LETTERS = 56  # per line of the headline
+LETTER = 0.0083  # width of a letter in a name, as a share of the picture's width
 
 
 def preview(view: View) -> bytes:
-    """Return the picture of a ranking as PNG."""
+    """Return the preview of a ranking as PNG."""
     said = textwrap.wrap(view.headline, LETTERS)
     about = textwrap.shorten(view.about, 2 * LETTERS, placeholder=" ...")
     lines = view.lines[:MOST]
@@ -42,7 +42,7 @@ def preview(view: View) -> bytes:
 
 
 def draw_gains(plot: Plot, lines: Sequence[Line]) -> None:
-    """Draw the gains of a ranking's rows with their intervals, the first on top; filled where zero lies outside."""
+    """Draw the gains of a ranking's rows with intervals, first row on top; filled where the interval excludes zero."""
     for y, line in enumerate(reversed(lines)):
         if line.gain:
             mean, low, high = line.gain

@@ -1,4 +1,4 @@
-"""The numbers that the papers print, from ``results/paper/<paper>.csv``, beside ours."""
+"""Numbers printed in the papers, from ``results/paper/<paper>.csv``, and their comparison with ours."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ VALUE: Kind = "value"
 
 @dataclass(frozen=True)
 class Printed:
-    """A printed number: where it stands, what it is of, and the settings of the cell that it belongs to.
+    """A printed number: its place in the paper, its metric, and the settings of its cell.
 
-    `value` is None where the paper prints no number, as "Diverging"; `std` where it prints none. A difference to
-    another cell is a number of its own, in points or relative in percent; one that is `derived` is not printed but
-    follows from two values that are.
+    `value` is None where the paper prints no number, as with "Diverging", and `std` where it prints none. A difference
+    to another cell is a separate number, in points, or in percent if relative; a `derived` one is not printed itself
+    but computed from two printed values.
     """
 
     paper: str
@@ -41,28 +41,28 @@ class Printed:
     std: float | None
     settings: Mapping[str, Any]
     note: str
-    unit: float = math.nan  # of the last printed digit
+    unit: float = math.nan  # value of one in the last printed digit
     kind: Kind = VALUE
-    minus: Mapping[str, Any] = field(default_factory=dict)  # settings of the cell to which it is a difference
+    minus: Mapping[str, Any] = field(default_factory=dict)  # settings of the reference cell of a difference
     derived: bool = False
 
     @property
     def place(self) -> str:
-        """Where it stands in its paper."""
+        """The table or section of the paper that prints it."""
         return self.table.replace("text_", "Sec. ") if self.table.startswith("text_") else f"Table {self.table}"
 
     @property
     def source(self) -> str:
-        """Its paper and the place in it."""
+        """The paper, and the place in it."""
         return f"{self.paper}, {self.place}"
 
     @property
     def name(self) -> tuple[str, ...]:
-        """What tells it from all others."""
+        """The identity of the number, unique among all."""
         return self.paper, self.table, self.row, self.column, self.metric, self.kind
 
     def belongs_to(self, what: Mapping[str, Any]) -> bool:
-        """Tell whether a cell, by its flat settings, is the one whose number this is."""
+        """Return whether this is the number of the cell with these flat settings."""
         return _has(what, self.settings)
 
 
@@ -71,15 +71,15 @@ def _has(what: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
 
 
 def folder() -> Path | None:
-    """Return where the printed numbers lie: in the working folder or beside the installation."""
+    """Return the folder of the printed numbers, in the working folder or beside the installation; None without one."""
     places = (FOLDER, packaged("results", "paper"))
     return next((place for place in places if place.is_dir()), None)
 
 
 def printed_in(sources: Sequence[str], differences: bool = False) -> tuple[Printed, ...]:
-    """Return the values, or the differences, of tables that are named as ``paper/table``.
+    """Return the values, or the differences, of tables named as ``paper/table``.
 
-    Raise `UserError` for a table that is not there.
+    Raise `UserError` for an unknown table.
     """
     return tuple(number for source in sources for number in _table(source) if (number.kind != VALUE) is differences)
 
@@ -98,7 +98,7 @@ def _table(source: str) -> list[Printed]:
 
 
 def all_printed() -> tuple[Printed, ...]:
-    """Return every number that lies there."""
+    """Return every number in the folder."""
     place = folder()
     paths = [path for path in sorted(place.glob("*.csv")) if path.stem != "hyperparameters"] if place else []
     tables = (table for path in paths for table in _read(path, path.stat().st_mtime_ns).values())
@@ -107,7 +107,7 @@ def all_printed() -> tuple[Printed, ...]:
 
 @cache
 def _read(path: Path, changed: int) -> dict[str, list[Printed]]:
-    """Return the numbers of a file by table; it is read once per change."""
+    """Return the numbers of a file by table, cached until its modification time `changed` differs."""
     tables: dict[str, list[Printed]] = {}
     with path.open(encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines)
@@ -122,7 +122,7 @@ def _read(path: Path, changed: int) -> dict[str, list[Printed]]:
 
 
 def _numbers(line: Mapping[str, str]) -> list[Printed]:
-    """Return the value of a line and its difference, ``3.07`` or ``3.07%``; blank is none where there is the other."""
+    """Return a line's value, unless blank beside a difference, and its difference, ``3.07`` or ``3.07%``."""
     settings, minus = _settings(line["settings"]), _settings(line["minus"])
     place: dict[str, Any] = {name: line[name] for name in ("paper", "table", "row", "column", "metric", "note")}
     std = float(line["std"]) if line["std"] else None
@@ -146,12 +146,12 @@ def _settings(words: str) -> dict[str, Any]:
 
 
 def _unit(digits: str) -> float:
-    """Return what one in the last of some digits is worth, NaN without digits."""
+    """Return the value of one in the last digit, NaN without digits."""
     return 10.0 ** int(Decimal(digits).as_tuple().exponent) if digits else math.nan
 
 
 def kind_of(table: Table) -> Kind:
-    """Return what the numbers of a board's table are."""
+    """Return the kind of the numbers in a board's table."""
     if not table.minus:
         return VALUE
     return "relative difference" if table.relative else "difference"
@@ -160,9 +160,9 @@ def kind_of(table: Table) -> Kind:
 def differences(
     sources: Sequence[str], what: Mapping[str, Any], reference: Mapping[str, Any], kind: Kind
 ) -> tuple[Printed, ...]:
-    """Return the differences of a cell `what` to its reference: those printed, then those of their printed values.
+    """Return the differences of a cell `what` to its reference: printed ones, then ones derived from printed values.
 
-    A difference of values is left out where a printed one agrees with it to rounding.
+    A derived difference is left out if a printed one agrees with it to rounding.
     """
     told = [number for number in printed_in(sources, differences=True) if number.kind == kind]
     found = [number for number in told if number.belongs_to(what) and _has(reference, number.minus)]
@@ -175,7 +175,7 @@ def differences(
 def _derived(
     values: Sequence[Printed], what: Mapping[str, Any], reference: Mapping[str, Any], kind: Kind
 ) -> Iterator[Printed]:
-    """Yield the differences of a cell's values to those that the same tables print for its reference."""
+    """Yield the differences between a cell's values and those of its reference in the same tables."""
     others = {(number.paper, number.table, number.metric): number for number in values if number.belongs_to(reference)}
     for number in values:
         other = others.get((number.paper, number.table, number.metric))
@@ -193,7 +193,7 @@ def _derived(
 
 
 def _agree(said: Printed, derived: Printed) -> bool:
-    """Tell whether a printed difference is that of the printed values, each of the three rounded to its last digit."""
+    """Return whether a printed difference equals that of the printed values, given the rounding of all three."""
     assert said.value is not None
     assert derived.value is not None
     return abs(said.value - derived.value) <= 0.5 * (said.unit + derived.unit) * (1 + 1e-9)
@@ -201,10 +201,10 @@ def _agree(said: Printed, derived: Printed) -> bool:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A printed number beside a mean of ours; `others` are what further tables print for the same cell.
+    """A printed number beside our mean; `others` are different numbers that further tables print for the same cell.
 
-    The difference is ours minus printed. It lies `within` the combined spread if it is at most the root of the sum
-    of both squared standard deviations; of those that are unknown nothing is added, and with none it is None.
+    The difference is ours minus printed. It is `within` the combined spread if it is at most the root of the sum of
+    both squared standard deviations; an unknown deviation adds nothing, and without any `within` is None.
     """
 
     printed: Printed
@@ -216,9 +216,9 @@ class Reproduction:
 def compare(
     printed: Iterable[Printed], metrics: Sequence[str], what: Mapping[str, Any], mean: float | None, std: float | None
 ) -> Reproduction | None:
-    """Return the printed number of a cell of the papers' scale, flat settings `what`, beside our mean; None without.
+    """Return a cell's printed number beside our mean, or None if none is printed.
 
-    `metrics` are the names that the number may have.
+    `what` are the cell's flat settings at the papers' scale, `metrics` the names that the number may have.
     """
     mine = [number for number in printed if number.metric in metrics and number.belongs_to(what)]
     if not mine:

@@ -1,6 +1,6 @@
-"""Places from comparisons in pairs: what the runs tell apart is ordered, what they cannot tell apart shares places.
+"""Places from pairwise comparisons: rows that the runs distinguish are ordered, the others share places.
 
-Only rows that share tasks are compared, each pair on the tasks of that pair; nothing is averaged over different tasks.
+Only rows with common tasks are compared, each pair on its own common tasks; nothing is averaged over different tasks.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ ASSUMES = (
 
 @dataclass(frozen=True)
 class Place:
-    """Where one row stands among the `field` rows of its group: at the earliest `first`, at the latest `last`.
+    """The place of one row among the `field` rows of its group, between `first` and `last`.
 
-    It is shown `at` a place that it has alone or `shared` with its neighbours. `better` and `worse` count the rows that
-    it surely beats and that surely beat it, `ahead` those behind whose mean it is not, of the `compared` ones that
-    share a task with it (half where means are equal). `group` numbers the sets of rows that common tasks connect, the
-    largest first; `tested` tells whether any comparison could decide something, and `contends` whether the row may be
-    the best of its group.
+    It is displayed as `at`, alone or `shared` with its neighbours. `better` and `worse` count the rows that it surely
+    beats and that surely beat it. Of the `compared` rows, which share a task with it, `ahead` counts those with a worse
+    mean (half for an equal one). `group` numbers the sets of rows connected by common tasks, the largest first.
+    `tested` tells whether any comparison could decide something, `contends` whether the row may be the best of its
+    group.
     """
 
     row: int
@@ -53,15 +53,15 @@ class Place:
 
     @property
     def range(self) -> str:
-        """The places that the runs allow: ``1``, ``2–13``."""
+        """The places compatible with the runs: ``1``, ``2–13``."""
         return f"{self.first}" if self.first == self.last else f"{self.first}–{self.last}"
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Places in the order in which to show them, and the sure verdict of every pair of rows, as +1, -1 or 0.
+    """Places in display order, and the sure verdict of every pair of rows as +1, -1 or 0.
 
-    `leaders` are the rows that are surely better than every other row of their group, each by its own comparison.
+    `leaders` are the rows that are surely better than every other row of their group, each in a direct comparison.
     """
 
     places: tuple[Place, ...]
@@ -74,12 +74,12 @@ class Ranking:
 
 
 def rank(rows: int, gaps: Mapping[tuple[int, int], Gap], better: int = +1) -> Ranking:
-    """Rank rows by the differences of pairs (i, j), i < j, one minus the other; a pair that is absent has no task.
+    """Rank rows by the differences of pairs (i, j), i < j, first minus second; absent pairs share no task.
 
-    No row stands before one that beats it, surely or by the interval of the pair alone. Where sure comparisons on
-    different tasks contradict each other, or what follows from several of them contradicts the interval of a single
-    one, the rows share their places. Neighbours share the place that is shown until one of them is surely behind
-    another that has it, or may not be the best as those before it may.
+    No row is placed above one that beats it, surely or by the interval of the pair alone. Rows share places where sure
+    comparisons on different tasks contradict each other, or where a chain of them contradicts the interval of a single
+    pair. Neighbours share a displayed place until one of them is surely behind another with that place, or cannot be
+    the best while an earlier one can.
     """
     groups = _groups(rows, gaps)
     verdicts = {pair: sign for group in groups for pair, sign in _sure(group, gaps, better).items()}
@@ -110,10 +110,10 @@ def _beats(
     verdicts: Mapping[tuple[int, int], int],
     better: int,
 ) -> np.ndarray:
-    """Return which row is better than which as far as the first place asks; `verdicts` are those of all pairs.
+    """Return which row beats which, for deciding the first place; `verdicts` are those over all pairs.
 
-    One of k rows would have to beat the best one by chance: tests at 5%/k leave it out in 5% of cases at most. The
-    verdicts of all pairs hold beside them.
+    The best row is excluded by mistake only if one of the k others beats it by chance: tests at 5%/k keep the
+    probability of that at 5% or less. Where the verdicts over all pairs decide, they apply as well.
     """
     size = {row: len(group) for group in groups for row in group}
     beats = np.zeros((len(size), len(size)), bool)
@@ -127,9 +127,9 @@ def _beats(
 
 
 def _contenders(groups: Iterable[list[int]], beats: np.ndarray, reached: np.ndarray) -> np.ndarray:
-    """Return which rows may be the best of their group: nothing beats them, nor stands strictly before them.
+    """Return which rows may be the best of their group: no row beats them or strictly precedes them.
 
-    Rows in a circle are in or out together. If that leaves none, the rows that nothing stands strictly before are in.
+    Rows in a cycle are in or out together. If none is left, all rows without a strict predecessor are in.
     """
     first = np.logical_not(_strict(reached).any(axis=0))
     unbeaten = first & ~beats.any(axis=0)
@@ -141,7 +141,7 @@ def _contenders(groups: Iterable[list[int]], beats: np.ndarray, reached: np.ndar
 
 
 def _with_places(shown: list[Place], order: np.ndarray) -> list[Place]:
-    """Return places in the order in which they are shown, each with the one that it shares with its neighbours."""
+    """Return the places, given in display order, with the displayed one (`at`) and whether it is `shared`."""
     numbered: list[Place] = []
     start = 0
     for i, place in enumerate(shown):
@@ -155,16 +155,16 @@ def _with_places(shown: list[Place], order: np.ndarray) -> list[Place]:
 
 
 def _precedence(alone: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return which row is to stand before which: one that beats another by its interval alone, or surely in a circle.
+    """Return which row must precede which: by the intervals of pairs alone and, within a cycle of these, surely.
 
-    Sure verdicts are among those of intervals, so that this has no circle.
+    Sure verdicts are a subset of the intervals' verdicts, so the result has no cycle.
     """
     reached = _closure(alone)
     return _strict(reached) | (order & reached & reached.T)
 
 
 def _shown(places: Iterable[Place], before: np.ndarray) -> list[Place]:
-    """Return places by the share of rows that each is ahead of, but none before one that must stand before it."""
+    """Return places sorted by the share of rows that each is ahead of, subject to the order in `before`."""
     left = sorted(places, key=lambda place: (-place.ahead / max(1, place.compared), place.row))
     shown: list[Place] = []
     while left:
@@ -186,7 +186,7 @@ def _place(
 ) -> Place:
     mine = [gap for pair, gap in gaps.items() if row in pair]
     above = order[:, row]
-    best_elsewhere = not (contends[row] or contends[above].any())  # none of these: another row is before them all
+    best_elsewhere = not (contends[row] or contends[above].any())  # then the best row is another, above them all
     return Place(
         row=row,
         group=number,
@@ -203,7 +203,7 @@ def _place(
 
 
 def _groups(rows: int, gaps: Mapping[tuple[int, int], Gap]) -> list[list[int]]:
-    """Return the sets of rows that common tasks connect, the largest first."""
+    """Return the sets of rows connected by common tasks, the largest first."""
     near = np.zeros((rows, rows), bool)
     for i, j in gaps:
         near[i, j] = near[j, i] = True
@@ -213,7 +213,7 @@ def _groups(rows: int, gaps: Mapping[tuple[int, int], Gap]) -> list[list[int]]:
 
 
 def _sure(group: list[int], gaps: Mapping[tuple[int, int], Gap], better: int) -> dict[tuple[int, int], int]:
-    """Return which row of each pair is better (+1: the first, -1: the second) when all pairs of the group are asked."""
+    """Return each pair's verdict (+1: first is better, -1: second, 0: open), corrected for all pairs of the group."""
     members = set(group)
     mine = {pair: gap for pair, gap in gaps.items() if pair[0] in members}
     tested = {pair: gap for pair, gap in mine.items() if isinstance(gap, Difference)}
@@ -222,7 +222,7 @@ def _sure(group: list[int], gaps: Mapping[tuple[int, int], Gap], better: int) ->
 
 
 def _closure(beats: np.ndarray) -> np.ndarray:
-    """Return which rows lead to which over one step or more."""
+    """Return the transitive closure: which rows lead to which in one step or more."""
     reached = beats.copy()
     for middle in range(len(reached)):
         reached |= np.outer(reached[:, middle], reached[middle])
@@ -230,7 +230,7 @@ def _closure(beats: np.ndarray) -> np.ndarray:
 
 
 def _without_contradiction(sure: np.ndarray, alone: np.ndarray) -> np.ndarray:
-    """Return which rows lead to which by sure verdicts; a comparison that opposes a chain closes a circle."""
+    """Return the closure of sure verdicts; a pair's interval that opposes a chain is added and closes a cycle."""
     known, reached = sure, _closure(sure)
     while (opposed := alone & reached.T & ~known).any():
         known = known | opposed
@@ -239,5 +239,5 @@ def _without_contradiction(sure: np.ndarray, alone: np.ndarray) -> np.ndarray:
 
 
 def _strict(reached: np.ndarray) -> np.ndarray:
-    """Return a closure without what goes both ways: rows in a circle share their place."""
+    """Return a closure without mutual pairs: rows in a cycle share their place."""
     return reached & ~reached.T

@@ -1,4 +1,4 @@
-"""What the papers state of settings, and the lines of ``results/paper/recipes/*.yaml`` that say the rest."""
+"""Settings stated in the papers, and the lines of ``results/paper/recipes/*.yaml`` that supply the rest."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PAPERS = {
 }
 OURS = "ours"
 
-Values = Mapping[str, tuple[Any, ...]]  # a setting, and the values that it may have
+Values = Mapping[str, tuple[Any, ...]]  # setting -> allowed values
 
 
 @dataclass(frozen=True)
 class Stated:
-    """A line of ``hyperparameters.csv``: what a paper states of cells (`settings`), and of which.
+    """A line of ``hyperparameters.csv``: the `settings` that a paper states, and for which cells.
 
-    `tables` are those that it speaks of, empty for all of the paper; `cells` the settings of the cells.
+    `tables` are the tables that it applies to, empty for all of the paper; `cells` are settings that select the cells.
     """
 
     paper: str
@@ -42,17 +42,17 @@ class Stated:
 
     @property
     def source(self) -> str:
-        """Where it is stated."""
+        """The paper, and the place in it."""
         place = self.where if self.where[:5] in ("Table", "Figur") else f"Sec. {self.where}"
         return f"{name_of(self.paper)}, {place}"
 
 
 @dataclass(frozen=True)
 class RecipeLine:
-    """A line of ``recipes/*.yaml``: the values of settings (`set`; a list is any of them) in cells that have `when`.
+    """A line of ``recipes/*.yaml``: values of settings (`set`; a list allows any of them) in cells that match `when`.
 
-    `source` is a paper, a released code, or "ours"; what is ours needs a `reason`, and so does one that `differs` from
-    what a paper states: no other line excuses a difference.
+    `source` is a paper, released code, or "ours". A line of ours needs a `reason`, and so does one that `differs` from
+    a paper; only such a line excuses a difference.
     """
 
     source: str
@@ -65,7 +65,7 @@ class RecipeLine:
 
 @dataclass(frozen=True)
 class NoCell:
-    """Why the numbers of a printed table (of a `metric`, or all) belong to no cell."""
+    """The reason why the numbers of a printed table (all, or those of a `metric`) have no cell."""
 
     printed: str
     reason: str
@@ -74,7 +74,7 @@ class NoCell:
 
 
 def name_of(paper: str) -> str:
-    """Return what people call a paper."""
+    """Return the display name of a paper."""
     return PAPERS.get(paper, paper)
 
 
@@ -82,7 +82,7 @@ def name_of(paper: str) -> str:
 
 
 def stated() -> tuple[Stated, ...]:
-    """Return what the papers state of cells; raise `UserError` naming a line that cannot be read."""
+    """Return the settings stated in the papers; raise `UserError` naming a line that cannot be read."""
     place = printed.folder()
     path = place / "hyperparameters.csv" if place else None
     return _stated(path, path.stat().st_mtime_ns) if path and path.is_file() else ()
@@ -118,14 +118,14 @@ def _words(words: str) -> Values:
 
 @dataclass(frozen=True)
 class RecipeLines:
-    """The lines of all files."""
+    """The lines of all recipe files."""
 
     lines: tuple[RecipeLine, ...] = ()
     no_cell: tuple[NoCell, ...] = ()
 
 
 def lines() -> RecipeLines:
-    """Return the lines of ``recipes/*.yaml``; raise `UserError` for one that lacks its source or its reason."""
+    """Return the lines of ``recipes/*.yaml``; raise `UserError` for one without a source or a required reason."""
     place = printed.folder()
     paths = sorted((place / "recipes").glob("*.yaml")) if place else []
     return _lines(tuple((path, path.stat().st_mtime_ns) for path in paths))

@@ -1,4 +1,4 @@
-"""Write docs/recipes.md: where each setting of each board comes from, and how many printed numbers have a cell."""
+"""Writer of docs/recipes.md: the source of each setting of each board, and how many printed numbers have a cell."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ differs without a reason, and which printed number no cell has.
 
 
 def all_boards() -> list[tuple[Board, list[Planned]]]:
-    """Return every board that is no union of others, with its cells at full size."""
+    """Return every board that is not a union of others, with its full-size cells."""
     boards = [load_board(name) for name in sorted(yaml_files("boards"))]
     return [(board, plan(board.expand())) for board in boards if not board.boards]
 
 
 def to_markdown(boards: Sequence[tuple[Board, Sequence[Planned]]], found: Audit) -> str:
-    """Return the page."""
+    """Return the page as Markdown."""
     sections: dict[str, list[Recipe]] = {}
     for (board, _), recipe in zip(boards, found.recipes, strict=True):
         sections.setdefault(family(board), []).append(recipe)
@@ -43,7 +43,7 @@ def to_markdown(boards: Sequence[tuple[Board, Sequence[Planned]]], found: Audit)
 
 
 def family(board: Board) -> str:
-    """Return what the papers of a board are called together."""
+    """Return the heading of a board: the names of its papers, or `OWN` without any."""
     names = {name_of(source.partition("/")[0]).partition(" (")[0].partition(",")[0] for source in board.sources}
     return " and ".join(sorted(names)) or OWN
 
@@ -68,7 +68,7 @@ def _summary(found: Audit) -> Iterator[str]:
 
 
 def _table(recipes: Sequence[Recipe]) -> Iterator[str]:
-    """Yield a table of all settings of some boards; equal lines of several boards are one."""
+    """Yield the table of all settings of some boards, with equal lines of several boards merged."""
     boards: dict[Sourced, list[str]] = {}
     for recipe in recipes:
         for one in recipe.settings:
@@ -86,7 +86,7 @@ def _table(recipes: Sequence[Recipe]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Write the page; raise `UserError` if something has no source."""
+    """Write the page; raise `UserError` if the audit found problems, such as a setting without a source."""
     boards = all_boards()
     found = audit(boards)
     write_atomically(PAGE, to_markdown(boards, found).encode())

@@ -1,7 +1,7 @@
-"""Where each setting of a board comes from, and whether each printed number has a cell with the settings of its paper.
+"""Audit of boards: the source of each setting, and whether each printed number has a cell with its paper's settings.
 
-``results/paper/hyperparameters.csv`` holds what the papers state. ``results/paper/recipes/*.yaml`` has a line for what
-they do not state, and for each setting in which a board differs from them.
+``results/paper/hyperparameters.csv`` holds the settings that the papers state. ``results/paper/recipes/*.yaml`` has a
+line for each setting that they do not state, and for each in which a board differs from them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from fedspan.benchmark.report.recipe_files import OURS, NoCell, RecipeLine, Stat
 from fedspan.benchmark.spec.board import Board, load_board
 from fedspan.benchmark.spec.plan import Planned, plan
 
-NO_SETTINGS = {"schema", "scale", "protocol.validation"}  # a trial reproduces nothing
-COMPARED = ("algorithm", "addons", "addon.", "diagnostics.")  # what a board of our own compares and watches
+NO_SETTINGS = {"schema", "scale", "protocol.validation"}  # validation: a trial reproduces nothing
+COMPARED = ("algorithm", "addons", "addon.", "diagnostics.")  # compared or observed on a board of our own
 
-_ABSENT = "\0"  # no value
+_ABSENT = "\0"  # equal to no setting's value
 
 
 @dataclass(frozen=True)
 class Sourced:
-    """A setting of some cells of a board, and where its value comes from. `of` says of which cells that is said."""
+    """A setting of some cells of a board, and the source of its value. `of` is the condition on these cells."""
 
     setting: str
     value: str
@@ -40,9 +40,10 @@ class Sourced:
 
 @dataclass
 class Recipe:
-    """What was found for one board: settings with the number of their cells, problems, numbers that have a cell.
+    """The audit of one board: settings with their number of cells, problems, names of the numbers that have a cell.
 
-    `used` and `met` are the stated lines and the lines of recipes that some cell takes, and those stated ones that fit.
+    `used` are the ids of stated lines and recipe lines that apply to some cell, `met` those of stated lines that some
+    cell satisfies. In `settings`, cells that differ only in the seed count once.
     """
 
     board: str
@@ -57,7 +58,7 @@ class Recipe:
 
 
 def _choices(value: Any) -> tuple[Any, ...]:
-    """Return the values that a line allows: a list is any of them, an empty one and a plain value is one."""
+    """Return the values that a line allows: those of a list; an empty list and a plain value allow just themselves."""
     return tuple(value) if isinstance(value, (list, tuple)) and value else (value,)
 
 
@@ -76,14 +77,14 @@ def _same(value: Any, wanted: Any) -> bool:
 
 
 def settings_of(planned: Planned) -> dict[str, Any]:
-    """Return what of a cell needs a source, by dotted names."""
+    """Return the settings of a cell that may need a source, by dotted names."""
     cell = planned.cell
     what = flat({name: value for name, value in cell.settings.items() if name in cell.what})
     return {name: value for name, value in what.items() if name not in NO_SETTINGS and not name.endswith(".version")}
 
 
 def _needed(planned: Planned, what: Mapping[str, Any], full: str) -> Iterator[str]:
-    """Yield the settings that need a source: all of a paper's recipe; of our own what is set, not what is compared."""
+    """Yield the settings that need a source: all on a paper's board, on our own those set but not compared."""
     if full == "paper":
         yield from what
         return
@@ -106,7 +107,7 @@ def _plain(value: Any) -> Any:
 
 
 def examine(board: Board, cells: Iterable[Planned]) -> Recipe:
-    """Return where the settings of a board's cells at full size come from, and what is wrong with them."""
+    """Return the sources of the settings of a board's full-size cells, and the problems found."""
     recipe = Recipe(board.name)
     numbers, others = _numbers(board)
     known = stated()
@@ -120,7 +121,7 @@ def examine(board: Board, cells: Iterable[Planned]) -> Recipe:
     missing: dict[str, list[Planned]] = {}
     seen: set[str] = set()
     owners: dict[tuple[str, ...], set[str]] = {}
-    known_settings: dict[tuple[Any, ...], tuple[dict[str, Any], str]] = {}  # of cells that differ in the seed alone
+    known_settings: dict[tuple[Any, ...], tuple[dict[str, Any], str]] = {}  # of cells that differ only in the seed
     for planned in cells:
         if (alike := planned.cell.but_seed) not in known_settings:
             what = settings_of(planned)
@@ -152,7 +153,7 @@ def examine(board: Board, cells: Iterable[Planned]) -> Recipe:
 
 
 def _numbers(board: Board) -> tuple[list[Printed], list[Printed]]:
-    """Return the numbers of the board's tables that one of them shows, by metric and kind, and the others."""
+    """Return the printed numbers that one of the board's tables shows, by metric and kind, and its tables' others."""
     shown: dict[tuple[str, ...], Printed] = {}
     every: dict[tuple[str, ...], Printed] = {}
     for table in board.tables:
@@ -167,7 +168,7 @@ def _numbers(board: Board) -> tuple[list[Printed], list[Printed]]:
 
 
 def _tables(board: Board, own: Sequence[Printed]) -> set[tuple[str, str]]:
-    """Return what a cell's number stands in, (paper, table), with the figures of its board; all if it has no number."""
+    """Return the (paper, table) of a cell's numbers and the board's figures; all board sources without a number."""
     mine = {(number.paper, number.table) for number in own}
     figures = {_split(source) for source in board.printed}
     return mine | figures if mine else {_split(source) for source in board.sources}
@@ -190,10 +191,10 @@ def _source(
     numbers: Sequence[Printed],
     lawful: Sequence[RecipeLine],
 ) -> str | None:
-    """Note where a setting of a cell comes from; return what is wrong if it comes from nowhere."""
+    """Record the source of a cell's setting in `recipe`; return the problem if it has none."""
     saying_so = [row for row in rows if name in row.settings]
     recipe.used |= set(map(id, saying_so))
-    ruling = {row.paper: row for row in saying_so}.values()  # of a paper's lines on the same cells the last one rules
+    ruling = {row.paper: row for row in saying_so}.values()  # the last applicable line of a paper wins
     unmet = [row for row in ruling if not any(_same(value, one) for one in row.settings[name])]
     recipe.met |= {id(row) for row in saying_so if any(_same(value, one) for one in row.settings[name])}
     row = next(iter([*unmet, *ruling]), None)
@@ -234,7 +235,7 @@ def _condition(when: Mapping[str, Any]) -> str:
 
 
 def _without_cell(board: Board, numbers: Sequence[Printed], held: set[tuple[str, ...]]) -> list[str]:
-    """Return a line for each number of the board's tables that none of its cells has, nor a line excuses."""
+    """Return a problem for each number of the board's tables that has no cell and no excuse."""
     return [
         f"board '{board.name}': no cell has what {number.source} prints: {number.metric} {number.value:g} "
         f"({number.row}; {number.column}{'' if number.kind == VALUE else '; ' + number.kind})"
@@ -244,16 +245,16 @@ def _without_cell(board: Board, numbers: Sequence[Printed], held: set[tuple[str,
 
 
 def excuse(number: Printed) -> NoCell | None:
-    """Return the line that says why a number belongs to no cell."""
+    """Return the line that explains why a number has no cell, if any."""
     source = f"{number.paper}/{number.table}"
     return next((no for no in lines().no_cell if no.printed == source and no.metric in ("", number.metric)), None)
 
 
 def problems_of(axes: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return what is wrong with the recipes of the boards that a command line plans at their full size.
+    """Return the problems with the recipes of the boards that a command line plans at full size.
 
-    A board of our own needs no lines unless some file of ``recipes`` names it. Settings from the command line are left
-    out: whoever gives them knows their source.
+    A board of our own needs no lines unless some file in ``recipes`` names it. Settings from the command line are
+    ignored: the user who gives them knows their source.
     """
     found: list[str] = []
     for board in (part for name in axes.get("board", ()) for part in load_board(str(name)).parts()):
@@ -268,7 +269,10 @@ def problems_of(axes: Mapping[str, Sequence[Any]]) -> list[str]:
 
 @dataclass(frozen=True)
 class Audit:
-    """All boards' recipes, what is wrong, and how many printed numbers there are, have a cell, are excused."""
+    """All boards' recipes and problems, and counts: printed `numbers`, those with a cell (`held`), those `excused`.
+
+    `stated` counts the lines of the papers, `matched` those that some cell satisfies, `ours` our own recipe lines.
+    """
 
     recipes: tuple[Recipe, ...]
     problems: tuple[str, ...]
@@ -281,7 +285,7 @@ class Audit:
 
 
 def audit(boards: Sequence[tuple[Board, Sequence[Planned]]]) -> Audit:
-    """Return what `examine` finds for every board, and what nothing needs: stated settings and lines without a cell."""
+    """Return the results of `examine` for all boards, with unused stated settings and recipe lines as problems."""
     recipes = tuple(examine(board, cells) for board, cells in boards)
     problems = [problem for recipe in recipes for problem in recipe.problems]
     held = set().union(*(recipe.numbers for recipe in recipes))

@@ -29,11 +29,11 @@ from fedspan.benchmark.report.units import cost_columns, counted_as, write_bytes
 from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.plan import Planned
 
-MOST_LISTED = 200  # cells without a result that the page lists
-MOST_RUNS = 200  # on one page of a method's seeds
+MOST_LISTED = 200  # listed cells without a result
+MOST_RUNS = 200  # per page of a method's seeds
 LENGTHS: dict[str, Any] = {
-    "most_open": 2,  # first tables below which it is open how their rows stand
-    "few_parts": 5,  # tables and figures that need no list of contents
+    "most_open": 2,  # first tables whose analysis is unfolded
+    "few_parts": 5,  # tables and figures that need no contents list
     "few_lines": 5,  # rows or columns of a table that need no filters
 }
 MOST_DIGESTS = 12  # of partitions; each run's page has its own
@@ -41,7 +41,7 @@ MOST_DIGESTS = 12  # of partitions; each run's page has its own
 
 @dataclass(frozen=True)
 class Bar:
-    """One stretch of the progress bar, in thousandths."""
+    """One segment of the progress bar, in thousandths."""
 
     status: str
     count: int
@@ -60,9 +60,9 @@ def board_page(
     recipe: Sequence[Sourced] = (),
     tuned: Sequence[TunedMethod] = (),
 ) -> bytes:
-    """Return the page of a board; `extras` are by the number of their table, `root` leads to the site's folder.
+    """Return the page of a board; `extras` are by table number, `root` is the relative path to the site's folder.
 
-    `tuned` is what came of each study of a tuned board.
+    `tuned` are the outcomes of a tuned board's studies.
     """
     counts = {status: int((frame["status"] == status).sum()) for status in STATUSES}
     tune, unfinished = tuning_facts(tuned), frame[frame["status"] != "done"]
@@ -102,7 +102,7 @@ def board_page(
 
 @dataclass(frozen=True)
 class Extras:
-    """What stands below a table."""
+    """Content below a table."""
 
     analysis: Analysis | None
     targets: Targets | None
@@ -110,10 +110,9 @@ class Extras:
 
 
 def runs_pages(point: str, planned: Planned, runs: Sequence[Any], ranked: bool) -> Iterator[tuple[str, bytes]]:
-    """Yield file name and content of each page of the seeds of one method on one task, `MOST_RUNS` a page.
+    """Yield file name and content of each page of one method's seeds on one task, with `MOST_RUNS` runs a page.
 
-    `runs` are rows of `collect`'s frame. Method and dataset have pages to link to if the runs have a score that is
-    `ranked`.
+    `runs` are rows of `collect`'s frame. Method and dataset have pages to link to if the runs have a `ranked` score.
     """
     starts = range(0, len(runs), MOST_RUNS)
     parts = [runs[start : start + MOST_RUNS] for start in starts]
@@ -176,7 +175,7 @@ def _runs_page(
 
 
 def _absent(frame: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return name and title of the datasets that have to be fetched and that nothing was run on, others having runs."""
+    """Return name and title of the datasets to fetch that have no runs; none if no other dataset has any."""
     begun = set(frame.loc[frame["status"] != "missing", "dataset_name"])
     waiting = sorted(set(frame["dataset_name"]) - begun) if begun else []
     known = plugins("dataset")
@@ -217,7 +216,7 @@ def _time(done: pd.DataFrame) -> str:
 
 
 def _repeated(frame: pd.DataFrame) -> str:
-    """Say how many records somebody repeated, and how many could not be repeated."""
+    """Return how many records somebody repeated, and how many could not be repeated."""
     states = Counter(badge.state for badge, text in zip(frame["badge"], frame["repeated"], strict=True) if text)
     refuted = states["refuted"] + states["mixed"]
     said = f"{states['repeated']} of {states.total()} records"
@@ -225,9 +224,9 @@ def _repeated(frame: pd.DataFrame) -> str:
 
 
 def provenance(runs: Iterable[Any]) -> list[tuple[str, list[tuple[str, int]]]]:
-    """Return what the numbers were made with: each value with its number of records, the most frequent first.
+    """Return the provenance of the numbers: each value with its number of records, usually most frequent first.
 
-    `runs` are rows of `collect`'s frame.
+    `runs` are rows of `collect`'s frame. Versions and components are sorted by name.
     """
     recorded = [run for run in runs if run.status != "missing"]
 

@@ -15,13 +15,13 @@ from fedspan.benchmark.report.axes import spoken, title
 from fedspan.benchmark.report.render_text import measured_text, printed_text
 from fedspan.benchmark.report.table import TableCell, TableRow, Tabulated
 
-WIDTH = 80  # where the terminal does not say
-AIR = 2  # between two columns
-LEAST = 28  # of the column of names
+WIDTH = 80  # if the terminal does not tell
+AIR = 2  # spaces between two columns
+LEAST = 28  # least width of the column of names
 
 
 def show(table: Tabulated, analysis: Analysis | None, console: Console) -> None:
-    """Print a table under its title, in as many parts as its columns need, with caption and notes below."""
+    """Print a table under its title, in as many parts as its columns need, with reading help and notes below."""
     rows = _ranked(table, analysis)
     heading = Text(f"Table {table.number}. {table.title}", style="bold")
     console.print(heading, highlight=False)
@@ -34,7 +34,7 @@ def show(table: Tabulated, analysis: Analysis | None, console: Console) -> None:
 
 
 def _ranked(table: Tabulated, analysis: Analysis | None) -> list[tuple[str, TableRow]]:
-    """Return place and row, the best first; rows that no comparison ranks come last, in their order, then bounds."""
+    """Return place and row, best first; the rest, unranked rows and bounds, follow in table order without a place."""
     if analysis is None:
         return [("", row) for row in table.rows]
     placed = [(standing.place.text, standing.row) for standing in analysis.standings]
@@ -43,7 +43,7 @@ def _ranked(table: Tabulated, analysis: Analysis | None) -> list[tuple[str, Tabl
 
 
 def _parts(table: Tabulated, rows: Sequence[tuple[str, TableRow]], width: int) -> list[list[int]]:
-    """Return the columns of each part: as many as stand beside the names."""
+    """Return the columns of each part: as many as fit beside the names."""
     left = max((len(place) for place, _ in rows), default=0)
     left += AIR + min(max((len(_name(table, row)) for _, row in rows), default=0), max(LEAST, width // 2))
     parts: list[list[int]] = [[]]

@@ -15,11 +15,11 @@ from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.table import TableCell, Tabulated
 from fedspan.benchmark.report.units import counted_as, write_bytes, write_seconds
 
-STATE_TEXT = {"missing": "—", "absent": "—"}  # any other state is written as it is called
+STATE_TEXT = {"missing": "—", "absent": "—"}  # other states are written by name
 
 
 def state_text(entry: TableCell) -> str:
-    """Return what stands in a cell without a number."""
+    """Return the text of a cell without a number."""
     return STATE_TEXT.get(entry.state, entry.state)
 
 
@@ -31,7 +31,7 @@ def entry_text(table: Tabulated, entry: TableCell | None) -> str:
 
 
 def measured_text(table: Tabulated, entry: TableCell) -> str:
-    """Return what we measured: ``91.94 ± 0.31 (n=2/3)``."""
+    """Return our measurement: ``91.94 ± 0.31 (n=2/3)``."""
     if entry.mean is None:
         return state_text(entry)
     spread = f" ± {table.metric.write_spread(entry.std)}" if entry.std is not None else ""
@@ -40,7 +40,7 @@ def measured_text(table: Tabulated, entry: TableCell) -> str:
 
 
 def printed_text(table: Tabulated, entry: TableCell) -> str:
-    """Return what a paper prints and how ours differs: ``printed 92.00 ± 0.20, −0.06 within``; empty without."""
+    """Return the printed number and our difference: ``printed 92.00 ± 0.20, −0.06 within``; empty without one."""
     found = entry.printed
     if found is None:
         return ""
@@ -57,7 +57,7 @@ def printed_text(table: Tabulated, entry: TableCell) -> str:
 
 
 def count_text(entry: TableCell) -> str:
-    """Return the number of seeds with a value, and of how many where some lack: ``n=2/3``."""
+    """Return the number of seeds with a value, and of how many if some are missing: ``n=2/3``."""
     return f"n={entry.n}" if entry.whole else f"n={entry.n}/{entry.asked}"
 
 
@@ -66,7 +66,7 @@ def _escaped_markdown(text: str) -> str:
 
 
 def _heads(table: Tabulated) -> list[str]:
-    """Return the head of every column that a reader sees."""
+    """Return the headings of all visible columns."""
     return [*map(title, table.row_axes), *map(table.heading, table.columns), *(cost.title for cost in table.costs)]
 
 
@@ -99,7 +99,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def inert_csv(lines: Sequence[Mapping[Any, Any]]) -> str:
-    """Return lines as CSV in which no text begins like a formula, which spreadsheets would compute."""
+    """Return lines as CSV, with an apostrophe before text that a spreadsheet would evaluate as a formula."""
     inert = [{name: _inert(value) for name, value in line.items()} for line in lines]
     return pd.DataFrame(inert).to_csv(index=False, lineterminator="\n")
 
@@ -109,7 +109,7 @@ def _inert(value: Any) -> Any:
 
 
 def to_csv(table: Tabulated) -> str:
-    """Return one line per table cell with full precision: score, seeds, cost, keys and reasons."""
+    """Return one CSV line per table cell in full precision: score, seeds, cost, keys and reasons."""
     lines = []
     for row in table.rows:
         for column, entry in zip(table.columns, row.entries, strict=True):
@@ -145,15 +145,15 @@ def to_csv(table: Tabulated) -> str:
 
 
 def _means(reach: Reach, clocked: bool) -> dict[str, float]:
-    """Return what it takes to reach a target; with `clocked` also by the fleets' clocks."""
+    """Return the mean costs of reaching a target; with `clocked` also the time by the fleets' clocks."""
     means = {"rounds": reach.rounds, "bytes": reach.traffic, "seconds": reach.seconds}
     return means | {"simulated_seconds": reach.simulated} if clocked else means
 
 
 def reach_text(reach: Reach | None) -> tuple[str, str]:
-    """Return when a target is reached, and below it what that takes; a mean that is a lower bound is never the first.
+    """Return when a target is reached, and its cost as a second line; a mean that is a lower bound is never the first.
 
-    ``4 rounds`` and ``398 MB · 62.0 ± 3.1 s`` and, by a fleet's clock, ``1.2 h simulated``;
+    ``4 rounds`` and ``398 MB · 62.0 ± 3.1 s``, with ``1.2 h simulated`` by a fleet's clock;
     ``> 8 rounds (2 of 3 seeds arrive)`` and ``restricted mean 6 rounds · ...``.
     """
     if reach is None:
@@ -176,12 +176,12 @@ def reach_text(reach: Reach | None) -> tuple[str, str]:
 
 
 def _rounds(mean: float) -> str:
-    """Return a number of rounds, perhaps a mean of several."""
+    """Return a number of rounds, possibly a mean over runs."""
     return f"{mean:.3g} round{'' if mean == 1 else 's'}"
 
 
 def targets_to_csv(found: Targets) -> str:
-    """Return one line per table cell: the target and how soon it is reached."""
+    """Return one CSV line per table cell: the target and how soon it is reached."""
     table = found.table
     clocked = any(math.isfinite(reach.simulated) for _, reached in found.rows for reach in reached if reach)
     lines = [
@@ -205,9 +205,9 @@ def targets_to_csv(found: Targets) -> str:
 
 
 def standings_to_csv(analysis: Analysis) -> str:
-    """Return one line per row: place, rank, wins, and the difference to the first row, or why there is no interval.
+    """Return one CSV line per row: place, rank, wins, and the difference to the first row, or why it has no interval.
 
-    Bounds come last, without what competing rows have.
+    Bounds come last, without the columns of competing rows.
     """
     lines: list[dict[str, Any]] = []
     for one in analysis.measured:
@@ -269,7 +269,7 @@ LATEX = {
 
 
 def _escaped_latex(text: str) -> str:
-    """Return text that LaTeX sets as it is; a character beyond the Latin alphabets stands as its code, U+65E5."""
+    """Return text escaped for LaTeX; characters beyond the Latin alphabets are written as their code, U+65E5."""
     return "".join(LATEX.get(character) or _latin(character) for character in " ".join(text.split()))
 
 
@@ -278,7 +278,7 @@ def _latin(character: str) -> str:
 
 
 def to_latex(table: Tabulated, label: str) -> str:
-    """Return a table environment for the package booktabs; `label` is the name to refer to it."""
+    """Return a table environment for the package booktabs; `label` is its name for references."""
 
     def cell(entry: TableCell | None) -> str:
         body = _escaped_latex(entry_text(table, entry))

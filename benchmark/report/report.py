@@ -1,4 +1,4 @@
-"""The report of a board: everything that is made from its records."""
+"""The report of a board: all files generated from its records."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ LEFT_OUT = "left out: "
 
 @dataclass
 class Report:
-    """What was made: the files, the tables (also as Markdown), and what is wrong with the records.
+    """A finished report: its files, its tables (also as Markdown), and problems with the records.
 
-    It is not `whole` if a record, a table or a figure had to be left out.
+    It is not `whole` if a record, table or figure had to be left out.
     """
 
     written: list[Path]
@@ -65,11 +65,11 @@ def write_report(
 ) -> Report:
     """Write the page of a board with its tables and figures, and the pages of the runs behind its numbers.
 
-    The folder is ``out/<board>``, at another scale than the full size ``out/<board>/<scale>``; runs and copies of their
-    records go to ``out/runs`` and ``out/records``. Records that must not be compared are left out and named in
-    `problems`, and so is a table or a figure that cannot be made; the rest is still written. The same records give
-    the same bytes. `selections` are what the trials of a tuned board have chosen. Raise `UserError` if a folder cannot
-    be written.
+    The folder is ``out/<board>``, or ``out/<board>/<scale>`` if all cells have one scale other than the full size; runs
+    and copies of their records go to ``out/runs`` and ``out/records``. Records that must not be compared, and tables or
+    figures that cannot be made, are left out and named in `problems`; the rest is still written. The same records give
+    the same bytes. `selections` are the outcomes of a tuned board's studies. Raise `UserError` if a folder cannot be
+    written.
     """
     scales = {planned.cell.scale for planned in cells}
     place = board.name if scales != {only := min(scales)} or only in FULL else f"{board.name}/{only}"
@@ -113,9 +113,9 @@ def write_report(
 def _made(
     board: Board, frame: pd.DataFrame, reported: Reported, problems: _Problems
 ) -> tuple[list[Tabulated], list[figures.Drawing]]:
-    """Return the tables and figures of a board that can be made; `problems` gets what is wrong with each.
+    """Return the tables and figures of a board that can be made, and add the problems of each to `problems`.
 
-    Those of a tuned board have default and tuned rows of each method.
+    Those of a tuned board have default and tuned rows for each method.
     """
     tables, drawings = [], []
     for number, made in tables_of(board.tables, frame, reported):
@@ -136,14 +136,14 @@ def _made(
 
 
 def _both(figure: Figure) -> Figure:
-    """Return a figure of a tuned board that shows default and tuned runs, in panels of their own where it must."""
+    """Return a figure of a tuned board with default and tuned runs, in separate panels if a panel has only one row."""
     if KINDS[figure.kind].of_one_row:
         return replace(figure, columns=(*figure.columns, TUNING))
     return replace(figure, rows=(*figure.rows, TUNING))
 
 
 def _table_files(table: Tabulated, extra: Extras, board: str) -> dict[str, bytes]:
-    """Return the files of a table by name: itself in three formats, and what stands below it."""
+    """Return the files of a table by name: the table in three formats, and the content below it."""
     name, number = f"table-{table.number}", table.number
     contents = {
         f"{name}.md": render_text.to_markdown(table).encode(),
@@ -160,7 +160,7 @@ def _table_files(table: Tabulated, extra: Extras, board: str) -> dict[str, bytes
 
 
 def _tuning_files(tuned: Sequence[TunedMethod]) -> dict[str, bytes]:
-    """Return the numbers behind the section on tuning by file name; none of a board that is not tuned."""
+    """Return the data files of the section on tuning by name; none if the board is not tuned."""
     if not tuned:
         return {}
     frames = {"tuning": outcomes_frame(tuned), "trials": trials_frame(tuned), "budget": best_frame(tuned)}
@@ -168,7 +168,7 @@ def _tuning_files(tuned: Sequence[TunedMethod]) -> dict[str, bytes]:
 
 
 def _recipe(board: Board, cells: Sequence[Planned]) -> list[Sourced]:
-    """Return where the settings of the cells come from, as they are at full size; nothing where that cannot be read."""
+    """Return the sources of the cells' full-size settings; nothing if they cannot be read."""
     try:
         settings = examine(board, (replace(planned, cell=planned.origin) for planned in cells)).settings
     except UserError:  # the tables say which printed numbers cannot be read
@@ -177,13 +177,13 @@ def _recipe(board: Board, cells: Sequence[Planned]) -> list[Sourced]:
 
 
 def _stale(frame: pd.DataFrame) -> list[str]:
-    """Say how many records of a frame were made by other sources than those at hand."""
+    """Return how many records of a frame were made from sources other than the available ones."""
     counts = Counter(text for text in frame["stale"] if text.startswith("made by other sources"))
     return [f"{count} {text}; {REMEDY}" for text, count in sorted(counts.items())]
 
 
 def _passed_over(cells: Sequence[Planned], results: Results) -> Iterator[str]:
-    """Say of which cells there are files that cannot be used, and why."""
+    """Yield the files of cells that cannot be used, and why."""
     keys = {planned.cell.key for planned in cells}
     for path, why in sorted(results.passed_over.items()):
         if path.stem in keys:
@@ -192,7 +192,7 @@ def _passed_over(cells: Sequence[Planned], results: Results) -> Iterator[str]:
 
 def _extras(table: Tabulated, frame: pd.DataFrame) -> Extras:
     analysis = analyse(table)
-    scored = table.metric.stage != "cost"  # a cost against costs says nothing
+    scored = table.metric.stage != "cost"  # a cost against costs is meaningless
     drawn = (*average_ranks(analysis), score_against_cost(analysis)) if analysis and scored else ()
     return Extras(analysis, reach_targets(table, frame), tuple(diagram for diagram in drawn if diagram is not None))
 
@@ -200,9 +200,9 @@ def _extras(table: Tabulated, frame: pd.DataFrame) -> Extras:
 def _write_runs(
     cells: Sequence[Planned], frame: pd.DataFrame, results: Results, out: Path, ranked: Collection[str]
 ) -> None:
-    """Write the page of the runs of every point that has some, and put their records beside it.
+    """Write the page of the runs of every point that has any, and copy their records to the site.
 
-    `ranked` are the points with a result that the pages over all boards show.
+    `ranked` are the points with a result on the pages over all boards.
     """
     points: dict[str, list[tuple[Planned, Any]]] = {}
     for planned, run in zip(cells, frame.itertuples(index=False), strict=True):
@@ -222,7 +222,7 @@ def _write_runs(
 
 
 def put(path: Path, content: bytes) -> None:
-    """Write a file of the site unless it is there; what is lost with the power can be made again."""
+    """Write a file of the site unless unchanged; not atomically, as it can be regenerated after a power failure."""
     try:
         if path.read_bytes() == content:
             return
@@ -236,7 +236,7 @@ def put(path: Path, content: bytes) -> None:
 
 
 class _Problems:
-    """What is wrong, each said once with all the places that it concerns."""
+    """Problems, each listed once with all places that it concerns."""
 
     def __init__(self) -> None:
         self._places: dict[str, list[str]] = {}
@@ -250,7 +250,7 @@ class _Problems:
 
 
 def _remove_stale(folder: Path, written: set[str]) -> None:
-    """Remove tables and figures of an earlier report that this one did not write."""
+    """Remove files of an earlier report (tables, figures, tuning data) that this one did not write."""
     mine = r"(table-\d+\.(md|csv|tex)|(standing|target)-\d+\.csv|(figure|cost)-\d+\.(svg|pdf|png)|"
     mine += r"ranks-\d+(-\w+)?\.(svg|pdf|png)|(tuning|trials|budget)\.csv)"
     for path in folder.iterdir():

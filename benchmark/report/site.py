@@ -1,4 +1,4 @@
-"""The pages over all boards: overview with the overall ranking, a page per method and dataset, a comparison."""
+"""Pages over all boards: an overview with the overall ranking, a page per method and dataset, and a comparison."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ from fedspan.benchmark.spec.settings import SCALES
 log = logging.getLogger("fedspan")
 
 PICTURE_BYTES = 2**24
-PARTITIONS = "partitions"  # the folder of their pictures
+PARTITIONS = "partitions"  # folder of their pictures
 MOST_PICTURES = 12  # on the page of a dataset
 MOST_LINES = 300  # on the page of a method; the overview shows all
-COST_UNITS = (1.0, 1e9, 1e3)  # that pages carry RELATIVE_COSTS in; they show ratios alone
+COST_UNITS = (1.0, 1e9, 1e3)  # of RELATIVE_COSTS in page data, which serves only for ratios
 
 
 class Said(msgspec.Struct):
-    """What stands beside the picture of a partition."""
+    """Title and description stored beside the picture of a partition."""
 
     title: str
     words: str
 
 
 def found(out: Path) -> list[Summary]:
-    """Return the summaries that earlier reports left in a site, by board and scale; pass over what is none."""
+    """Return the summaries of earlier reports in a site, by board and scale; skip invalid files with a warning."""
     summaries = []
     for path in sorted(out.glob(f"**/{FILE}")):
         try:
@@ -76,7 +76,7 @@ def found(out: Path) -> list[Summary]:
 def write(out: Path, summaries: Sequence[Summary], without: Sequence[tuple[str, str]] = ()) -> dict[Path, bytes]:
     """Return the files of the pages over all boards.
 
-    `without` are name and title of boards that have no results. The same summaries give the same bytes.
+    `without` are name and title of boards without results. The same summaries give the same bytes.
     """
     results = merged(summaries)
     site = _Site(results)
@@ -92,7 +92,7 @@ def write(out: Path, summaries: Sequence[Summary], without: Sequence[tuple[str, 
 
 @dataclass(frozen=True)
 class About:
-    """What a plugin says of itself."""
+    """A plugin's description of itself."""
 
     name: str
     kind: str
@@ -105,7 +105,7 @@ class About:
 
 
 def about(kind: str, name: str) -> About:
-    """Return the docstring and the settings of a plugin, or that it is not installed here."""
+    """Return the docstring and settings of a plugin, or a note that it is not installed here."""
     cls = plugins(kind).get(name)
     if cls is None:
         return About(name, kind, "", "", paragraphs=("This machine does not have it.",), fields=(), title=name)
@@ -129,7 +129,7 @@ def about(kind: str, name: str) -> About:
 
 @dataclass(frozen=True)
 class MethodLine:
-    """One result on the page of a method, with the rank of its mean among the `field` competing methods of the task.
+    """One result on the page of a method, with the rank of its mean among the task's `field` competing results.
 
     Tuned results compete among themselves. The rank is None for an ablation or a bound, which does not compete.
     """
@@ -140,22 +140,22 @@ class MethodLine:
 
     @property
     def task(self) -> str:
-        """Its task in words."""
+        """The task in words."""
         return sentence(self.result.task)
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """Its value for each filter of the page."""
+        """The value for each filter of the page."""
         task = self.result.task
         said = (FIELDS[name](task) for name in ("dataset", "partition", "clients", "fleet", "model"))
         return (names.of_method_label(self.result.method), *said, task.scale)
 
     def cost(self, column: CostColumn) -> float:
-        """Return a cost, NaN where it is unknown."""
+        """Return a cost, NaN if unknown."""
         return cost_of(self.result, column)
 
     def cost_text(self, column: CostColumn) -> str:
-        """Return a cost for people, seconds with their spread."""
+        """Return a cost as text, seconds with their spread."""
         return column.text(costs_of(self.result))
 
 
@@ -165,7 +165,7 @@ class TaskLine:
 
     task: Task
     methods: int
-    best: Result  # with its defaults, where a result has them
+    best: Result  # among results with the defaults, if there are any
     best_tuned: Result | None
 
     @property
@@ -175,14 +175,14 @@ class TaskLine:
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """Its value for each filter of the page."""
+        """The value for each filter of the page."""
         task = self.task
         fleet, model = (FIELDS[name](task) for name in ("fleet", "model"))
         return (FIELDS["partition"](task), text(task.skew), str(task.clients), fleet, model, task.scale)
 
 
 class _Site:
-    """All results, in the order in which pages name them."""
+    """All results, in the order of the pages."""
 
     def __init__(self, results: Sequence[Result]) -> None:
         self.results = results
@@ -231,7 +231,7 @@ class _Site:
         )
 
     def _filters(self) -> list[tuple[str, str]]:
-        """Return fields and labels of the filters; that of the skew is called as partitions call it."""
+        """Return fields and labels of the filters; the skew has the partitions' name for it if they share one."""
         called = {task.skew_field for task in self.tasks if task.skew_field}
         skew = called.pop().capitalize() if len(called) == 1 else "Skew"
         return [(name, skew if name == "skew" else label) for name, label in FILTERS]
@@ -252,9 +252,9 @@ class _Site:
         )
 
     def _opening(self) -> list[int]:
-        """Return the two methods that the comparison opens with: the leaderboard's first and its reference.
+        """Return the two methods that the comparison opens with: the first and the reference of the leaderboard.
 
-        Others take their place where these are one, or there is no such; a single method is compared with itself.
+        Other methods replace them if they are equal or missing; a single method is compared with itself.
         """
         view = self.view
         ranked = [*(line.method for line in view.lines[:1]), view.reference] if view else []
@@ -263,7 +263,7 @@ class _Site:
         return (opening * 2 if len(opening) == 1 else opening)[:2]
 
     def method(self, family: str) -> bytes:
-        """Return the page of a method with all its settings."""
+        """Return the page of a method in all its settings."""
         mine = [result for result in self.results if result.family == family]
         lines = [
             self._line(result) for result in sorted(mine, key=lambda result: (result.method, *_order(result.task)))
@@ -282,7 +282,7 @@ class _Site:
         return MethodLine(result, None if result.ablation else position(result.worth, worths), len(worths))
 
     def _against(self, family: str) -> Iterator[str]:
-        """Yield what a method with add-ons gains over its algorithm, tuned over tuned, by setting and scale."""
+        """Yield the gain of a method with add-ons over its algorithm (tuned over tuned), by setting and scale."""
         algorithm = family.split(" + ")[0]
         mine = {result.method: result.tuned for result in self.results if result.family == family != algorithm}
         for method, tuned in mine.items():
@@ -296,7 +296,7 @@ class _Site:
         return frozenset(task for task in self.tasks if task.scale == scale)
 
     def dataset(self, name: str, pictures: Path) -> bytes:
-        """Return the page of a dataset; `pictures` is the folder where those of its partitions lie."""
+        """Return the page of a dataset; `pictures` is the folder of the pictures of partitions."""
         tasks = sorted((task for task in self.tasks if bare(task.dataset) == name), key=_order)
         rows = [_task_line(task, self.by_task[task]) for task in tasks]
         return render(
@@ -306,7 +306,7 @@ class _Site:
         )  # fmt: skip
 
     def _data(self) -> dict[str, Any]:
-        """Return the results as the script of the pages reads them."""
+        """Return the results in the format of the pages' script."""
         methods = {name: i for i, name in enumerate(self.methods)}
         tasks = {task: i for i, task in enumerate(self.tasks)}
         return {
@@ -322,7 +322,7 @@ class _Site:
         }
 
     def _packed(self, method: int, task: int, result: Result) -> list[Any]:
-        """Return a result as a list; what is zero at its end is left out."""
+        """Return a result as a list without trailing zeros."""
         costs = [cost_of(result, column) / unit for column, unit in zip(RELATIVE_COSTS, COST_UNITS, strict=True)]
         packed: list[Any] = [
             method,
@@ -346,7 +346,7 @@ class _Site:
         return packed
 
     def _pairs(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
-        """Return scale -> ``i-j`` -> what the difference of two methods says, and the number of what it assumes."""
+        """Return scale -> ``i-j`` -> [verdict on two methods, index of its assumptions], and all assumptions."""
         assumes = ["", statistics.SAMPLED_TASKS, statistics.FIXED_TASKS]
         pairs: dict[str, dict[str, Any]] = {}
         for scale in self.scales:
@@ -359,7 +359,7 @@ class _Site:
 
 
 def _brief(cost: float) -> float | None:
-    """Return a cost as pages carry it, with six digits; None if it is unknown."""
+    """Return a cost as stored in pages, with six digits; None if unknown."""
     if not math.isfinite(cost):
         return None
     value = float(f"{cost:.6g}")
@@ -383,12 +383,12 @@ def _task_line(task: Task, results: Sequence[Result]) -> TaskLine:
 
 
 def _best(results: Sequence[Result]) -> Result:
-    """Return the result with the highest mean, an ablation or a bound only where nothing else is there."""
+    """Return the result with the highest mean; an ablation or a bound only if there is nothing else."""
     return max(results, key=lambda result: (not result.ablation, result.worth))
 
 
 def _pictures(name: str, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield title and element of the pictures of a dataset's partitions."""
+    """Yield title and HTML element of each picture of a dataset's partitions."""
     for path in sorted(folder.glob(f"{slug(name)}.*.json"))[:MOST_PICTURES]:
         try:
             said = read_json(path, Said, PICTURE_BYTES)

@@ -1,4 +1,4 @@
-"""Where the methods of a board stand by some records, and what other records would change."""
+"""Standings of a board's methods from some records, and how other records change them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from fedspan.benchmark.spec.studies import Study
 
 @dataclass(frozen=True)
 class Stand:
-    """A row's place and its mean, as its page shows them."""
+    """A row's place and mean, as shown on its page."""
 
     place: str
     mean: str
 
 
-Standings = Mapping[str, Mapping[str, Stand]]  # table -> row -> where it stands
+Standings = Mapping[str, Mapping[str, Stand]]  # table -> row -> place and mean
 
 
 def standings(board: Board, cells: Sequence[Planned], results: Results, studies: Sequence[Study] = ()) -> Standings:
-    """Return where the rows of each table stand, the best first; tables that cannot be made are left out.
+    """Return the standings of each table's rows, best first; tables that cannot be made are left out.
 
-    `studies` are those of a board that tunes, whose methods have rows of what their trials chose.
+    `studies` are those of a tuned board, whose methods also have rows with the settings chosen by their trials.
     """
     reported = Reported.of(cells, [select(study, results.read) for study in studies])
     found: dict[str, dict[str, Stand]] = {}
@@ -48,7 +48,7 @@ def standings(board: Board, cells: Sequence[Planned], results: Results, studies:
 
 
 def changes(before: Standings, after: Standings) -> list[str]:
-    """Return a line for each row whose place or mean changes, table by table, and one for tables without a change."""
+    """Return a line for each row whose place or mean changes, table by table, or one for a table without changes."""
     lines = []
     for table in dict.fromkeys([*after, *before]):
         known, rows = before.get(table, {}), after.get(table, {})

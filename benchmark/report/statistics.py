@@ -1,11 +1,11 @@
-"""What few seeds allow to say. Every result names what it assumes; where data are too few it is `Withheld`.
+"""Statistics for few seeds. Every result names its assumptions; where data are too few it is `Withheld`.
 
 Scores are ``{task: {seed: value}}`` of one row. Two rows are compared on the (task, seed) pairs that both have: a seed
-fixes partition, initial weights and batches, so the two runs of a pair differ in the method alone.
+fixes partition, initial weights and batches, so the two runs of a pair differ only in the method.
 
-A diverged run is worse than any score: it stands in the scores as minus infinity, or as plus infinity where less is
-better (`lost`). Ranks and wins count it as a loss, the mean of a row on its task is withheld, and of two rows the one
-that diverged on a task that both have is behind the one that did not.
+A diverged run is worse than any score: its score is minus infinity, or plus infinity where less is better (`lost`).
+Ranks and wins count it as a loss, the row's mean on that task is withheld, and of two rows the one with diverged runs
+on their common tasks is behind the one without.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from fedspan.benchmark.report.units import counted_as
 Scores = Mapping[Any, Mapping[int, float]]
 
 LEVEL = 0.05
-MANY_TASKS = 5  # from here on the tasks count as a sample of tasks
-LEAST_SEEDS = 3  # per task, to measure how seeds scatter
-LEAST_FREEDOM = 4  # pairs more than tasks
-DIGITS = 12  # to which equal means of floating-point numbers agree
+MANY_TASKS = 5  # from this number on, tasks count as a sample of tasks
+LEAST_SEEDS = 3  # per task, to estimate the variance over seeds
+LEAST_FREEDOM = 4  # pairs minus tasks
+DIGITS = 12  # significant digits to which equal means agree despite rounding errors
 
 
 @dataclass(frozen=True)
 class Withheld:
-    """A statistic that the data do not carry, and why.
+    """A statistic that the data do not support, and the reason.
 
-    `sign` is +1 or -1 where one of two rows is ahead all the same, because only the other one has diverged runs. `mean`
-    is the difference of which too few runs tell how it scatters: it orders rows and decides nothing.
+    `sign` is +1 or -1 if one of two rows is ahead nevertheless, because only the other has diverged runs. `mean` is the
+    difference, with too few runs to estimate its variance: it orders rows but decides nothing.
     """
 
     reason: str
@@ -44,15 +44,15 @@ class Withheld:
 
     @property
     def flipped(self) -> Withheld:
-        """The same of the second row minus the first."""
+        """The same for the second row minus the first."""
         return replace(self, sign=-self.sign, mean=0.0 - self.mean)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean over tasks of one row minus another, with a 95% interval; in the unit of the scores.
+    """The mean over tasks of one row minus another, with a 95% interval, in the unit of the scores.
 
-    `p` is the chance of runs that differ as much, in the direction of the mean or the other, if the rows are equal.
+    `p` is the two-sided p-value: the probability of a difference at least as large if the rows are equal.
     """
 
     mean: float
@@ -70,7 +70,7 @@ class Difference:
 
     @property
     def flipped(self) -> Difference:
-        """The same of the second row minus the first."""
+        """The same for the second row minus the first."""
         return replace(self, mean=0.0 - self.mean, low=0.0 - self.high, high=0.0 - self.low)
 
 
@@ -88,17 +88,17 @@ FIXED_TASKS = (
 
 
 def lost(better: int) -> float:
-    """Return what stands in the scores for a diverged run: worse than any number."""
+    """Return the score of a diverged run, which is worse than any number."""
     return -math.inf if better > 0 else math.inf
 
 
 def settled(value: float) -> float:
-    """Return a mean without the noise of its last bits, so that equal means are equal numbers."""
+    """Return a mean rounded to `DIGITS` significant digits, so that equal means are equal numbers."""
     return float(f"{value:.{DIGITS}g}")
 
 
 def mean_of(values: Iterable[float]) -> float:
-    """Return the mean of a row's scores on a task; infinite if a run diverged, NaN without any."""
+    """Return the mean of a row's scores on a task: infinite if a run diverged, NaN without scores."""
     listed = list(values)
     infinite = next((value for value in listed if math.isinf(value)), None)
     if infinite is not None or not listed:
@@ -108,9 +108,9 @@ def mean_of(values: Iterable[float]) -> float:
 
 @dataclass(frozen=True)
 class Pairs:
-    """What two rows differ by on one task: `n` pairs, their mean, the sum of squares around it, who lost runs.
+    """Paired differences of two rows on one task: `n`, `mean`, sum of squared deviations, and diverged runs per row.
 
-    `steady` tells that neither row varies over two seeds or more; `size` is the largest score.
+    `steady` tells that neither row varies over two seeds or more; `size` is the largest absolute score.
     """
 
     n: int
@@ -122,7 +122,7 @@ class Pairs:
 
 
 def paired(one: Scores, other: Scores) -> dict[Any, Pairs]:
-    """Return by task what one row differs by from another, on the seeds that both have."""
+    """Return the paired differences of two rows by task, on the seeds that both have."""
     return {task: _pairs(values, other[task]) for task, values in one.items() if other.get(task) and values}
 
 
@@ -140,28 +140,27 @@ def _pairs(one: Mapping[int, float], other: Mapping[int, float]) -> Pairs:
 
 
 def _exact(value: float, size: float) -> float:
-    """Return a difference of numbers of this size, or zero for what is only the noise of their last bits."""
+    """Return a difference of numbers of this size, or zero if it is within their rounding errors."""
     return 0.0 if abs(value) <= size * 10.0**-DIGITS else value
 
 
 def difference(one: Scores, other: Scores, better: int = +1, counted: bool = False) -> Gap | None:
     """Return the mean difference over the common tasks with its interval and test, None without a pair of runs.
 
-    With fewer than `MANY_TASKS` tasks the scatter is that of the seeds, a variance for each task: the interval has
+    With fewer than `MANY_TASKS` tasks the variance is that over seeds, separate for each task: the interval has
     Satterthwaite's degrees of freedom (1946, Biometrics Bulletin 2), and the paired t-tests of the tasks are combined
-    by Stouffer's method (1949), which holds however much the variances of tasks differ. With more tasks the scatter is
-    that of their mean differences.
+    by Stouffer's method (1949), which is valid however much the variances of tasks differ. With more tasks the variance
+    is that of their mean differences.
 
-    Scores that are `counted`, as bytes are, do not depend on chance: where no row varies over the seeds, the difference
-    is certain. Measured scores that agree on all seeds may do so by chance. If two rows have equal scores throughout,
-    and enough seeds, they are not surely different; if they differ by the same amount throughout, nothing tells how
-    that scatters.
+    `counted` scores, such as bytes, are not random: if neither row varies over seeds, the difference is certain.
+    Measured scores may agree on all seeds by chance. Two rows with equal scores throughout, and enough seeds, have
+    difference zero with p = 1; if they differ by the same amount throughout, the variance cannot be estimated.
     """
     return pooled(paired(one, other).values(), better, counted)
 
 
 def pooled(found: Iterable[Pairs], better: int = +1, counted: bool = False) -> Gap | None:
-    """Return the difference over some tasks from what `paired` says of each."""
+    """Return the difference over some tasks from their paired differences."""
     tasks = list(found)
     diverged = [sum(task.lost[i] for task in tasks) for i in (0, 1)]
     if any(diverged):
@@ -211,7 +210,7 @@ def _over_seeds(tasks: Sequence[Pairs], mean: float, pairs: int) -> Gap:
 
 
 def _normal(task: Pairs, variance: float) -> float:
-    """Return the normal deviate that is as unlikely as the paired t of a task."""
+    """Return the normal deviate with the same tail probability as a task's paired t statistic."""
     if not task.mean:
         return 0.0
     chance = float(special.stdtr(task.n - 1, -abs(task.mean) / math.sqrt(variance)))
@@ -231,7 +230,7 @@ def _quantile(freedom: float) -> float:
 
 
 def holm(chances: Sequence[float]) -> list[bool]:
-    """Return which hypotheses Holm's procedure rejects at 5% over all of them (1979, Scand. J. Statist. 6)."""
+    """Return which hypotheses Holm's procedure rejects at a familywise error of 5% (1979, Scand. J. Statist. 6)."""
     rejected = [False] * len(chances)
     for step, i in enumerate(sorted(range(len(chances)), key=chances.__getitem__)):
         if chances[i] * (len(chances) - step) >= LEVEL:
@@ -241,9 +240,9 @@ def holm(chances: Sequence[float]) -> list[bool]:
 
 
 def average_ranks(scores: Sequence[Scores], better: int) -> tuple[list[float], int]:
-    """Return the rows' average ranks (1 is best, ties share) over the (task, seed) pairs that all of them have.
+    """Return the rows' average ranks (1 is best, ties share) over the (task, seed) pairs that all rows have.
 
-    The second value is the number of those pairs; with none the ranks are NaN. Diverged runs share the last ranks.
+    The second value is the number of these pairs; without any the ranks are NaN. Diverged runs share the last ranks.
     """
     common = [
         (task, seed)
@@ -258,10 +257,10 @@ def average_ranks(scores: Sequence[Scores], better: int) -> tuple[list[float], i
 
 
 def win_rates(scores: Sequence[Scores], better: int) -> list[float]:
-    """Return for each row the share of its comparisons that it wins, in percent; an equal score is half a win.
+    """Return each row's win rate over its comparisons, in percent; a tie is half a win.
 
-    A comparison is one other row on one task and seed that both have; without any it is NaN. A diverged run loses
-    against every other, and two of them are equal.
+    A comparison is with one other row on a task and seed that both have; without any the rate is NaN. A diverged run
+    loses against every other run and ties with diverged ones.
     """
     blocks = sorted({(task, seed) for row in scores for task, values in row.items() for seed in values}, key=repr)
     values = np.array([[row.get(task, {}).get(seed, math.nan) for task, seed in blocks] for row in scores])

@@ -1,4 +1,4 @@
-"""The style of all figures: safe for colour-blind readers, in grey, and as wide as the columns of a paper."""
+"""Style of all figures: legible to colour-blind readers and in grey, and as wide as the columns of a paper."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 from matplotlib.colors import LinearSegmentedColormap
 
-# Okabe and Ito (2008), then wine and indigo of Tol (2021): any two differ by 16 (CIE 1976) or more, also for readers
-# with the common colour vision deficiencies. Lines take the first seven, which also stand out on white.
+# Okabe and Ito (2008), then wine and indigo of Tol (2021): any two differ by at least 16 (CIE 1976), also for readers
+# with the common colour vision deficiencies. Lines use the first seven, which also stand out on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442", "#882255", "#332288")
 LINES = 7
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
-MARKS = 7  # of a line, about
+MARKS = 7  # per line, about
 QUIET = "#6E7781"
 INK, GRID = "#24292F", "#DDE1E6"
 STYLE = {
@@ -43,10 +43,10 @@ STYLE = {
     "pdf.fonttype": 42,
     "hatch.linewidth": 0.5,
 }
-ONE_COLUMN, TWO_COLUMNS = 3.4, 7.0  # inches, as journals and proceedings have them
+ONE_COLUMN, TWO_COLUMNS = 3.4, 7.0  # inches, as in journals and proceedings
 MOST_ACROSS = 3
 STEPS = 16  # of a colour bar
-WIDE = 20  # largest over smallest place of x from which on x is logarithmic
+WIDE = 20  # least ratio of largest to smallest x for a logarithmic axis
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "ooo")
 MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*", "<", ">")
 SHADES = LinearSegmentedColormap.from_list("shades", ["#FFFFFF", COLOURS[0], "#001B2E"])

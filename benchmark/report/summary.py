@@ -1,7 +1,7 @@
-"""What a board's records say about each method on each task, small enough for pages over all boards.
+"""Results of each method on each task of a board, small enough for pages over all boards.
 
-Boards name a method by what varies on them, so results carry names of their own: a method by its components and what
-differs from their defaults, a task by everything that all methods share on it.
+Boards label a method only by what varies on them, so results carry their own names: a method by its components and
+their non-default settings, a task by everything that all methods share on it.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ LIMIT_BYTES = 2**28
 Stage = Annotated[str, Meta(pattern=f"^({'|'.join(STAGES)}|)$")]
 ScaleName = Annotated[str, Meta(pattern=f"^({'|'.join(SCALES)})$")]
 Costs = dict[str, Finite | None]  # by name, None where unknown
-OF_THE_TASK = ("rounds", "local_epochs", "eval_every")  # of a protocol; the rest is a setting of the method
+OF_THE_TASK = ("rounds", "local_epochs", "eval_every")  # of a protocol; its other fields are settings of the method
 
 
 @dataclass(frozen=True)
 class Task:
-    """What all methods share that are compared with each other."""
+    """The properties shared by all methods that are compared with each other."""
 
     dataset: str
     partition: str
-    skew: Finite | None  # of the partition's field `skew_field`, which says how unequal the clients are
+    skew: Finite | None  # value of the partition's field `skew_field`: how unequal the clients are
     clients: Number
     participation: Share
     model: str
@@ -56,21 +56,21 @@ class Task:
     rounds: Number
     local_epochs: Number
     scale: ScaleName
-    digest: str  # of the dataset, so that other images are another task
+    digest: str  # of the dataset, so that different images are a different task
     skew_field: str = ""
-    fleet: str = ""  # empty where every client takes all its steps and arrives
+    fleet: str = ""  # empty if every client takes all its steps and arrives
     unseen: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # share of the clients that never train
-    tested: Literal["shared", "own"] = "shared"  # own: clients have test images of their own, and their mean counts
+    tested: Literal["shared", "own"] = "shared"  # own: mean over clients' own test images
 
 
 @dataclass(frozen=True)
 class Result:
     """All seeds of one method on one task: accuracies in percent of `stage`, mean cost (None where unknown).
 
-    `point` names the page of its runs; `family` is the method without its settings; the runs of the seeds in `lost`
-    diverged, so that they have no accuracy. An `ablation` or a bound competes only if a reader asks for it, and `tuned`
-    results among themselves. `repeated` counts the runs that somebody repeated bit for bit, `refuted` those that some
-    machine could not repeat; `machine` is the kind that made all of them, empty if several did.
+    `point` names the page of its runs; `family` is the method without its settings; runs of the seeds in `lost`
+    diverged and have no accuracy. An `ablation` or a bound competes only at a reader's request; `tuned` results compete
+    among themselves. `repeated` counts the runs that somebody repeated bit for bit, `refuted` those that some machine
+    could not repeat; `machine` is the kind of machine of all runs, empty if there are several.
     """
 
     point: Key
@@ -90,22 +90,22 @@ class Result:
 
     @property
     def diverged(self) -> int:
-        """How many of its runs diverged."""
+        """The number of diverged runs."""
         return len(self.lost)
 
     @cached_property
     def mean(self) -> float:
-        """The mean over the seeds that have an accuracy, NaN if all of them diverged."""
+        """The mean over the seeds with an accuracy, NaN if all diverged."""
         return statistics.mean_of(self.seeds.values())
 
     @cached_property
     def worth(self) -> float:
-        """What is compared on one task: the mean, or less than any where a run diverged."""
+        """The value compared on a task: the mean, or minus infinity if a run diverged."""
         return statistics.mean_of(self.outcomes.values())
 
     @property
     def std(self) -> float | None:
-        """The sample standard deviation, None below two seeds."""
+        """The sample standard deviation, None for fewer than two seeds."""
         if len(self.seeds) < 2:
             return None
         mean = self.mean
@@ -113,17 +113,17 @@ class Result:
 
     @property
     def outcomes(self) -> dict[int, float]:
-        """What each seed came to: its accuracy, or that it diverged."""
+        """The accuracy of each seed, minus infinity if it diverged."""
         return {int(seed): value for seed, value in self.seeds.items()} | dict.fromkeys(self.lost, statistics.lost(+1))
 
 
 @dataclass(frozen=True)
 class TableNumber:
-    """One number of one table: `row` and `column` map an axis to its label; `rank` is that in its column.
+    """One number of one table: `row` and `column` map axes to labels; `rank` is the rank in its column.
 
-    Where runs `diverged` the rank is behind all that have none which did, and `mean` is None if no other is left.
-    `difference` is ours minus `printed` where both are of the papers' scale. `cost` is the mean over its runs, None
-    where unknown; `keys` are those of its runs with a record.
+    Entries with `diverged` runs rank behind all others, and `mean` is None if they have no other runs. `difference` is
+    ours minus `printed` if both are at the papers' scale. `cost` is the mean over runs, None where unknown; `keys` are
+    those of the runs with a record.
     """
 
     table: int
@@ -146,9 +146,9 @@ class TableNumber:
 
 @dataclass(frozen=True)
 class Summary:
-    """One page of a board: what it is, where it is in the site, its results, and the numbers of its tables.
+    """One page of a board: its description, its path in the site, its results, and the numbers of its tables.
 
-    `studies` are lines of `report.tuning.outcomes_frame`, None where a number is not known.
+    `studies` are rows of `report.tuning.outcomes_frame`, with None for unknown numbers.
     """
 
     board: str
@@ -169,10 +169,10 @@ def summarise(
     tables: Sequence[Tabulated],
     page: str,
 ) -> Summary:
-    """Return what the page of a board adds to the site; `frame` is that of `collect` for the reported cells.
+    """Return the summary of a board's page; `frame` is that of `collect` for the reported cells.
 
-    Trials add nothing: their scores are no results. A method's tuned results have a name of their own, whatever was
-    chosen, and the same one on all tasks.
+    Trials are left out: their scores are not results. A method's tuned results have a separate name, the same on all
+    tasks whatever was chosen.
     """
     cells = reported.named
     tuning = reported.tuning or ("",) * len(cells)
@@ -182,7 +182,7 @@ def summarise(
         if row.status in ("done", "diverged", "failed", "missing") and not planned.cell.protocol.trial:
             groups.setdefault((str(row.point), how, names), []).append((planned, row))
     results = [found for (point, how, names), runs in groups.items() for found in _results(point, runs, how, names)]
-    once = frame.drop_duplicates("key")  # where a study chose the defaults, their runs stand in two rows
+    once = frame.drop_duplicates("key")  # runs are in two rows if a study chose the defaults
     return Summary(
         board=board.name,
         title=board.title,
@@ -196,7 +196,7 @@ def summarise(
 
 
 def _on_common_tasks(results: Sequence[Result]) -> list[Result]:
-    """Return results of one task with the same test images: those of all clients if any global model was scored so."""
+    """Return the results with one kind of test images per task: the shared ones if any result was scored on them."""
     shared = {one.task for one in results if one.task.tested == "shared"}
     as_shared = [replace(one, task=replace(one.task, tested="shared")) for one in results]
     return [found if found.task in shared else one for one, found in zip(results, as_shared, strict=True)]
@@ -207,7 +207,7 @@ def _entries(table: Tabulated) -> Iterator[TableNumber]:
     for i, column in enumerate(table.columns):
         known = [(row, entry) for row in table.rows if (entry := row.entries[i]) and entry.outcomes(+1)]
         worth = [better * statistics.mean_of(entry.outcomes(better).values()) for _, entry in known] if better else []
-        competing: dict[str, list[float]] = {}  # tuned rows among themselves
+        competing: dict[str, list[float]] = {}  # by kind: tuned rows among themselves
         for value, (row, _) in zip(worth, known, strict=False):
             if not row.bound:
                 competing.setdefault(table.kind(row), []).append(value)
@@ -233,7 +233,7 @@ def _entries(table: Tabulated) -> Iterator[TableNumber]:
 
 
 def position(mine: float, worths: Sequence[float]) -> float:
-    """Return where one of several means stands: 1 is the highest, equal means share."""
+    """Return the rank of one of several means: 1 is the highest, ties share the average."""
     own, others = statistics.settled(mine), [statistics.settled(other) for other in worths]
     return 1 + sum(other > own for other in others) + (others.count(own) - 1) / 2
 
@@ -241,7 +241,7 @@ def position(mine: float, worths: Sequence[float]) -> float:
 def _results(
     point: str, runs: Sequence[tuple[Planned, Any]], tuning: str, searched: frozenset[str]
 ) -> Iterator[Result]:
-    """Yield the result of a method on a task, one for each digest of the dataset that its runs have seen."""
+    """Yield the results of a method on a task, one for each dataset digest and stage among its runs."""
     planned = runs[0][0]
     rows = [(str(row.dataset_digest or "")[:12], *_judged(row.scores), row) for _, row in runs]
     done = [(digest, stage, accuracy, row) for digest, stage, accuracy, row in rows if accuracy is not None]
@@ -273,13 +273,13 @@ def _results(
 
 
 def _judged(scores: Mapping[str, Mapping[str, Any]]) -> tuple[str, float | None]:
-    """Return the last stage with an accuracy by which methods compare, and that; nothing without one."""
+    """Return the last stage with an accuracy for comparisons, and that accuracy; ("", None) without one."""
     found = ((stage, accuracy_of(scores.get(stage, {}))) for stage in reversed(STAGES))
     return next(((stage, float(accuracy)) for stage, accuracy in found if accuracy is not None), ("", None))
 
 
 def _own_images(planned: Planned, scores: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Tell whether clients have test images of their own: the scores of a global model say it, else the partition."""
+    """Return whether clients have their own test images, judged by a global model's scores, else by the partition."""
     for of_stage in (scores.get(stage, {}) for stage in STAGES):
         if of_stage.get("accuracy") is not None:
             return of_stage.get("client_accuracy") is not None
@@ -287,7 +287,7 @@ def _own_images(planned: Planned, scores: Mapping[str, Mapping[str, Any]]) -> bo
 
 
 def task_of(planned: Planned, digest: str = "", scores: Mapping[str, Mapping[str, Any]] | None = None) -> Task:
-    """Return the task of a cell; `digest` is that of its dataset, `scores` are those of one of its runs, by stage."""
+    """Return the task of a cell; `digest` is the dataset's, `scores` are those of one run, by stage."""
     cell = planned.cell
     field = cell.partition.skew_field
     skew = float(getattr(cell.partition, field)) if field else None
@@ -311,7 +311,7 @@ def task_of(planned: Planned, digest: str = "", scores: Mapping[str, Mapping[str
 
 
 def _with_skew(label: str, field: str, skew: float | None) -> str:
-    """Return a partition's label with its skew, which matters even where it is the default."""
+    """Return a partition's label with its skew, which matters even at its default."""
     if skew is None or f"{field}=" in label:
         return label
     name, _, rest = label.partition("(")
@@ -319,12 +319,12 @@ def _with_skew(label: str, field: str, skew: float | None) -> str:
 
 
 def family_of(planned: Planned) -> str:
-    """Return the method by the names of its components alone."""
+    """Return the method's name without settings: its components' names."""
     return " + ".join(component.name for component in (planned.cell.algorithm, *planned.cell.addons))
 
 
 def method_name(planned: Planned, searched: Collection[str] = ()) -> str:
-    """Return the method with its settings, but for defaults, what its protocol tunes for it, and what was searched."""
+    """Return the method's name with its settings, except defaults, values tuned by the protocol, and searched ones."""
     cell, expected = planned.cell, _tuned(planned)
     names = []
     for component in (cell.algorithm, *cell.addons):
@@ -351,7 +351,7 @@ def method_name(planned: Planned, searched: Collection[str] = ()) -> str:
 
 
 def _tuned(planned: Planned) -> dict[str, Any]:
-    """Return the settings that the cell's protocol tunes for its method, whatever was asked for."""
+    """Return the settings that the cell's protocol tunes for its method, ignoring the cell's own overrides of them."""
     kept = {
         key: value
         for key, value in planned.overrides.items()
@@ -366,13 +366,13 @@ def _tuned_for(overrides: str) -> dict[str, Any]:
 
 
 def to_json(summary: Summary) -> str:
-    """Return a summary as JSON with a digest, the same text for the same records."""
+    """Return a summary as JSON with a digest; the same records give the same text."""
     content = asdict(summary)
     return json.dumps({**content, "digest": digest_of(content)}, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def read(path: Path) -> Summary:
-    """Return the summary that a page of the site left; raise `CorruptFile` if it is none of this version."""
+    """Return the summary in a file of the site; raise `CorruptFile` if unreadable, altered or of another version."""
     try:
         raw = read_json(path, dict[str, Any], LIMIT_BYTES)
         digest = raw.pop("digest", None)

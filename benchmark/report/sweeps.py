@@ -1,4 +1,4 @@
-"""What lies along x: the places of labels, in their order, at their numbers where they are numbers."""
+"""Labels along x of a sweep: their order, ticks and, for numbers, their positions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from fedspan.benchmark import names
 
-FIRST = r"^\w+\((?:\w+=)?([^,)]+).*$"  # setting of a plugin in its label
+FIRST = r"^\w+\((?:\w+=)?([^,)]+).*$"  # first setting in a plugin's label
 
 
 def along(labels: list[str], called: Sequence[str]) -> tuple[list[str], tuple[str, ...], tuple[float, ...]]:
-    """Return the labels along x, what names them there, and their places where all of them are numbers.
+    """Return the labels along x, their ticks, and their positions if all are numbers (else none).
 
-    `called` is what people call them. Where all are numbers, they stand in the order of these.
+    `called` are the labels' display names. Labels that are numbers are sorted by value.
     """
     ticks = [re.sub(FIRST, r"\1", label) for label in labels]
     places = _numbers(ticks)
@@ -25,14 +25,14 @@ def along(labels: list[str], called: Sequence[str]) -> tuple[list[str], tuple[st
 
 
 def swept(axis: str, labels: Sequence[str]) -> str:
-    """Return what a figure sweeps over in words: an axis, or the one setting by which its plugins differ."""
+    """Return the name of what a figure sweeps over: an axis, or the only setting in its plugins' labels."""
     fields = {found[1] if (found := re.fullmatch(r"\w+\((\w+)=[^,]*\)", label)) else "" for label in labels}
     [field] = fields if len(fields) == 1 else [""]
     return names.of_setting(field or axis)
 
 
 def _numbers(labels: Sequence[str]) -> tuple[float, ...]:
-    """Return the places of x as numbers, empty unless all are."""
+    """Return the labels as numbers; none unless there are at least two and all are finite."""
     try:
         found = tuple(float(label) for label in labels)
     except ValueError:
@@ -41,6 +41,6 @@ def _numbers(labels: Sequence[str]) -> tuple[float, ...]:
 
 
 def short(called: Sequence[str]) -> Sequence[str]:
-    """Return names without what stands in parentheses, where that tells them apart."""
+    """Return names without text in parentheses, if they stay distinct."""
     short = [re.sub(r" \(.*$", "", name) for name in called]
     return short if len(set(short)) == len(called) else called

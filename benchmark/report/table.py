@@ -1,4 +1,4 @@
-"""A table of a board: its cells, its rows, and the caption that says how to read them."""
+"""A table of a board: its cells, its rows, and the caption that explains them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class SeedRun:
     reason: str
     command: str
     value: float | None
-    repeated: str = ""  # in words, whether somebody repeated it
-    models: str = ""  # the digests of the models that it scores
+    repeated: str = ""  # text on whether somebody repeated it
+    models: str = ""  # digests of the scored models
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """Mean and sample standard deviation over the `n` seeds that have a value, of `asked`.
+    """Mean and sample standard deviation over the `n` of `asked` seeds that have a value.
 
-    Without a value `state` says why: ``n/a`` (the metric is null by definition), ``absent`` (the records
-    have no such score), or one of `tabulation.BAD`. `std` is None below two seeds. `marks` point to the notes.
+    Without a value `state` gives the reason: ``n/a`` (the metric is null by definition), ``absent`` (the records have
+    no such score), or one of `tabulation.BAD`. `std` is None for fewer than two seeds. `marks` refer to the notes.
     """
 
     state: str
@@ -50,11 +50,11 @@ class TableCell:
 
     @property
     def diverged(self) -> int:
-        """How many of its runs diverged."""
+        """The number of diverged runs."""
         return sum(run.status == "diverged" for run in self.runs)
 
     def outcomes(self, better: int) -> dict[int, float]:
-        """Return what each seed that has a value or diverged came to, a diverged run being worse than any value."""
+        """Return the value of each seed that has one or diverged; a diverged run is worse than any value."""
         return self.values | {run.seed: statistics.lost(better) for run in self.runs if run.status == "diverged"}
 
     @property
@@ -72,7 +72,7 @@ class TableCell:
 class TableRow:
     """One row: a label per row axis, an entry per column (None where the grid has no such cell), its cost.
 
-    A `bound` shows what the methods of the other rows can reach at most, and does not compete with them.
+    A `bound` is an upper limit for the methods of the other rows and does not compete with them.
     """
 
     labels: tuple[str, ...]
@@ -83,19 +83,19 @@ class TableRow:
 
     @property
     def waits(self) -> bool:
-        """Whether no cell of it has an outcome yet, and none is printed."""
+        """Whether none of its cells has an outcome or a printed number yet."""
         known = [entry for entry in self.entries if entry is not None]
         return all(entry.state == "missing" and entry.mean is None and not entry.printed for entry in known)
 
     @property
     def diverged(self) -> int:
-        """How many of its runs diverged."""
+        """The number of diverged runs."""
         return sum(entry.diverged for entry in self.entries if entry is not None)
 
 
 @dataclass(frozen=True)
 class Tabulated:
-    """A table ready to be written in any format. `columns` has one label per column axis each."""
+    """A table ready for output in any format; each entry of `columns` has one label per column axis."""
 
     number: int
     title: str
@@ -109,8 +109,8 @@ class Tabulated:
     remarks: tuple[str, ...]
     problems: tuple[str, ...]
     scales: tuple[str, ...] = ()
-    printed: tuple[str, ...] = ()  # where numbers of this table are printed
-    machines: tuple[str, ...] = ()  # kinds that its finished runs had
+    printed: tuple[str, ...] = ()  # sources of printed numbers
+    machines: tuple[str, ...] = ()  # kinds of machine of its finished runs
 
     def heading(self, column: tuple[str, ...]) -> str:
         """Return one column's heading."""
@@ -120,14 +120,14 @@ class Tabulated:
         )
 
     def kind(self, row: TableRow) -> str:
-        """Return whether a row of a tuned board has the defaults or what trials chose; empty on other boards."""
+        """Return whether a row of a tuned board has default or tuned settings; empty on other boards."""
         return row.labels[self.row_axes.index(TUNING)] if TUNING in self.row_axes else ""
 
     @cached_property
     def tasks(self) -> tuple[tuple[int, ...], ...]:
-        """The columns (their positions) of each task. Scores of the same models, as on several domains, are one task.
+        """Column positions by task. Scores of the same models, as on several domains, are one task.
 
-        Costs are of runs: on fleets that differ in their clocks alone, equal models take different times.
+        Costs are grouped by runs: on fleets that differ only in their clocks, equal models take different times.
         """
         of_runs = self.metric.stage == "cost"
         found: dict[tuple[frozenset[str], ...], list[int]] = {}
@@ -138,7 +138,7 @@ class Tabulated:
         return tuple(map(tuple, found.values()))
 
     def scores(self, row: TableRow) -> dict[int, dict[int, float]]:
-        """Return the outcomes of a row by task (its position in `tasks`) and seed: means over the columns of a task."""
+        """Return a row's outcomes by task (position in `tasks`) and seed, as means over the columns of a task."""
         found = {}
         for task, columns in enumerate(self.tasks):
             parts = [entry.outcomes(self.metric.better) for i in columns if (entry := row.entries[i]) is not None]
@@ -148,17 +148,17 @@ class Tabulated:
 
     @property
     def waits(self) -> bool:
-        """Whether no cell of it has an outcome yet."""
+        """Whether none of its cells has an outcome yet."""
         return not any(self._reached(i) for i, _ in enumerate(self.columns))
 
     @cached_property
     def begun(self) -> Tabulated:
-        """The table of the columns in which some row has an outcome, or the whole table where none has."""
+        """The table restricted to columns with an outcome in some row, or the whole table if there are none."""
         return self if self.waits else self._of(i for i, _ in enumerate(self.columns) if self._reached(i))
 
     @cached_property
     def folded(self) -> Tabulated | None:
-        """The table of the other columns, which a page folds away; None without any."""
+        """The table restricted to the other columns, which a page folds away; None without any."""
         rest = [i for i, _ in enumerate(self.columns) if not self._reached(i)]
         return None if self.waits or not rest else self._of(rest)
 
@@ -173,47 +173,47 @@ class Tabulated:
 
     @cached_property
     def shown(self) -> tuple[TableRow, ...]:
-        """The rows that a page shows: those with an outcome or a printed number, or all where there is none."""
+        """The rows shown on a page: those with an outcome or a printed number, or all if there are none."""
         return tuple(row for row in self.rows if not row.waits) or self.rows
 
     @cached_property
     def waiting(self) -> tuple[TableRow, ...]:
-        """The rows that a page only names: the others."""
+        """The other rows, which a page only names."""
         return tuple(row for row in self.rows if row.waits) if len(self.shown) < len(self.rows) else ()
 
     @cached_property
     def costs(self) -> tuple[CostColumn, ...]:
-        """The cost columns that some row has a number for."""
+        """The cost columns with a number in some row."""
         return () if self.metric.minus else cost_columns(row.cost for row in self.rows)
 
     @cached_property
     def asked(self) -> set[int]:
-        """How many seeds the grid asks for, over all cells."""
+        """The different numbers of seeds that the grid asks for in a cell."""
         return {entry.asked for row in self.rows for entry in row.entries if entry}
 
     @property
     def times_compare(self) -> bool:
-        """Whether its runs come from one kind of machine, so that their times can be set against each other."""
+        """Whether its runs come from at most one kind of machine, so that their times are comparable."""
         return len(self.machines) < 2
 
     @property
     def computed(self) -> bool:
-        """Whether the numbers follow from shapes alone and nothing was run for them."""
+        """Whether the numbers are computed from shapes alone, without runs."""
         return self.metric.stage == STAGE
 
     @property
     def of_runs(self) -> bool:
-        """Whether each number is of the runs of one cell: not computed from shapes, not a difference of cells."""
+        """Whether each number belongs to one cell's runs: neither computed from shapes nor a difference of cells."""
         return not self.computed and not self.metric.minus
 
     @property
     def caption(self) -> str:
-        """How to read the numbers, and the costs beside them, in one line."""
+        """A one-line explanation of the numbers and costs."""
         return " ".join(filter(None, (self.reading, "" if self.computed else self._about_costs())))
 
     @property
     def reading(self) -> str:
-        """How to read the numbers, in one line."""
+        """A one-line explanation of the numbers."""
         if self.computed:
             where = f" Printed: {self._sources()}; then ours minus printed." if self.printed else ""
             return f"{self.metric.heading}. {ASSUMES}{where}"
@@ -257,5 +257,5 @@ class Tabulated:
         return "; ".join(self.printed) + values
 
     def shows_n(self, entry: TableCell) -> bool:
-        """Whether the number of seeds is written in the cell: it is not the one that the caption gives."""
+        """Return whether the cell shows its number of seeds, because it may differ from that in the caption."""
         return entry.n > 0 and (not entry.whole or len(self.asked) > 1)

@@ -1,4 +1,4 @@
-"""The tidy frame to tables: mean and standard deviation over seeds, with everything that is missing said."""
+"""Tables from the tidy frame: mean and standard deviation over seeds, with everything missing reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedspan.benchmark.report.units import SHARED
 from fedspan.benchmark.spec.board import Table
 from fedspan.benchmark.training.costs import STAGE, rounds_to
 
-BAD = ("failed", "diverged", "skipped", REFUSED, "missing")  # what an empty cell is called: the worst first
+BAD = ("failed", "diverged", "skipped", REFUSED, "missing")  # states of an empty cell, worst first
 
 
 def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabulated:
@@ -49,7 +49,7 @@ def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabu
     finished = runs[(runs["state"] == "done") & (runs["status"] == "done")]
     machines = tuple(finished["device"].dropna().unique())
     if metric.timed and len(machines) > 1:
-        metric = replace(metric, better=0)  # times of several kinds of machine rank nothing
+        metric = replace(metric, better=0)  # times on several kinds of machine give no ranking
     remarks = [*_shared(finished), *_several(machines, bool(finished["portable"].all()))]
     if printed and not any(cell.printed for cell in cells.values()):
         remarks.insert(0, _without_printed(table.metric, arranged.runs, printed))
@@ -73,14 +73,14 @@ def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabu
 
 
 def _named(metric: Metric, table: Table) -> Metric:
-    """Return the metric of a table's numbers: its differences to the reference if the table has one."""
+    """Return the metric of a table's numbers: the difference to the reference if the table has one."""
     return metric.difference(reference_name(table), table.relative) if table.minus else metric
 
 
 def _runs_of_metrics(
     arranged: Arranged, metrics: Sequence[tuple[Metric, tuple[str, ...]]], axes: Axes, table: Table
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Return the runs with the value of each metric, those of one metric after those of another, and the problems."""
+    """Return the runs with the value of each metric, one metric after another, and the problems."""
     parts = [_with_values(arranged.runs, _named(metric, table), suffix) for metric, suffix in metrics]
     problems = [*arranged.problems]
     for (metric, _), found in zip(metrics, parts, strict=True):
@@ -96,9 +96,9 @@ def _rows(
     cells: Mapping[tuple[Any, Any], TableCell],
     filters: Mapping[tuple[str, ...], tuple[str, ...]],
 ) -> list[TableRow]:
-    """Return a row per label that the runs have, in the order of the grid; `filters` has the filter values of each.
+    """Return a row for each label of the runs, in grid order; `filters` holds the filter values of each row.
 
-    A row of bounds is one beside others that compete.
+    A row of bounds counts as a `bound` only if other rows compete.
     """
     runs = {
         labels: [run for column in columns for run in places.get((labels, column), ())]
@@ -118,7 +118,7 @@ def _rows(
 
 
 def _several(machines: Sequence[str], portable: bool) -> list[str]:
-    """Return what to say of finished runs of several kinds of machine; `portable` if all have those numerics."""
+    """Return remarks on finished runs from several kinds of machine; `portable` if all used portable numerics."""
     if len(machines) < 2:
         return []
     scores = "" if portable else ", and the same seed may give slightly different results"
@@ -129,7 +129,7 @@ def _several(machines: Sequence[str], portable: bool) -> list[str]:
 
 
 def _computed(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each point, with its computed costs in place of what its seeds gave."""
+    """Return one row per point, with its computed costs instead of the scores of its seeds."""
     points = runs.drop_duplicates("point")
     known = points["computed"].map(lambda costs: isinstance(costs, dict))
     return points.assign(
@@ -145,7 +145,7 @@ def _finished(runs: Iterable[Any]) -> list[Any]:
 
 
 def _shared(done: pd.DataFrame) -> list[str]:
-    """Return what to say of finished runs that shared their machine with other cells, or waited for a processor."""
+    """Return remarks on finished runs with a shared machine, waits for a processor, or several workers."""
     runs = done.drop_duplicates("key")
     spread = int((runs["workers"] > 1).sum())
     beside, waited = runs["beside"], int((runs["waited"] & (runs["workers"] == 1)).sum())
@@ -172,7 +172,7 @@ def _shared(done: pd.DataFrame) -> list[str]:
 
 
 def _metrics(path: str, runs: pd.DataFrame, printed: Sequence[Printed]) -> list[tuple[Metric, tuple[str, ...]]]:
-    """Return the table's metric; of ``stage.name.*`` one for each that records have, or else that are printed."""
+    """Return the table's metric; for ``stage.name.*`` all such metrics in the records, or else the printed ones."""
     if not path.endswith(".*"):
         return [(Metric.of(path), ())]
     start = path[:-1]
@@ -184,13 +184,13 @@ def _metrics(path: str, runs: pd.DataFrame, printed: Sequence[Printed]) -> list[
 
 
 def _printed_metrics(start: str, runs: pd.DataFrame, printed: Sequence[Printed]) -> list[str]:
-    """Return the metrics, of those that begin so, that the papers print for these runs."""
+    """Return the metrics beginning with `start` that the papers print for these runs."""
     mine = (number.metric for number in printed if any(number.belongs_to(what) for what in runs["paper"]))
     return list(dict.fromkeys(name for name in mine if name.startswith(start)))
 
 
 def _without_printed(path: str, runs: pd.DataFrame, printed: Sequence[Printed]) -> str:
-    """Return why no printed number stands in the table: the grid's settings, or names of a stand-in's own."""
+    """Return why the table has no printed number: other settings, or other names of parts (stand-in data)."""
     start = path.removesuffix("*")
     names = [name.removeprefix(start) for name in _printed_metrics(start, runs, printed)] if start != path else []
     whose = f", whose {_part(path)}s are {', '.join(names)}" if names else ""
@@ -198,12 +198,12 @@ def _without_printed(path: str, runs: pd.DataFrame, printed: Sequence[Printed]) 
 
 
 def _part(path: str) -> str:
-    """Return what the columns of ``stage.name.*`` are: ``domain`` of ``trained.domain_accuracy.*``."""
+    """Return the axis name of the columns of ``stage.name.*``: ``domain`` for ``trained.domain_accuracy.*``."""
     return path.split(".")[-2].removesuffix("_accuracy")
 
 
 def _with_values(runs: pd.DataFrame, metric: Metric, suffix: tuple[str, ...]) -> pd.DataFrame:
-    """Add whether each run holds the metric, its value if the run counts, and the metric's name to its column."""
+    """Add the metric, whether each run has it, and its value if the run is done; append `suffix` to the column."""
     holders, values = zip(*(metric.find(stages) for stages in runs["stages"]), strict=True)
     value = pd.Series(values, index=runs.index, dtype="float64").where(runs["state"] == "done")
     column = pd.Series([(*labels, *suffix) for labels in runs["column"]], index=runs.index, dtype=object)
@@ -218,13 +218,13 @@ def _with_values(runs: pd.DataFrame, metric: Metric, suffix: tuple[str, ...]) ->
 def _with_printed(
     entry: TableCell, runs: list[Any], table: Table, printed: Sequence[Printed], notes: _Notes
 ) -> TableCell:
-    """Put the number that a paper prints for this cell beside ours; only one of the scale paper is compared."""
+    """Put the number printed for this cell beside ours; only runs at scale `paper` and computed costs are compared."""
     run, metric = runs[0], runs[0].metric
     computed = metric.stage == STAGE
     ours = (entry.mean, entry.std) if computed or run.scale == "paper" else (None, None)
     if table.minus:
         printed = differences(table.printed, run.paper, run.reference, kind_of(table))
-    names = (metric.path, f"cost.{metric.name}") if computed else (metric.path,)  # papers tell measured from computed
+    names = (metric.path, f"cost.{metric.name}") if computed else (metric.path,)  # papers have either name
     found = compare(printed, names, run.paper, *ours)
     if found is None:
         return entry
@@ -241,7 +241,7 @@ def _with_printed(
 
 
 def _other(other: Printed, metric: Metric) -> str:
-    """Say what another number is that is printed for the same cell."""
+    """Return the text about another number printed for the same cell."""
     assert other.value is not None
     if metric.minus:
         return f"{other.source}{': its values differ by' if other.derived else ' prints'} {metric.write(other.value)}"
@@ -297,7 +297,7 @@ def _cell(runs: list[Any], metric: Metric, notes: _Notes) -> TableCell:
 
 
 def _state(runs: Sequence[Any], valued: bool, holds: bool) -> str:
-    """Return what the state of a table cell is called; `holds` tells whether all finished records have the score."""
+    """Return the state of a table cell; `holds` tells whether all finished records have the score."""
     states = {run.state for run in runs}
     if valued:
         return "value"
@@ -307,7 +307,7 @@ def _state(runs: Sequence[Any], valued: bool, holds: bool) -> str:
 
 
 def _marks(runs: Sequence[Any], lacking: bool, holds: bool, metric: Metric, notes: _Notes) -> tuple[str, ...]:
-    """Return the marks of the notes on a table cell: why seeds are `lacking`, and what could not be repeated."""
+    """Return the note marks of a table cell: why seeds are `lacking`, and whether a run could not be repeated."""
     said: list[str] = []
     if lacking:
         found = [run for run in runs if run.state not in ("done", "missing")]
@@ -337,10 +337,10 @@ def _seed_run(run: Any) -> SeedRun:
 
 
 def _mark_best(rows: list[TableRow], metric: Metric) -> list[TableRow]:
-    """Mark the best mean of each column, and what ties with it as printed.
+    """Mark the best mean of each column, and the means that tie with it as written.
 
-    Cells that lack seeds compete only where no cell of the column is whole, cells with diverged runs never: the mean of
-    the runs that are left is too good. Bounds do not compete.
+    Cells with missing seeds compete only if no cell of the column is whole. Cells with diverged runs never compete: the
+    mean of the other runs is too good. Bounds do not compete.
     """
     if not metric.better or len(rows) < 2:
         return rows

@@ -1,6 +1,6 @@
-"""What tuning did on a board: its trials, what they chose, what that brought on fresh seeds, and what it cost.
+"""Tuning on a board: its trials, the chosen settings, their gain on fresh seeds, and the cost.
 
-Numbers of trials are of held-out images, numbers of results of test images on seeds that no trial has seen.
+Trials are scored on held-out images, results on test images with seeds that no trial has seen.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.studies import Trial
 
 DEFAULT, TUNED = "default", "tuned"
-LOST = {"diverged": "diverged", "skipped": "cannot run"}  # statuses of trials, as people read them
+LOST = {"diverged": "diverged", "skipped": "cannot run"}  # display texts of trial statuses
 
 
 @dataclass(frozen=True)
 class Reported:
-    """Cells in the order of a report: `cells` are what ran, `named` what tables call them, `tuning` with what settings.
+    """Cells in report order: `cells` as run, `named` as labelled in tables, `tuning` whether default or tuned.
 
-    Tuned cells are called as those with the defaults, beside which they stand, and `searched` are the settings that
-    trials chose for them. Without a tuned board `tuning` and `searched` are empty.
+    Tuned cells are labelled like the default cells beside them, and `searched` are the settings that trials chose for
+    them. On a board that is not tuned, `tuning` and `searched` are empty.
     """
 
     cells: tuple[Planned, ...]
@@ -49,7 +49,7 @@ class Reported:
 
     @classmethod
     def of(cls, cells: Sequence[Planned], selections: Sequence[Selection]) -> Reported:
-        """Return the cells of a board, each method's with the defaults and then those that its trials chose."""
+        """Return the cells of a board; those of each tuned method with the defaults, then with the chosen settings."""
         if not selections:
             return cls(tuple(cells), tuple(cells))
         rows: list[tuple[Planned, Planned, str, frozenset[str]]] = []
@@ -67,16 +67,16 @@ class Reported:
 
     @property
     def axes(self) -> Axes:
-        """The axes of tables and figures of these cells."""
+        """The axes for tables and figures of these cells."""
         return Axes(self.named, {TUNING: self.tuning} if self.tuning else {})
 
 
 def tables_of(
     tables: Sequence[Table], frame: pd.DataFrame, reported: Reported
 ) -> Iterator[tuple[int, Tabulated | UserError]]:
-    """Yield the tables of a board by number, each as made of the runs in `frame` or with the reason why it cannot be.
+    """Yield the tables of a board by number, made from the runs in `frame`, or the error if one cannot be made.
 
-    Those of a tuned board have default and tuned rows of each method.
+    Those of a tuned board have default and tuned rows for each method.
     """
     axes = reported.axes
     for number, table in enumerate(tables, 1):
@@ -90,9 +90,9 @@ def tables_of(
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial: its settings, its accuracy in percent (`WORST` if it diverged, NaN if it has not run), its seconds.
+    """A trial: settings, seconds, and accuracy in percent (`WORST` if it diverged or cannot run, NaN if not yet run).
 
-    The seconds are those of all its runs, NaN if they are unknown of one.
+    The seconds are the total of its runs, NaN if unknown for any of them.
     """
 
     number: int
@@ -104,7 +104,7 @@ class TrialRow:
 
     @property
     def status(self) -> str:
-        """What became of it."""
+        """The outcome: missing, done, diverged or skipped."""
         if math.isnan(self.accuracy):
             return "missing"
         return "done" if self.accuracy != WORST else "diverged" if self.possible else "skipped"
@@ -112,7 +112,7 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class Cost:
-    """What trials took in seconds of a processor: the sum of the `known` ones of those that `ran`, NaN if none is."""
+    """Cost of trials in processor seconds: the sum over the `known` ones of those that `ran`, NaN if none is known."""
 
     seconds: float
     known: int
@@ -120,14 +120,14 @@ class Cost:
 
     @classmethod
     def of(cls, trials: Collection[TrialRow]) -> Cost:
-        """Return the sum over the trials that have run on every seed."""
+        """Return the cost of the trials that have run on every seed."""
         known = [trial.seconds for trial in trials if math.isfinite(trial.seconds)]
         ran = sum(trial.status != "missing" for trial in trials)
         return cls(math.fsum(known) if known else math.nan, len(known), ran)
 
     @property
     def partial(self) -> bool:
-        """Whether it is that of some of the trials alone."""
+        """Whether it covers only some of the trials that ran."""
         return 0 < self.known < self.ran
 
 
@@ -135,12 +135,12 @@ class Cost:
 class TunedMethod:
     """A method tuned on a task.
 
-    `default` and `tuned` are accuracies on test images by seed, `gain` is by how much the tuned ones are higher.
+    `default` and `tuned` are accuracies on test images by seed, `gain` is tuned minus default.
     """
 
     method: str
     task: str
-    validation: float  # share of held-out images
+    validation: float  # share of images held out
     space: Mapping[str, Space]
     trials: tuple[TrialRow, ...]
     chosen: int | None
@@ -151,22 +151,22 @@ class TunedMethod:
 
     @property
     def begun(self) -> bool:
-        """Whether there is any result of it."""
+        """Whether it has any result or trial yet."""
         return bool(self.default or self.tuned) or any(trial.status != "missing" for trial in self.trials)
 
     @property
     def cost(self) -> Cost:
-        """What the trials took."""
+        """The cost of the trials."""
         return Cost.of(self.trials)
 
     @property
     def settings(self) -> str:
-        """The chosen settings that differ from the defaults, as they are typed; empty until all trials have run."""
+        """The chosen settings that differ from the defaults, as typed; empty until all trials have run."""
         return self._chosen_as(lambda name, value: f"{name}={text(value)}")
 
     @property
     def settings_said(self) -> str:
-        """The same in words: ``learning rate 0.0051 (low end)``, where a value lies at an end of its range."""
+        """The same in words: ``learning rate 0.0051 (low end)`` for a value near an end of its range."""
 
         def write(name: str, value: Any) -> str:
             end = self.space[name].end(value)
@@ -183,23 +183,23 @@ class TunedMethod:
 
     @property
     def shown(self) -> tuple[float, float]:
-        """The accuracies on held-out images of the defaults and of what was chosen; NaN until known."""
+        """The accuracies on held-out images of the default and the chosen settings; NaN until known."""
         return self.trials[0].accuracy, math.nan if self.chosen is None else self.trials[self.chosen].accuracy
 
     @property
     def optimism(self) -> float:
-        """By how much the chosen settings did better on held-out images than on test images; NaN until known."""
+        """The accuracy of the chosen settings on held-out images minus that on test images; NaN until known."""
         return self.shown[1] - mean_of(self.tuned.values())
 
     @property
     def best(self) -> list[Best]:
-        """The expected best of 1, 2, 4, ... and of all trials that have run."""
+        """The expected best accuracy of 1, 2, 4, ... and of all trials that have run."""
         known = [trial.accuracy for trial in self.trials if not math.isnan(trial.accuracy)]
         return expected_best(known, budgets(len(known)))
 
 
 def tuned_methods(selections: Sequence[Selection], results: Results, frame: pd.DataFrame) -> list[TunedMethod]:
-    """Return what came of each study of a board; `frame` has the runs of its cells, default and tuned."""
+    """Return the outcome of each study of a board; `frame` has the default and tuned runs of its cells."""
     tested = _tested(frame)
     return [_tuned_method(selection, results, tested) for selection in selections]
 
@@ -242,7 +242,7 @@ def _trial_row(trial: Trial, values: Mapping[str, Any], accuracy: float | None, 
 
 
 def _tested(frame: pd.DataFrame) -> dict[str, float]:
-    """Return the accuracy on test images by key, in percent, of the runs that tables count; of diverged ones `lost`."""
+    """Return the test accuracy in percent by key, of the runs that tables count; `lost` for diverged ones."""
     found: dict[str, float] = {}
     rows: list[Any] = list(comparable(frame).itertuples(index=False))
     for row in rows:
@@ -256,9 +256,9 @@ def _tested(frame: pd.DataFrame) -> dict[str, float]:
 
 
 def tuning_facts(found: Sequence[TunedMethod]) -> dict[str, Any]:
-    """Return what all studies of a board cost together: their trials, and what those that ran took.
+    """Return the totals of a board's studies: the number of trials, their failures and cost, and the budgets.
 
-    Studies that share trials pay for them once.
+    Trials shared by several studies count once.
     """
     trials = {trial.keys: trial for one in found for trial in one.trials}.values()
     return {
@@ -272,7 +272,7 @@ def tuning_facts(found: Sequence[TunedMethod]) -> dict[str, Any]:
 
 
 def cost_of_trials(facts: Mapping[str, Any]) -> str:
-    """Return in a sentence how many trials of `tuning_facts` ran, and what they cost."""
+    """Return a sentence on how many trials of `tuning_facts` ran, and their cost."""
     trials, cost = facts["trials"], facts["cost"]
     if not cost.ran:
         return f"None of the {counted_as(trials, 'trial')} has run yet."
@@ -290,11 +290,11 @@ def cost_of_trials(facts: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How the accuracy of trials goes with one setting.
+    """How the accuracy of trials depends on one setting.
 
-    `points` are (place in the search space from 0 to 1, accuracy, number of the trial); of values outside the space,
-    which a default may have, the nearest end. `correlation` is Spearman's, of the values themselves, NaN where their
-    ranks mean nothing.
+    `points` are (place in the search space from 0 to 1, accuracy, trial number); values outside the space, possible for
+    defaults, are placed at the nearest end. `correlation` is Spearman's, of the values themselves, NaN where ranks are
+    meaningless.
     """
 
     setting: str
@@ -306,7 +306,7 @@ class Sensitivity:
 
 
 def sensitivities(outcome: TunedMethod) -> list[Sensitivity]:
-    """Return one for each tuned setting that has more than one value among the finished trials."""
+    """Return the sensitivity to each tuned setting with more than one value among finished trials."""
     done = [trial for trial in outcome.trials if trial.status == "done"]
     found = []
     for setting, space in outcome.space.items():
@@ -333,7 +333,7 @@ def sensitivities(outcome: TunedMethod) -> list[Sensitivity]:
 
 
 def trials_frame(found: Sequence[TunedMethod]) -> pd.DataFrame:
-    """Return a row per trial: method, task, number, settings, accuracy in percent, seconds, whether it was chosen."""
+    """Return a row per trial: method, task, number, settings, status, accuracy in percent, seconds, whether chosen."""
     return pd.DataFrame(
         {
             "method": one.method,
@@ -352,12 +352,12 @@ def trials_frame(found: Sequence[TunedMethod]) -> pd.DataFrame:
 
 
 def outcomes_frame(found: Sequence[TunedMethod]) -> pd.DataFrame:
-    """Return a row per method and task: the choice, accuracies in percent, the gain with its interval, the seconds."""
+    """Return a row per method and task: choice, accuracies in percent, gain with its interval, and seconds."""
     return pd.DataFrame(_outcome_line(one) for one in found)
 
 
 def outcome_lines(found: Sequence[TunedMethod]) -> list[dict[str, Any]]:
-    """Return the rows of `outcomes_frame` as JSON takes them: None for a number that is not known, or not finite."""
+    """Return the rows of `outcomes_frame` for JSON, with None for unknown or infinite numbers."""
     return [
         {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in line.items()}
         for line in map(_outcome_line, found)
@@ -389,7 +389,7 @@ def _outcome_line(one: TunedMethod) -> dict[str, Any]:
 
 
 def best_frame(found: Sequence[TunedMethod]) -> pd.DataFrame:
-    """Return a row per method, task and budget: the expected best accuracy of k trials, in percent, with its band."""
+    """Return a row per method, task and budget k: expected best accuracy of k trials, in percent, with its band."""
     return pd.DataFrame(line for one in found for line in _best_lines(one))
 
 

@@ -1,4 +1,4 @@
-"""Numbers for people: bytes, seconds, FLOPs, differences and counts, and the cost columns that show them."""
+"""Display of numbers (bytes, seconds, FLOPs, differences, counts), and the cost columns of tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-SHARED = " ‡"  # after seconds of runs beside others
+SHARED = " ‡"  # marks seconds of runs that shared their machine
 
 
 def _scaled(value: float, base: float, units: str, unit: str) -> str:
@@ -21,7 +21,7 @@ def _scaled(value: float, base: float, units: str, unit: str) -> str:
 
 
 def write_seconds(value: float, spread: float = math.nan) -> str:
-    """Return a duration for people, with its `spread` in the same unit if it is known."""
+    """Return a readable duration, with its `spread` in the same unit if known."""
     if not math.isfinite(value):
         return "—"
     for limit, divisor, unit in ((90, 1, "s"), (5400, 60, "min"), (math.inf, 3600, "h")):
@@ -32,12 +32,12 @@ def write_seconds(value: float, spread: float = math.nan) -> str:
 
 
 def write_bytes(value: float) -> str:
-    """Return a size for people, in decimal units."""
+    """Return a readable size in decimal units."""
     return _scaled(value, 1000, "k M G T P", "B")
 
 
 def write_flops(value: float) -> str:
-    """Return a number of floating-point operations for people."""
+    """Return a readable number of floating-point operations."""
     return _scaled(value, 1000, "k M G T P E", "FLOP")
 
 
@@ -47,13 +47,13 @@ def signed(value: float) -> str:
 
 
 def counted_as(count: int, word: str, several: str = "") -> str:
-    """Return a number of things: ``1 task``, ``2 tasks``; `several` is the plural where it is not `word` with an s."""
+    """Return a count with its noun: ``1 task``, ``2 tasks``; `several` is an irregular plural."""
     return f"{count} {word}" if count == 1 else f"{count} {several or word + 's'}"
 
 
 @dataclass(frozen=True)
 class CostColumn:
-    """A cost beside the scores: the sum of `parts`, for people; `spread` names its standard deviation."""
+    """A cost displayed beside the scores: the sum of `parts`; `spread` names its standard deviation."""
 
     title: str
     about: str
@@ -71,7 +71,7 @@ class CostColumn:
         return sum(cost[part] for part in self.parts)
 
     def text(self, cost: Mapping[str, float]) -> str:
-        """Return the number with its spread, marked where it is of runs that shared their machine."""
+        """Return the number with its spread, marked if some of its runs shared their machine."""
         value, spread = self.of(cost), cost.get(self.spread, math.nan)
         written = write_seconds(value, spread) if math.isfinite(spread) else self.write(value)
         return written + (SHARED if self.spread and math.isfinite(value) and cost.get("beside", 0) > 0 else "")
@@ -107,6 +107,6 @@ COST_COLUMNS = (
 
 
 def cost_columns(costs: Iterable[Mapping[str, float]]) -> tuple[CostColumn, ...]:
-    """Return the columns for which some of the costs are known."""
+    """Return the columns with a known value in any of the costs."""
     every = list(costs)
     return tuple(column for column in COST_COLUMNS if any(math.isfinite(column.of(cost)) for cost in every))

@@ -1,4 +1,4 @@
-"""A cell from start to record: its rounds with checkpoints between them, its scores, and what became of it."""
+"""A cell from start to record: rounds with checkpoints between them, scores, and outcome."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = logging.getLogger("fedspan")
 
 @dataclass
 class CellProgress:
-    """How far a running cell is."""
+    """Progress of a running cell."""
 
     label: str
     round: int
@@ -44,7 +44,7 @@ class CellProgress:
     accuracy: float | None = None
 
 
-Watch = Callable[[CellProgress], object]  # true after a round: save, and go on another time
+Watch = Callable[[CellProgress], object]  # if true after a round: save and stop, to resume later
 
 
 @dataclass
@@ -65,14 +65,14 @@ def run_cell(
     beside: Callable[[], int] | None = None,
     share: Callable[[Run], int] = lambda run: 1,
 ) -> Record:
-    """Run a cell to its record and keep the record; a cell that has one is not run again.
+    """Run a cell, write its record and return it; a cell that has a record is not run again.
 
-    `beside` tells at the end how many other cells the machine has computed meanwhile, if anybody knows; `share` tells
-    before each round how many workers the cell may have.
+    `beside`, if given, returns at the end how many other cells the machine computed meanwhile; `share` returns before
+    each round how many workers the cell may have.
 
-    An interrupted cell goes on from its checkpoint, or starts again if what that says fits into no record. A diverged
-    cell or an impossible method is a record with its reason. Raises `UserError` for what the user must change,
-    `Stopped` if `watch` asks for it.
+    An interrupted cell resumes from its checkpoint, or starts again if the checkpoint leads to an invalid record. A
+    diverged cell or an incompatible method gives a record with the reason. Raises `UserError` if the user must change
+    something, `Stopped` if `watch` asks for it.
     """
     results = Results(how.results)
     if (known := results.read(cell.key)) is not None:
@@ -81,11 +81,11 @@ def run_cell(
     results.check_writable()
     settle(how)
     reset_peak_memory(device_of(how.device))
-    provenance(cell)  # read once, before training: what is edited meanwhile has trained nothing
+    provenance(cell)  # read once, before training: code edited meanwhile is not what trains
     outcome, run = Outcome(), None
     try:
         run = Run(cell, how)
-        _ = run.privacy  # where it is too little, or cannot be told, nothing need be trained
+        _ = run.privacy  # fail before training if it is too weak or unknown
         _train(run, results, watch, share)
         outcome.scores = score_stages(run)
         outcome.spectra, outcome.diagnostics = dict(run.measured.get("spectra", {})), for_figures(run.measured)
@@ -110,7 +110,7 @@ def run_cell(
 
 
 def _train(run: Run, results: Results, watch: Watch, share: Callable[[Run], int]) -> None:
-    """Bring a run to the end of its rounds: from its checkpoint, from another cell's model, or from the start."""
+    """Train a run to its last round, starting from its checkpoint, another cell's model, or scratch."""
     path, trained = results.checkpoint(run.cell.key), results.trained(run.cell.train_key)
     resumed = _start_from(resume, run, path, results)
     if not resumed and run.cell.train_key != run.cell.key and _start_from(take_trained, run, trained, results):
@@ -132,7 +132,7 @@ def _train(run: Run, results: Results, watch: Watch, share: Callable[[Run], int]
             with run.meter.phase("checkpoint"):
                 _keep(save, run, path)
             saved = time.monotonic()
-            if pause > 0:  # large ones take at most a tenth of the time
+            if pause > 0:  # large checkpoints take at most a tenth of the time
                 pause = max(run.how.checkpoint_seconds, 9 * (saved - began))
         if watch(progress) and not run.finished:
             _keep(save, run, path)
@@ -142,7 +142,7 @@ def _train(run: Run, results: Results, watch: Watch, share: Callable[[Run], int]
 
 
 def _start_from(take: Callable[[Run, Path], bool], run: Run, path: Path, results: Results) -> bool:
-    """Tell whether the run could `take` what lies at `path`; a damaged file is set aside."""
+    """Return whether the run could `take` its state from `path`; set a damaged file aside."""
     try:
         taken = take(run, path)
     except CorruptFile as error:
@@ -153,14 +153,14 @@ def _start_from(take: Callable[[Run, Path], bool], run: Run, path: Path, results
 
 
 def _distrust(path: Path, error: CorruptFile, results: Results) -> None:
-    """Set aside a file that a cell cannot go on from."""
+    """Set aside a file from which a cell cannot resume."""
     if path.exists():  # another worker may have removed it
         now = set_aside(path, results.damaged)
         log.warning("%s is damaged: %s; it was moved to %s and the cell starts again", path, error, now)
 
 
 def _keep(write: Callable[[Run, Path], None], run: Run, path: Path) -> None:
-    """Write the run to `path`; if that fails it goes on without."""
+    """Write the run to `path`; if that fails, warn and continue."""
     try:
         write(run, path)
     except UserError as error:
@@ -197,11 +197,11 @@ def make_record(cell: Cell, how: How, outcome: Outcome, run: Run | None) -> Reco
         record["spectra"] = outcome.spectra
     if outcome.diagnostics:
         record["diagnostics"] = outcome.diagnostics
-    return cast(Record, record)  # which is validated before it is kept
+    return cast(Record, record)  # validated before it is written
 
 
 def _machine(cell: Cell, how: How, run: Run | None) -> dict[str, Any]:
-    """Return where and how a cell was computed, and from which data."""
+    """Return where, how and from which data a cell was computed."""
     found: dict[str, Any] = {
         "device": how.device,
         "executor": how.executor,

@@ -1,4 +1,4 @@
-"""Which add-on works on which algorithm, found by building each pair as a cell would be."""
+"""Compatibility of add-ons with algorithms, found by building each pair as a cell would."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORKS, ALONE = "+", "alone"
 class Compatibility:
     """A matrix of algorithms and add-ons; `why` maps (algorithm, add-on) to the reason against it.
 
-    The add-on `ALONE` stands for none: an algorithm that does not even work alone.
+    The add-on `ALONE` stands for none: its reason is why an algorithm does not even work alone.
     """
 
     title: str
@@ -36,7 +36,7 @@ class Compatibility:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Compatibility:
-        """Return the matrix on the task, model and protocol of `config`; its own add-ons, if any, come first."""
+        """Return the matrix for the task, model and protocol of `config`; its own add-ons precede each tested one."""
         cell = make_cell(config)
         data = cell.dataset.prepare(How.of(config).data)
         algorithms = {name: cast(Component, cls()) for name, cls in plugins("algorithm").items()} | {
@@ -62,22 +62,22 @@ class Compatibility:
 
     @property
     def disclosures(self) -> dict[str, str]:
-        """What the server learns beyond sums, by the name of the algorithm or add-on through which it does."""
+        """What the server learns beyond sums, by the name of the algorithm or add-on that discloses it."""
         classes = {**plugins("algorithm"), **plugins("addon")}
         names = (*self.algorithms, *self.addons)
         return {name: more for name in names if name in classes and (more := disclosure(classes[name]))}
 
     def mark(self, algorithm: str, addon: str) -> str:
-        """Return what the matrix shows for a pair: +, or the number of the reason against it."""
+        """Return the mark of a pair: +, or the number of the reason against it."""
         reason = self.why.get((algorithm, addon))
         return WORKS if reason is None else str(self.reasons.index(reason) + 1)
 
 
 def why_not(cell: Cell, data: Data) -> str | None:
-    """Return why a cell is impossible on `data`, or None; that a plugin is broken is a reason too."""
+    """Return why a cell is impossible on `data`, or None; a broken plugin is a reason too."""
     try:
         method, net, paths = assemble(cell, data)
-        if method.guard:  # what leaves a client shows when one hands over
+        if method.guard:  # only a client's hand-over shows what leaves it
             hand_over(*without_values(cell, data, method, net, paths))
     except (Incompatible, HookError) as reason:
         return str(reason)

@@ -1,4 +1,4 @@
-"""What missing cells will cost: from such a machine's records of like cells, else from a short calibration."""
+"""Cost of missing cells: from records of similar cells on the same kind of machine, else from a short calibration."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from fedspan.benchmark.training.run import Run, assemble, clients_a_round, parti
 from fedspan.benchmark.training.state import State
 from fedspan.benchmark.training.workers.schedule import round_seconds
 
-BATCHES = 4  # of training images in a round of a calibration
-SECONDS = 10.0  # that all calibrations train together,
-LEAST = 0.5  # but each at least so long
-ROUNDS = 20  # whose participants stand for those of all, where a round draws them
+BATCHES = 4  # of training images in a calibration round
+SECONDS = 10.0  # of training by all calibrations together,
+LEAST = 0.5  # but at least this long by each
+ROUNDS = 20  # whose participants represent all rounds, if clients are sampled
 SHORT = 1.0  # seconds; time rounds shorter than this instead of extrapolating from FLOPs
-STEP = ("batch_size", "precision", "augment", "last_batch")  # what of the protocol a step's cost depends on
+STEP = ("batch_size", "precision", "augment", "last_batch")  # protocol fields that determine a step's cost
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds of one core, what the number rests on, and of the cells that cannot run here, how many and why."""
+    """Seconds of one core, the basis of the estimate, and (number, reason) of cells that cannot run here."""
 
     seconds: float
     basis: str
@@ -55,7 +55,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Speed:
-    """What a model takes here: seconds to prepare, per image trained on and tested on, and the FLOPs of a step."""
+    """Speed of a model here: seconds to prepare, per training image and per test image, and the FLOPs of a step."""
 
     prepare: float
     trained: float
@@ -66,8 +66,8 @@ class Speed:
 def family(what: Mapping[str, Any]) -> str:
     """Return the cost key: cells with equal keys cost the same.
 
-    It is everything but seed, partition, learning rate, and the methods' settings that are no whole numbers: rates and
-    coefficients do not change what is computed, as epochs and numbers of draws do.
+    It covers everything but seed, partition, learning rate, and the methods' float settings: rates and coefficients do
+    not change the amount of computation, unlike epochs and numbers of draws.
     """
     kept = {k: v for k, v in what.items() if k not in ("seed", "partition")}
     kept["protocol"] = {k: v for k, v in what["protocol"].items() if k != "lr"}
@@ -80,7 +80,7 @@ def _without_rates(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def workload(what: Mapping[str, Any]) -> str:
-    """Return the workload key, images, model and batches: steps of cells with equal keys differ only in FLOPs."""
+    """Return the workload key (images, model, batches): steps of cells with equal keys differ only in FLOPs."""
     protocol = {name: what["protocol"].get(name) for name in STEP}
     return json.dumps({"dataset": what["dataset"], "model": what["model"], "protocol": protocol}, sort_keys=True)
 
@@ -88,11 +88,11 @@ def workload(what: Mapping[str, Any]) -> str:
 def estimate(
     missing: Sequence[Planned], results: Results, console: Console, unknown: Sequence[Planned] = ()
 ) -> Estimate:
-    """Return the expected cost of all `missing` cells together, and of as many as `unknown`, which stand for others.
+    """Return the expected total cost of the `missing` cells and of `unknown`, stand-ins for cells not chosen yet.
 
-    A cell costs what records of its like did on such a machine; else, if its rounds are short, what a few of them take
-    now; else its FLOPs at the speed at which a few batches of its workload train now. Missing cells that go on from the
-    training of another one are not counted beside it. Raises `UserError` if none of them can run.
+    A cell costs the mean of records with its cost key from the same kind of machine; without any, what a few of its
+    rounds take now if they are short, else its FLOPs at the current speed of a few batches of its workload. Missing
+    cells that reuse another one's training are not counted. Raises `UserError` if none of the cells can run.
     """
     trainings = {planned.cell.train_key: planned for planned in reversed(missing)}
     after, missing = len(missing) - len(trainings), [*reversed(trainings.values()), *unknown]
@@ -135,7 +135,7 @@ def estimate(
 
 @dataclass(frozen=True)
 class SpreadGain:
-    """How many times as fast `workers` train a cell's clients at most; `largest` is one client's part of a round."""
+    """Upper bound on a cell's speed-up by `workers`; `largest` is the largest client's share of a round."""
 
     workers: int
     times: float
@@ -143,9 +143,9 @@ class SpreadGain:
 
 
 def spread_gain(cell: Cell, how: How, workers: int) -> SpreadGain | None:
-    """Return what a cell gains from so many `workers` at most, by the steps of its clients; None where one will do.
+    """Return a cell's largest gain from `workers`, by the steps of its clients; None if one worker suffices.
 
-    Fleets, whose draws change the steps, are left out. Raises `UserError` or `Incompatible` if the cell cannot run.
+    None also for fleets, whose draws change the steps. Raises `UserError` or `Incompatible` if the cell cannot run.
     """
     if cell.fleet.acts or cell.method().one_client:
         return None
@@ -164,7 +164,7 @@ def spread_gain(cell: Cell, how: How, workers: int) -> SpreadGain | None:
 
 
 class _Calibrating:
-    """Announces each kind of cell being calibrated: in one changing line on a terminal, else line by line."""
+    """Announcer of each kind of cell being calibrated: one updated line on a terminal, else one line each."""
 
     def __init__(self, console: Console, kinds: int) -> None:
         self._console, self._kinds, self._number = console, kinds, 0
@@ -181,9 +181,9 @@ class _Calibrating:
 
 
 def expected_seconds(planned: Planned, speeds: dict[str, Speed], seconds: float) -> float:
-    """Return the expected seconds of a cell, 0 if it will be skipped; `speeds` by workload are filled where needed.
+    """Return the expected seconds of a cell, 0 if it will be skipped; add its workload to `speeds` if missing.
 
-    `seconds` are for training it here. Raises `UserError` if it cannot run.
+    `seconds` is the time to train it here. Raises `UserError` if it cannot run.
     """
     cell, how = planned.cell, How.of(planned.config)
     settle(how)
@@ -195,12 +195,12 @@ def expected_seconds(planned: Planned, speeds: dict[str, Speed], seconds: float)
             speeds[name] = measure_speed(cell, how, flops, seconds)
         whole = cost(cell, data, speeds[name], flops)
         return tried(cell, how, seconds) if whole < SHORT * cell.protocol.rounds else whole
-    except Incompatible:  # its record says why
+    except Incompatible:  # its record will give the reason
         return 0.0
 
 
 def cost(cell: Cell, data: Data, speed: Speed, flops: int) -> float:
-    """Return the seconds of a whole cell whose step does `flops`."""
+    """Return the seconds of a whole cell with `flops` per step."""
     protocol = cell.protocol
     split = _split(cell, data)
     held = sum(map(len, split.train))
@@ -212,12 +212,12 @@ def cost(cell: Cell, data: Data, speed: Speed, flops: int) -> float:
 
 
 def _split(cell: Cell, data: Data) -> Split:
-    """Return who holds which images; some partitions keep a part of them only."""
+    """Return the clients' images; some partitions use only a part of all images."""
     return cell.partition.prepare(data, cell.clients, rng.numpy_generator(cell.seed, "partition"))
 
 
 def _share(cell: Cell) -> float:
-    """Return which part of all clients trains in a round."""
+    """Return the fraction of all clients that trains in a round."""
     if cell.method().one_client:
         return 1.0
     return clients_a_round(cell.training_clients, cell.participation) / cell.clients
@@ -228,7 +228,7 @@ def _evaluations(cell: Cell) -> int:
 
 
 def tried(cell: Cell, how: How, seconds: float) -> float:
-    """Return the seconds of a whole cell from those of its rounds that it trains here in `seconds`."""
+    """Return the seconds of a whole cell, extrapolated from the rounds it trains here in `seconds`."""
     run = Run(_endless(cell), how)
     prepare = run.meter.seconds["prepare"]
     local, evaluated = _round(run, seconds)
@@ -236,11 +236,10 @@ def tried(cell: Cell, how: How, seconds: float) -> float:
 
 
 def _round(run: Run, seconds: float) -> tuple[float, float]:
-    """Advance a run for `seconds`, at least by a round: return what a round takes without evaluation, and evaluation.
+    """Advance a run for `seconds`, at least one round; return a round's seconds without evaluation, and evaluation's.
 
-    The first round, which warms up and counts FLOPs, is left out. Medians: no moment in which the machine does
-    something else counts. On a CPU they are seconds of a processor, as in records: beside other work a round takes
-    longer.
+    The first round, which warms up and counts FLOPs, is left out. Medians ignore moments when the machine does
+    something else. On a CPU they are processor seconds, as in records: next to other work a round takes longer.
     """
     run.advance()
     rest: list[float] = []
@@ -266,9 +265,9 @@ def step_flops(cell: Cell, data: Data) -> int:
 
 
 def measure_speed(cell: Cell, how: How, flops: int, seconds: float) -> Speed:
-    """Return how fast a cell's step of `flops` runs here, from real training and evaluation batches."""
+    """Return the speed of a cell's step of `flops` here, measured on real training and evaluation batches."""
     probe = _probe(cell)
-    Run(probe, how)  # first imports
+    Run(probe, how)  # warm up: imports
     run = Run(probe, how)
     prepare, images = run.meter.seconds["prepare"], len(run.trainer.data.train)
     local, evaluated = _round(run, seconds)
@@ -277,7 +276,7 @@ def measure_speed(cell: Cell, how: How, flops: int, seconds: float) -> Speed:
 
 @dataclass(frozen=True)
 class _Whole(Partition):
-    """All images to one client."""
+    """Partition with all images at one client."""
 
     name = "whole"
 
@@ -287,13 +286,13 @@ class _Whole(Partition):
 
 @dataclass(frozen=True)
 class _Everybody(Fleet):
-    """Every client takes all its steps and arrives."""
+    """Fleet in which every client takes all its steps and arrives."""
 
     name = "everybody"
 
 
 def _probe(cell: Cell) -> Cell:
-    """Return the same training on a few images of one client, who is always there."""
+    """Return the same training on a few images of one client that joins every round."""
     images = max(BATCHES * cell.protocol.batch_size, 10)
     few = dataclasses.replace(
         cell,
@@ -309,6 +308,6 @@ def _probe(cell: Cell) -> Cell:
 
 
 def _endless(cell: Cell) -> Cell:
-    """Return a cell that goes on as long as it is watched, and evaluates every round."""
+    """Return the cell with as many rounds as possible, evaluated after each, without diagnostics."""
     protocol = dataclasses.replace(cell.protocol, rounds=MOST_ROUNDS, eval_every=1)
     return dataclasses.replace(cell, protocol=protocol, diagnostics=Diagnostics())

@@ -1,4 +1,4 @@
-"""Grids: expand, skip what has a record, run the rest through any Hydra launcher, never stop for one failure."""
+"""Grids: skip cells with a record, run the rest through any Hydra launcher, never stop for one failure."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ from fedspan.benchmark.spec.settings import How
 
 log = logging.getLogger("fedspan")
 
-DEATHS = 2  # times that a cell may take its worker down, the last time alone, before it counts as failed
-STARTS = 3  # launches in a row that may end before any cell has begun: whoever dies so early has no lease
-MIRROR_SECONDS = 2.0  # that the mirror may take at the end before it is named
-MIRROR_NICE = 10  # a tenth of a busy core; at 19 a hundredth, and a grid beside other work waits for minutes at its end
-LOOK_SECONDS = 0.5  # between two looks at what other processes compute
+DEATHS = 2  # of a cell's worker, the last in a launch of that cell alone, until the cell counts as failed
+STARTS = 3  # failed launches in a row, without a started cell, until the grid ends: such early deaths leave no lease
+MIRROR_SECONDS = 2.0  # wait for the mirror at the end before telling the user
+MIRROR_NICE = 10  # a tenth of a busy core; at 19 a hundredth, and a grid on a busy machine takes minutes to end
+LOOK_SECONDS = 0.5  # between polls of cells that other processes compute
 
 
 def run_grid(planned: Sequence[Planned], launcher: Launcher) -> int:
-    """Run every planned cell that has no record yet; return how many have none afterwards.
+    """Run every planned cell that has no record yet; return how many have no result afterwards.
 
-    All cells share the settings that say where and how to run.
+    All cells share the settings of where and how to run.
     """
     console = Console()
     how = How.of(planned[0].config)
@@ -64,7 +64,7 @@ def run_grid(planned: Sequence[Planned], launcher: Launcher) -> int:
         known = results.entries(keys)
     missing = [cell for cell in planned if cell.cell.key not in known]
     todo = [cell for cell in missing if not results.path(cell.cell.key).exists()]
-    unread = len(missing) - len(todo)  # `Results` says why
+    unread = len(missing) - len(todo)  # `Results` logs why
     if todo:
         results.check_writable()
     todo = sharing_last(cell for cell in todo if not _impossible(cell, how))
@@ -91,7 +91,7 @@ def run_grid(planned: Sequence[Planned], launcher: Launcher) -> int:
 
 
 def all_mirrored(results: Results, known: Mapping[str, Entry]) -> bool:
-    """Tell whether the tracking store held all these records, as they are, when it was last written to."""
+    """Return whether the tracking store, when last written to, held all these records unchanged."""
     if (store := store_of(results.root)) is None:
         return False
     mirrored = Index(results.root).mirrored(store)
@@ -99,13 +99,13 @@ def all_mirrored(results: Results, known: Mapping[str, Entry]) -> bool:
 
 
 def refresh(planned: Sequence[Planned], known: Mapping[str, Entry], results: Results, fresh: bool) -> list[str]:
-    """Return a line for each way in which records of these cells do not come from the sources at hand.
+    """Return a line for each way in which records of these cells were not made by the current sources.
 
-    With `fresh` they are set aside, so that the cells have none.
+    With `fresh` such records are set aside, so that their cells run again.
     """
     found: dict[str, list[Planned]] = {}
     repeated = Repeated.of(results)
-    fits: dict[tuple[Any, ...], bool] = {}  # most cells have the plugins, and most records the sources, of others
+    fits: dict[tuple[Any, ...], bool] = {}  # a cache: cells share plugins, and records share sources
     for cell in planned:
         entry = known.get(cell.cell.key)
         if entry is None:
@@ -130,7 +130,7 @@ def refresh(planned: Sequence[Planned], known: Mapping[str, Entry], results: Res
 
 
 def sharing_last(cells: Iterable[Planned]) -> list[Planned]:
-    """Return the cells in order, but those that can start from another one's trained model after all the others."""
+    """Return the cells in order, but with those that can reuse another one's trained model at the end."""
     cells = list(cells)
     trainers: dict[str, str] = {}
     for planned in sorted(cells, key=lambda planned: planned.cell.train_key != planned.cell.key):
@@ -139,7 +139,7 @@ def sharing_last(cells: Iterable[Planned]) -> list[Planned]:
 
 
 def _impossible(planned: Planned, how: How) -> bool:
-    """Record a stack that cannot be composed as skipped, without starting a worker for it."""
+    """Return whether a cell's stack cannot be composed; if so, record it as skipped without starting a worker."""
     try:
         planned.cell.method()
     except Incompatible:
@@ -149,11 +149,11 @@ def _impossible(planned: Planned, how: How) -> bool:
 
 
 def launch_all(launcher: Launcher, todo: Sequence[Planned], results: Results, how: How) -> None:
-    """Hand cells to the launcher until each has an outcome; a worker that dies costs its own cell only.
+    """Launch cells until each has an outcome; a worker that dies costs only its own cell.
 
-    A launcher that loses one worker may stop the others too. The cells that were running then are the suspects:
-    they are started again in halves, after the rest, until the one that kills its worker is alone. Cells that other
-    grids compute are waited for, and started when their owner dies.
+    A launcher that loses one worker may stop the others too. The cells running at that moment are the suspects: they
+    restart in halves, after the rest, until the one that kills its worker is alone. Cells computed by other grids are
+    waited for, and started if their owner dies. Raises `UserError` if the launcher starts no cell.
     """
     leases = Leases(results.leases)
     deaths: Counter[str] = Counter()
@@ -189,7 +189,7 @@ def launch_all(launcher: Launcher, todo: Sequence[Planned], results: Results, ho
 
 
 def _first_free(cells: Sequence[Planned], leases: Leases, results: Results) -> list[Planned]:
-    """Wait for cells that others compute; return those that were abandoned without an outcome."""
+    """Wait for cells that other processes compute; return the first abandoned ones, or none if all have outcomes."""
     log.info("waiting for %s that another process computes", _count(cells))
     while cells := [cell for cell in cells if not _has_outcome(cell, results)]:
         free = [cell for cell in cells if leases.owner(cell.cell.key) is None and not _has_outcome(cell, results)]
@@ -202,7 +202,7 @@ def _first_free(cells: Sequence[Planned], leases: Leases, results: Results) -> l
 
 
 def _launch_once(launcher: Launcher, cells: Sequence[Planned]) -> str:
-    """Launch the cells; return what went wrong with a worker, if anything."""
+    """Launch the cells; return the error of a worker in one line, empty if there is none."""
     jobs = [[override_text(key, value) for key, value in cell.overrides.items()] for cell in cells]
     try:
         returned: Sequence[JobReturn] = launcher.launch(jobs, initial_job_idx=0)
@@ -234,7 +234,7 @@ def summarise(
     seconds: float,
     how: How,
 ) -> None:
-    """Print how many cells ended how, and the reasons; those of failures, with their files, go to standard error."""
+    """Print the number of cells by outcome, and the reasons; failures, with their files, go to standard error."""
     table = Table("outcome", "cells", "of them now", title=f"grid finished in {seconds:.0f} s", title_justify="left")
     outcomes = [(entry.status, entry.key, entry.reason) for entry in known]
     outcomes += [(failure["status"], failure["key"], failure["reason"]) for failure in failed]
@@ -273,14 +273,14 @@ def _tell_reasons(
 
 
 def kept_text(failure: Record, how: How) -> str:
-    """Return where a failure is kept, as the end of a line about it."""
+    """Return the end of a line about a failure: its file, and the setting that shows its traceback."""
     path = Results(how.results).failures / f"{failure['key']}.json"
     more = "; traceback=true shows where in the code" if "traceback" in failure and not how.traceback else ""
     return f"(kept in {path}{more})"
 
 
 def show_traceback(failure: Record, how: How) -> None:
-    """Print the traceback of a failure to standard error, if it is asked for and there is one."""
+    """Print the traceback of a failure, if there is one and it is requested, to standard error."""
     if how.traceback:
         for line in failure.get("traceback", "").splitlines():
             print(plain(line), file=sys.stderr)
@@ -288,9 +288,9 @@ def show_traceback(failure: Record, how: How) -> None:
 
 @contextlib.contextmanager
 def mirroring(keys: Iterable[str], how: How, console: Console) -> Iterator[None]:
-    """Mirror the records of these cells to MLflow as they come, in a process that ends when its input is closed.
+    """Mirror the records of these cells to MLflow as they are written, in a low-priority process.
 
-    It runs at a low priority.
+    The process ends when its input is closed.
     """
     command = [sys.executable, "-m", "fedspan.benchmark.mirror.runs", str(how.results)]
     mirror = subprocess.Popen(
@@ -298,9 +298,9 @@ def mirroring(keys: Iterable[str], how: How, console: Console) -> Iterator[None]
     )
     if hasattr(os, "setpriority"):
         mine = os.getpriority(os.PRIO_PROCESS, 0)
-        os.setpriority(os.PRIO_PROCESS, mirror.pid, max(mine, MIRROR_NICE))  # none but root may raise a priority
+        os.setpriority(os.PRIO_PROCESS, mirror.pid, max(mine, MIRROR_NICE))  # only root may raise a priority
     try:
-        with contextlib.suppress(BrokenPipeError):  # it has ended already
+        with contextlib.suppress(BrokenPipeError):  # already exited
             print(*keys, file=mirror.stdin, flush=True)
         yield
         try:
@@ -308,7 +308,7 @@ def mirroring(keys: Iterable[str], how: How, console: Console) -> Iterator[None]
         except subprocess.TimeoutExpired:
             console.print("sending records to MLflow; Ctrl-C leaves the rest to 'fedspan sync'", highlight=False)
             said, _ = mirror.communicate()
-    except BaseException:  # the records wait for the next run
+    except BaseException:  # the next run sends the rest
         mirror.kill()
         mirror.wait()
         raise
@@ -318,7 +318,7 @@ def mirroring(keys: Iterable[str], how: How, console: Console) -> Iterator[None]
 
 @contextlib.contextmanager
 def _passing_on(results: Results) -> Iterator[None]:
-    """Pass SIGTERM on to this driver's workers, and give them time to save their cells before it ends."""
+    """Pass SIGTERM on to this driver's workers, and give them time to save their cells before the driver ends."""
     leases = Leases(results.leases)
 
     def workers() -> list[Owner]:

@@ -1,4 +1,4 @@
-"""Jobs for Hydra's launchers: what a worker calls, and the configuration that it gets."""
+"""Jobs for Hydra's launchers: the task function of a worker and its configuration."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from fedspan.benchmark.running.signals import GRACE, Stopped
 from fedspan.benchmark.spec.compose import by_hydra, plain, resolve
 from fedspan.benchmark.spec.overrides import axes_of
 
-LOOK_SECONDS = 1.0  # between two looks whether the driver lives
-RENEWED = "A worker stopped while some jobs were given to the"  # as loky begins to say it
+LOOK_SECONDS = 1.0  # between checks that the driver is alive
+RENEWED = "A worker stopped while some jobs were given to the"  # the start of loky's warning
 
 
 def _is_joblibs() -> bool:
@@ -40,9 +40,9 @@ def _is_joblibs() -> bool:
 
 @cache
 def _end_with(driver: int) -> None:
-    """End one of joblib's workers when its driver has been killed: nobody else would.
+    """Start a thread that ends this joblib worker when its driver has been killed: nothing else would.
 
-    A cell that runs is saved after its round, as on any SIGTERM.
+    A running cell is saved after its round, as on any SIGTERM.
     """
 
     def watch() -> None:
@@ -58,9 +58,9 @@ def _end_with(driver: int) -> None:
 
 @dataclass(frozen=True)
 class GridJob:
-    """Task function that a launcher calls for each cell of a grid; `driver` is the process that a user started.
+    """Task function that a launcher calls for each cell of a grid; `driver` is the process that the user started.
 
-    What must end the grid is returned, not raised: for an exception Hydra prints lines of its own.
+    An error that must end the grid is returned, not raised: Hydra prints extra lines for an exception.
     """
 
     driver: int
@@ -77,13 +77,13 @@ class GridJob:
             if os.getpid() == self.driver:
                 raise
             if _is_joblibs():
-                time.sleep(GRACE)  # when one of joblib's workers ends all end, and others may still have to save
+                time.sleep(GRACE)  # when one joblib worker ends, all end, and others may still be saving
             os._exit(128 + signal.SIGTERM)
         return math.nan if (reached := headline(record)) is None else reached
 
 
 class JobConfigs:
-    """Composes the configuration of each job in its worker; Hydra's own loader takes 0.1 s for each."""
+    """Loader that composes a job's configuration in its worker; Hydra's own takes 0.1 s per job."""
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
         """Return the configuration of the job with these overrides."""
@@ -97,20 +97,20 @@ class JobConfigs:
 
 
 class Forgetting:
-    """Drops the configuration from what a job returns: launchers keep that of every cell until the end."""
+    """Callback that drops the configuration from a job's result: launchers keep all results until the end."""
 
     def on_job_start(self, **context: Any) -> None:
         """Do nothing."""
 
     def on_job_end(self, job_return: JobReturn, **context: Any) -> None:
-        """Forget."""
+        """Drop the configurations."""
         job_return.cfg = job_return.hydra_cfg = None
 
 
 def make_launcher(words: Sequence[str]) -> Launcher:
-    """Return the launcher that Hydra composes from overrides of its own node, as ``hydra/launcher=joblib``.
+    """Return the launcher that Hydra composes from overrides of its own node, such as ``hydra/launcher=joblib``.
 
-    From then on loky no longer warns where it renews a worker between two cells, whose memory has grown.
+    It also silences loky's warning that it replaced a worker, whose memory had grown, between two cells.
     """
     warnings.filterwarnings("ignore", RENEWED, UserWarning, r"joblib\.externals\.loky")
     config = by_hydra(words, hydra_config=True)

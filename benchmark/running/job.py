@@ -1,4 +1,4 @@
-"""One cell as a job: its lease, its status file, its signals, and a record whatever happens."""
+"""One cell as a job: lease, status file, signals, and a record whatever happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chooses Hydra's launcher, and prepares what it needs: worker processes, a Ray cluster, or SLURM jobs."""
+"""Choice and preparation of Hydra's launcher: worker processes, a Ray cluster, or SLURM jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedspan.benchmark.spec.overrides import override_text
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.training.process import device_of
 
-LAUNCHERS = {  # the module that each needs
+LAUNCHERS = {  # the module that each one needs
     "basic": "hydra",
     "joblib": "hydra_plugins.hydra_joblib_launcher",
     "ray": "hydra_plugins.hydra_ray_launcher",
@@ -26,7 +26,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def check_launcher(how: How) -> None:
-    """Raise `UserError` for a launcher that nobody knows, and for shares of a GPU that it would not deal out."""
+    """Raise `UserError` for an unknown launcher, or for GPU shares that the launcher cannot assign."""
     if how.launcher is not None and how.launcher not in LAUNCHERS:
         hint = "; for SLURM use submitit" if how.launcher == "slurm" else did_you_mean(how.launcher, LAUNCHERS)
         raise UserError(f"unknown launcher '{how.launcher}'{hint}")
@@ -41,7 +41,7 @@ def check_installed(launcher: str) -> None:
 
 
 def launcher_words(how: How) -> list[str]:
-    """Return the overrides that give Hydra the launcher of these settings, ready to start; raise `UserError`."""
+    """Return the overrides for Hydra's launcher, ready to start; raise `UserError` if it cannot be used."""
     check_launcher(how)
     count = how.cells_at_a_time
     chosen = how.launcher or ("joblib" if count > 1 else "basic")
@@ -59,13 +59,13 @@ def launcher_words(how: How) -> list[str]:
 
 
 def _limit_threads() -> None:
-    """Have the processes that are started from now on take one thread each."""
+    """Limit processes started from now on to one thread each, unless the environment sets a number."""
     for name in THREADS:
         os.environ.setdefault(name, "1")
 
 
 def _ray(how: How) -> list[str]:
-    """Connect to a Ray cluster, of which each cell takes its share."""
+    """Connect to a Ray cluster; return the overrides with each cell's share of it."""
     address = os.environ.get("RAY_ADDRESS")
     if address and not how.results.is_absolute():
         raise UserError(f"paths.results={how.results} must be an absolute path that all nodes of the Ray cluster share")
@@ -79,7 +79,7 @@ def _ray(how: How) -> list[str]:
 
 
 def connect(how: How) -> None:
-    """Connect this process to the Ray cluster at RAY_ADDRESS, or start one of this machine; raise `UserError`."""
+    """Connect this process to the Ray cluster at RAY_ADDRESS, or start a local one; raise `UserError` on failure."""
     check_installed("ray")
     _limit_threads()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -94,12 +94,12 @@ def connect(how: How) -> None:
             passed = [name for name in (*THREADS, numerics.CHOICE, discovery.VARIABLE) if name in os.environ]
             environment = {"env_vars": {name: os.environ[name] for name in passed}}
             ray.init(address=address, runtime_env=environment, **quiet, **here)
-    except Exception as error:  # whatever the cluster and its network raise
+    except Exception as error:  # any error of the cluster and its network
         raise UserError(f"launcher=ray cannot use {address or 'this machine'}: {error}".split("\n")[0]) from error
 
 
 def _submitit(chosen: str, how: How) -> list[str]:
-    """One job for each cell: a SLURM array of at most `workers` at a time, or processes here (all at once)."""
+    """Return overrides for one job per cell: a SLURM array, `workers` at a time, or local processes, all at once."""
     words = [
         f"hydra/launcher={'submitit_slurm' if chosen == 'submitit' else chosen}",
         override_text("hydra.launcher.submitit_folder", f"{how.results.absolute()}/submitit/%j"),

@@ -1,9 +1,9 @@
-"""Leases: one process at a time computes a cell, of all that share a results folder, on however many machines.
+"""Leases: at most one process computes a cell at a time, across all machines that share a results folder.
 
 A lease is a file ``<key>.<number>.json`` that only one process can create. Its owner touches it every `BEAT` seconds.
-It is void when its owner is known to be dead (on the same machine) or when nobody touched it for `EXPIRY` seconds,
-by the clock of whoever waits: clocks of two machines are never compared. The next owner takes the next number, so
-that of two who find the same dead lease only one gets it, and an owner that merely slept sees that it has lost.
+It is void when its owner is known to be dead (on the same machine) or has not touched it for `EXPIRY` seconds by the
+clock of the waiting process: clocks of two machines are never compared. The next owner takes the next number, so only
+one of two processes that find the same dead lease gets it, and an owner that merely slept sees that it has lost it.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from msgspec import Meta
 from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.records.atomic import discard, read_json, unwritable
 
-EXPIRY = 120.0  # more than network file systems keep what they know of a file
+EXPIRY = 120.0  # longer than network file systems cache file attributes
 BEAT = 15.0
 LIMIT_BYTES = 16 * 1024
-WRITING = 1.0  # seconds in which whoever has created a lease has also written it
+WRITING = 1.0  # seconds in which a process that has created a lease also writes it
 
 
 class Busy(Exception):
-    """Another process has the lease of a cell; the message says which."""
+    """Another process holds the lease of a cell; the message names it."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The process behind a lease. Two with the same `machine` can see each other's processes."""
+    """The process behind a lease. Owners with the same `machine` can see each other's processes."""
 
     machine: str
     host: str
-    pid: Annotated[int, Meta(ge=1, lt=2**31)]  # a lease of another form is none: 0 and below are groups of processes
+    pid: Annotated[int, Meta(ge=1, lt=2**31)]  # others make a lease invalid: 0 and below are process groups
     started: str
     parent: Annotated[int, Meta(ge=0, lt=2**31)]
 
     @staticmethod
     def me() -> Owner:
-        """Return this process."""
+        """Return this process as an owner."""
         return Owner(
             machine=machine(),
             host=platform.node(),
@@ -68,7 +68,7 @@ class Owner:
 
     @property
     def is_child(self) -> bool:
-        """Whether this process started it, by what the system says: a lease may say anything."""
+        """Whether this process started it, according to the system: a lease may say anything."""
         return (self.machine, self.parent) == (machine(), os.getpid()) == (machine(), _parent(self.pid) or self.parent)
 
     def __str__(self) -> str:
@@ -86,12 +86,12 @@ def machine() -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return what the system says of a process from its state on; raise `OSError` where it says nothing."""
+    """Return the fields of ``/proc/PID/stat`` from the process state on; raise `OSError` if it cannot be read."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _parent(pid: int) -> int | None:
-    """Return the parent of a process, None where that is not told."""
+    """Return the parent of a process, None if unknown."""
     try:
         return int(_stat(pid)[1])
     except OSError:
@@ -99,11 +99,11 @@ def _parent(pid: int) -> int | None:
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process started, ``""`` where that is not told, or None if it has ended."""
+    """Return the start time of a process, ``""`` if unknown, or None if it has ended."""
     try:
         fields = _stat(pid)
         return None if fields[0] in "ZX" else fields[19]
-    except OSError:  # it has ended, or there is no /proc, or it hides others' processes
+    except OSError:  # ended, or no /proc, or it hides other users' processes
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
@@ -114,14 +114,14 @@ def _started(pid: int) -> str | None:
 
 
 class Leases:
-    """The leases of a results folder. An instance remembers when it saw which lease touched: keep it to wait."""
+    """The leases of a results folder. An instance remembers when it saw each lease change: wait with one instance."""
 
     def __init__(self, folder: Path, expiry: float = EXPIRY, beat: float = BEAT) -> None:
         self.folder, self.expiry, self.beat = folder, expiry, beat
         self._seen: dict[str, tuple[tuple[int, int], float]] = {}
 
     def claim(self, key: str) -> Lease:
-        """Return the lease of a cell; raise `Busy` while another process has it, `UserError` if none can be kept."""
+        """Return the lease of a cell; raise `Busy` if another process holds it, `UserError` if it cannot be kept."""
         number, owner = self.newest(key)
         if owner is not None and not self._void(key, number, owner):
             raise Busy(str(owner))
@@ -131,7 +131,7 @@ class Leases:
         return Lease(self, key, number + 1, path)
 
     def owner(self, key: str) -> Owner | None:
-        """Return who computes a cell, or None if nobody does."""
+        """Return the process that computes a cell, or None."""
         number, owner = self.newest(key)
         return None if owner is None or self._void(key, number, owner) else owner
 
@@ -143,13 +143,13 @@ class Leases:
         return self._create(key, number + 1, "{}") is not None
 
     def held(self) -> Iterator[Owner]:
-        """Yield the living owners of all leases."""
+        """Yield the owners of all leases that are not void."""
         for key in {path.name.split(".")[0] for path in self._files("*")}:
             if (owner := self.owner(key)) is not None:
                 yield owner
 
     def forget(self, key: str) -> None:
-        """Remove a cell's lease: its record exists."""
+        """Remove a cell's lease, as its record exists."""
         for path in self._files(key):
             discard(path)
 
@@ -159,7 +159,7 @@ class Leases:
         ]
 
     def newest(self, key: str) -> tuple[int, Owner | None]:
-        """Return (number, owner) of a cell's newest lease; 0 if it has none, no owner if it is free."""
+        """Return (number, owner) of a cell's newest lease; number 0 if it has none, owner None if it is free."""
         number = max((int(path.name.split(".")[1]) for path in self._files(key)), default=0)
         return (number, self._read(self._path(key, number))) if number else (0, None)
 
@@ -215,7 +215,7 @@ class Leases:
 
 
 class Lease:
-    """A cell is this process's own until `release`; a thread touches the lease in the meantime."""
+    """Claim of this process to a cell until `release`; a thread touches the lease in the meantime."""
 
     def __init__(self, leases: Leases, key: str, number: int, path: Path) -> None:
         self.leases, self.key, self.number, self.path = leases, key, number, path
@@ -227,7 +227,7 @@ class Lease:
 
     def _beat(self) -> None:
         while not self._end.wait(self.leases.beat):
-            with contextlib.suppress(OSError):  # a network file system may be away for a while
+            with contextlib.suppress(OSError):  # a network file system may be unavailable for a while
                 if not self.mine:
                     self.lost = True
                     return
@@ -238,20 +238,20 @@ class Lease:
         return sum(owner.machine == machine() and owner.pid != os.getpid() for owner in self.leases.held())
 
     def beside(self) -> int:
-        """Return how many cells other processes of this machine are computing now, as far as `most_beside` can know."""
+        """Return how many cells other processes of this machine are computing now, with the limits of `most_beside`."""
         return self._others()
 
     def most_beside(self) -> int:
-        """Return the most cells of other processes that this machine was seen computing: at the claim, every beat, now.
+        """Return the most cells seen in other processes of this machine: at the claim, at each beat, and now.
 
-        Their leases lie in the same folder; of anything else that ran there nothing is known.
+        Only cells with leases in the same folder count; any other load on the machine is unknown.
         """
         self._beside = max(self._beside, self._others())
         return self._beside
 
     @property
     def mine(self) -> bool:
-        """Whether no other process has taken the lease over."""
+        """Whether no other process has taken over the lease."""
         return max((int(path.name.split(".")[1]) for path in self.leases._files(self.key)), default=0) == self.number
 
     def check(self) -> None:
@@ -260,7 +260,7 @@ class Lease:
             raise Busy("another process, which has taken it over")
 
     def release(self, finished: bool) -> None:
-        """Give the lease back; `finished` if the cell has its record. A free lease keeps its number for the next."""
+        """Release the lease; `finished` if the cell has its record. A free lease keeps its number for the next."""
         self._end.set()
         self._thread.join()
         with contextlib.suppress(OSError):  # then it expires

@@ -27,8 +27,8 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.cell_run import CellProgress
 from fedspan.benchmark.spec.plan import Planned
 
-LATEST = 5  # finished cells whose scores stand above the bar
-INTERVAL = 0.5  # seconds between two writes of a status file and between two looks at them
+LATEST = 5  # finished cells shown above the bar
+INTERVAL = 0.5  # seconds between writes of a status file, and between reads
 
 
 class StatusFile:
@@ -56,13 +56,13 @@ class StatusFile:
             temporary.replace(self.path)
 
     def remove(self) -> None:
-        """Take the status away: the cell is no longer running."""
+        """Remove the file: the cell is no longer running."""
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
 
 
 class Status(msgspec.Struct):
-    """What a worker says of its cell; before the first client it knows no more than label and rounds."""
+    """A worker's status of its cell; before the first client only label and rounds are known."""
 
     label: str = ""
     round: Count = 0
@@ -73,7 +73,7 @@ class Status(msgspec.Struct):
 
 
 class Ended(msgspec.Struct):
-    """The fields of a record that a line of progress shows."""
+    """Record fields shown in a progress line."""
 
     status: str = ""
     reason: str | None = None
@@ -100,7 +100,7 @@ class GridDisplay:
         self.todo = labels_of(todo)
         self.known, self.total = done, done + len(todo)
         self.finished: dict[str, str] = {}  # status by key
-        self._latest: deque[str] = deque(maxlen=LATEST)  # lines of the cells that finished last
+        self._latest: deque[str] = deque(maxlen=LATEST)  # lines of the most recently finished cells
         self.started = time.monotonic()
         self._stop = threading.Event()
         self._bar = Progress(
@@ -128,7 +128,7 @@ class GridDisplay:
         self.look(live)
 
     def look(self, live: Live | None) -> None:
-        """Show the cells finished since the last call: on `live`, or else in a line for each cell."""
+        """Show the cells finished since the last call: on `live`, or else one line per cell."""
         for key, label in self.todo.items():
             if key in self.finished:
                 continue
@@ -144,13 +144,13 @@ class GridDisplay:
 
     def _line(self, label: str, record: Ended) -> str:
         number, seconds = self.known + len(self.finished), record.compute.get("seconds")
-        total = seconds.get("total", 0.0) if isinstance(seconds, dict) else 0.0  # in a file of their own where many
+        total = seconds.get("total", 0.0) if isinstance(seconds, dict) else 0.0  # may be in a sidecar
         spent = f"{total:.1f} s" if is_number(total) else "?"
         said = describe(msgspec.structs.asdict(record))
         return f"[{number}/{self.total}] {said}  {label}  ({spent})"
 
     def seconds_left(self, running: Sequence[Status]) -> float | None:
-        """Return the expected seconds until the end, or None before there is anything to go by."""
+        """Return the expected seconds until the end, or None before any progress."""
         elapsed = time.monotonic() - self.started
         fraction = len(self.finished) + sum(_fraction(status) for status in running)
         if fraction <= 0:
@@ -158,7 +158,7 @@ class GridDisplay:
         return elapsed * (len(self.todo) - fraction) / fraction
 
     def render(self) -> Group:
-        """Return the display as it is now."""
+        """Return the current display."""
         running = [
             msgspec.structs.replace(status, label=label)
             for key, label in self.todo.items()
@@ -178,7 +178,7 @@ class GridDisplay:
 
 
 def labels_of(cells: Sequence[Planned]) -> dict[str, str]:
-    """Return the labels by key; with what tells cells apart that share one, as in a sweep over the rate."""
+    """Return the labels by key; equal ones get the settings in which their cells differ, as in a rate sweep."""
     alike: dict[str, list[Planned]] = {}
     for planned in cells:
         alike.setdefault(planned.cell.label, []).append(planned)
@@ -193,7 +193,7 @@ def labels_of(cells: Sequence[Planned]) -> dict[str, str]:
 
 
 def describe(record: Mapping[str, Any]) -> str:
-    """Return a record's outcome in a few words: its accuracy at the stage by which it is judged."""
+    """Return a record's outcome in a few words: accuracy at the stage by which it is judged, or status and reason."""
     stage, accuracy = judged(record)
     if record.get("status") == "done" and is_number(accuracy):
         return f"{accuracy:6.2f}%" + {TRIAL: " of held-out images", STAGES[0]: ""}.get(stage, f" {stage}")
@@ -201,7 +201,7 @@ def describe(record: Mapping[str, Any]) -> str:
 
 
 def where(status: Status) -> tuple[str, str, str]:
-    """Return round, client and accuracy of a running cell, as far as they are known."""
+    """Return round, client and accuracy of a running cell, as far as known."""
     if not status.clients:
         return ("preparing", "", "")
     return (
@@ -216,7 +216,7 @@ def _fraction(status: Status) -> float:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people read them."""
+    """Return seconds as text, such as ``2 h 05 min``."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -1,4 +1,4 @@
-"""Repeats the cell of a record in a process and a folder of its own, and compares what comes out."""
+"""Repetition of a record's cell in its own process and folder, and comparison of the two records."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def compare(record: Record, again: Record) -> FirstDifference | None:
 
 
 def _rounds(record: Record, again: Record) -> Iterator[tuple[int, str, Any, Any]]:
-    """Yield round, name, recorded and repeated value of all that is known of the evaluated rounds, in their order."""
+    """Yield (round, name, recorded value, repeated value) for all values of the evaluated rounds, in order."""
     values = [{**_digests_of_rounds(one), **_curve_of(one)} for one in (record, again)]
     places = {place for one in values for place in one if record.get("digests") or not place[1].startswith("digests")}
     for when, where in sorted(places):
@@ -87,7 +87,7 @@ def _curve_of(record: Record) -> dict[tuple[int, str], Any]:
 
 
 def _ends(record: Record, again: Record) -> Iterator[tuple[str, Any, Any]]:
-    """Yield name, recorded and repeated value of what comes after the rounds: stages, scores, spectra, counted cost."""
+    """Yield (name, recorded value, repeated value) after the rounds: stages, scores, fleet, spectra, counted cost."""
     if record["status"] == "diverged":
         yield "reason", record["reason"], again["reason"]
     for name in ("digests", "scores", "fleet", "spectra", "diagnostics", "compute"):
@@ -98,7 +98,7 @@ def _ends(record: Record, again: Record) -> Iterator[tuple[str, Any, Any]]:
                 continue
             if not is_later_score(where, there) and (
                 name != "compute" or counted
-            ):  # what is counted or scored may have become more
+            ):  # later versions may count or score more
                 yield where, there.get(where), here.get(where)
 
 
@@ -119,7 +119,7 @@ def _points(record: Record, again: Record) -> float | None:
 
 
 def machines(record: Record, again: Record) -> Iterator[str]:
-    """Yield what differs between the machine of a record and this one, a line each."""
+    """Yield one line per difference in machine, versions or sources between a record and its repetition."""
     there, here = record["provenance"], again["provenance"]
     for name in ("numerics", "processor", "gpu", "device", "executor", "threads"):
         if there.get(name) != here.get(name):
@@ -144,7 +144,7 @@ def machines(record: Record, again: Record) -> Iterator[str]:
 
 
 def lack(record: Record, how: Mapping[str, Any]) -> str:
-    """Say what this machine lacks to repeat a record as it was made, but for the settings `how`; or nothing."""
+    """Return what this machine lacks to repeat a record as made, except for the settings `how`; empty if nothing."""
     made = record["provenance"]
     if "device" in how or not made.get("device", "cpu").startswith("cuda") or torch.cuda.is_available():
         return ""
@@ -156,7 +156,7 @@ def lack(record: Record, how: Mapping[str, Any]) -> str:
 
 @dataclass
 class Repetition:
-    """One cell that is computed anew in `scratch`; `how` are settings that replace those of the record."""
+    """A cell recomputed in `scratch`; the settings `how` replace those of the record."""
 
     record: Record
     planned: Planned
@@ -167,11 +167,11 @@ class Repetition:
 
     @property
     def results(self) -> Results:
-        """The results folder of this repetition alone: there is no trained model and no checkpoint in it."""
+        """The results folder of this repetition alone, without trained models or checkpoints."""
         return Results(self.scratch / self.planned.cell.key)
 
     def settings(self) -> dict[str, Any]:
-        """Return all settings: what the cell is, and how it was computed."""
+        """Return all settings of the cell and of how it runs; raise `UserError` if this machine cannot run it so."""
         if lacking := lack(self.record, self.how):
             raise UserError(lacking)
         made = self.record["provenance"]
@@ -179,7 +179,7 @@ class Repetition:
             "device": made.get("device"),
             "executor": made.get("executor"),
             "threads": made.get("threads"),
-            "numerics": made.get("numerics", numerics.NATIVE),  # older records know nothing else
+            "numerics": made.get("numerics", numerics.NATIVE),  # the only kind when older records were made
         }
         how: dict[str, Any] = {name: value for name, value in recorded.items() if value is not None} | dict(self.how)
         threads, cores = how.get("threads", 1), os.cpu_count() or 1
@@ -189,7 +189,7 @@ class Repetition:
         return {**self.planned.overrides, **how, **own}
 
     def run(self) -> Record:
-        """Compute the cell and return its record; raise `UserError` with the reason if there is none."""
+        """Recompute the cell and return its record; raise `UserError` with the reason if there is none."""
         self.results.check_writable()
         words = [override_text(name, value) for name, value in self.settings().items()]
         command = [sys.executable, "-m", "fedspan", "run", *words]
@@ -197,7 +197,7 @@ class Repetition:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             errors="replace", start_new_session=True,
         )  # fmt: skip
-        if self._cancelled:  # between the question and the start
+        if self._cancelled:  # cancelled before the process started
             self.cancel()
         _, said = self._process.communicate()
         key = self.planned.cell.key
@@ -216,5 +216,5 @@ class Repetition:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def clear(self) -> None:
-        """Remove what was computed."""
+        """Remove the results folder."""
         shutil.rmtree(self.results.root, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Runs again what failed or ran out of memory or time, whatever board or command it came from."""
+"""Reruns of cells that failed or ran out of memory or time, from any board or command."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ log = logging.getLogger("fedspan")
 
 
 def diverged(results: Results) -> int:
-    """Return how many records say that their cell diverged; a repetition would diverge at the same step."""
+    """Return the number of diverged records; a repetition would diverge at the same step."""
     return sum(entry.status == "diverged" for entry in results.entries().values())
 
 
 def prepare(results: Results, places: Mapping[str, Any]) -> Path | None:
-    """Write a board of the cells that failed and return its file, or None if there are none.
+    """Write a board of the failed cells and return its file, or None if there are none.
 
-    `places` are settings as dataset.root, which say where a plugin finds its data. Failures stay until the cells run. A
-    cell that its own settings no longer make, because a plugin changed, is named in a warning and left alone; raises
-    `UserError` if there are only such.
+    `places` are settings such as dataset.root, where a plugin finds its data. Failures stay until the cells run. A cell
+    that its settings no longer make, because a plugin changed, is skipped with a warning; raises `UserError` if all are
+    skipped.
     """
     failed = [results.failure(path.stem) for path in sorted(results.failures.glob("*.json"))]
     grid, left = [], 0
@@ -56,7 +56,10 @@ def prepare(results: Results, places: Mapping[str, Any]) -> Path | None:
 
 
 def _settings(record: Record, places: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a record's cell, without where and how it ran; raise `UserError` if `places` lack one."""
+    """Return the settings of a record's cell, without where and how it ran.
+
+    Raises `CorruptFile` if they now make another cell, `UserError` if they make none, as without a needed place.
+    """
     made = settings_of(words_of(record))
     settings = {key: value for key, value in made.items() if key.split(".")[0] not in how_defaults()}
     hows, choices = how_settings(), {**default_choices(), **settings}

@@ -1,4 +1,4 @@
-"""How many workers a cell may have: all that were asked for where it runs alone, in a grid its share."""
+"""Number of workers of a cell: all requested ones in a single run, its share in a grid."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fedspan")
 
-LOOK_SECONDS = 5.0  # between two looks at the cells beside: those of a grid do not begin at the same moment
-LAUNCHERS = (None, "basic", "joblib")  # of this machine; others give a cell cores of its own
+LOOK_SECONDS = 5.0  # between counts of the other cells: those of a grid do not start at the same moment
+LAUNCHERS = (None, "basic", "joblib")  # of this machine; others give each cell its own cores
 
 
 def obstacle(how: How, lone: bool = False) -> str | None:
     """Return why a cell with these settings must train in one process; None if workers can help.
 
-    Workers are forked from the process of the cell, after which neither threads nor GPUs of that process work in them.
-    Those of a `lone` cell may be Ray's, which have GPUs of their own.
+    Workers are forked from the cell's process, and neither threads nor GPUs survive a fork. A `lone` cell may use Ray's
+    workers, which have their own GPUs.
     """
     if how.threads > 1:
         return f"train one cell with threads=1 only, not with threads={how.threads}: a worker is a core"
@@ -45,7 +45,7 @@ def obstacle(how: How, lone: bool = False) -> str | None:
 
 
 def check_workers(how: How) -> None:
-    """Raise `UserError` if a single run cannot have the workers that it asks for; connect to Ray if they are there."""
+    """Raise `UserError` if a single run cannot have the requested workers; connect to Ray if it provides them."""
     if how.workers in (None, 1):
         return
     if why := obstacle(how, lone=True):
@@ -55,13 +55,13 @@ def check_workers(how: How) -> None:
 
 
 def useful(run: Run, workers: int) -> int:
-    """Return how many of so many `workers` have something to do in the coming round, at least one."""
+    """Return how many of the `workers` have clients to train in the coming round, at least one."""
     clients = len(run.participants())
     return min(workers, max(1, -(-clients // run.alone.together(clients, workers))))
 
 
 class Alone:
-    """The workers of a cell that was asked for by itself: all of them, but no more than have clients in a round."""
+    """Workers of a single run: all requested ones, but no more than have clients in a round."""
 
     def __init__(self, how: How) -> None:
         self.asked = how.workers or 1
@@ -80,10 +80,10 @@ class Alone:
 
 
 class Among:
-    """The workers of a cell of a grid: `workers` divided by the number of cells that this machine computes now.
+    """Workers of a cell in a grid: `workers` divided by the number of cells that this machine computes now.
 
-    So cells run side by side, and the last ones share the workers that have no cell of their own any more. `beside`
-    counts the other cells. A cell begins alone, and without `workers` in the settings it stays so.
+    So cells run side by side, and the last ones share the workers that have run out of cells. `beside` counts the other
+    cells. A cell starts with one worker, and keeps it if the settings do not give `workers`.
     """
 
     def __init__(self, how: How, beside: Callable[[], int]) -> None:

@@ -1,4 +1,4 @@
-"""Ends a cell early: a signal asks for it, as clusters send before they kill, or the cell's time is over."""
+"""Early end of a cell: on a signal, as clusters send before they kill, or when its time is over."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-GRACE = 20.0  # seconds to end the round in; clusters kill 30 seconds after they ask
+GRACE = 20.0  # seconds to finish the round; clusters kill 30 seconds after the signal
 
 
 class Stopped(KeyboardInterrupt):
-    """SIGTERM came: the cell is saved after its round, and the same command goes on with it."""
+    """SIGTERM arrived: the cell is saved after its round, and the same command resumes it."""
 
 
 class TimedOut(Exception):
@@ -22,7 +22,7 @@ class TimedOut(Exception):
 
 
 class Stop:
-    """Whether the cell that runs in this process should end."""
+    """Flag: whether the cell running in this process should end."""
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
@@ -30,28 +30,28 @@ class Stop:
         self.asked = False
 
     def check(self) -> None:
-        """Raise `Stopped` or `TimedOut` if it is time."""
+        """Raise `Stopped` after a signal, `TimedOut` after `seconds`."""
         if self.asked:
             raise Stopped
         if self.seconds is not None and time.monotonic() - self.started >= self.seconds:
             raise TimedOut(f"timed out after {self.seconds:g} s; with a longer timeout it goes on where it stopped")
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Let the round end, after which somebody looks at `asked`; if that takes too long the alarm comes first."""
+        """Set `asked`, which is checked after the round; if the round takes longer than `GRACE`, the alarm ends it."""
         self.asked = True
         signal.setitimer(signal.ITIMER_REAL, GRACE, 1.0)
 
     def on_alarm(self, number: int, frame: FrameType | None) -> None:
-        """End whatever Python does now: a round that is too long, or a plugin that never comes back."""
+        """Interrupt whatever Python is doing: a round that takes too long, or a plugin that never returns."""
         self.check()
 
 
 @contextlib.contextmanager
 def stopping(seconds: float | None = None) -> Iterator[Stop]:
-    """Yield a flag that is set when the cell should end: on SIGTERM (in the main thread only), or after `seconds`.
+    """Yield a flag that SIGTERM sets, and raise `TimedOut` after `seconds`; both in the main thread only.
 
-    The alarm repeats, because an exception raised inside a destructor goes nowhere. Raises `Stopped` at the end if the
-    signal came while the cell ended by itself: whoever sent it means the cells that follow too.
+    The alarm repeats because an exception raised inside a destructor is lost. Raises `Stopped` at the end if the signal
+    came but the cell ended by itself: the signal is meant for the cells that follow too.
     """
     stop = Stop(seconds)
     if threading.current_thread() is not threading.main_thread():

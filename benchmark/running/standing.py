@@ -1,4 +1,4 @@
-"""What a grid came to, on the terminal: scores by method, the best first, and what to do next."""
+"""Terminal summary of a grid: scores by method, best first, and the next command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_TASKS, MOST_METHODS = 3, 12  # shown on the terminal; the page of a board h
 
 
 def show_scores(console: Console, planned: Sequence[Planned], accuracies: Mapping[str, float | None]) -> None:
-    """Print the mean accuracy of each method over its seeds, task by task, the best first."""
+    """Print the mean accuracy of each method over its seeds, by task, best first."""
     found = scores(planned, accuracies)
     for task, methods in list(found.items())[:MOST_TASKS]:
         console.print(Text(task, style="bold"))
@@ -42,10 +42,10 @@ def show_scores(console: Console, planned: Sequence[Planned], accuracies: Mappin
 
 
 def scores(planned: Sequence[Planned], accuracies: Mapping[str, float | None]) -> dict[str, dict[str, list[float]]]:
-    """Return task -> method -> the accuracies of its seeds, methods by their mean, the highest first.
+    """Return task -> method -> accuracies of its seeds, methods ordered by mean, highest first.
 
-    `accuracies` are those of finished cells by key, in percent; None where a method has none. A method that runs under
-    several protocols is as many, each called with what they differ in.
+    `accuracies` are those of finished cells by key, in percent; None where a method has none. A method under several
+    protocols gets one entry per protocol, named with the fields that differ.
     """
     found: dict[str, dict[str, dict[Protocol, list[float]]]] = {}
     called: dict[tuple[object, ...], tuple[str, str]] = {}
@@ -67,7 +67,7 @@ def _ranked(methods: Mapping[str, Mapping[Protocol, list[float]]]) -> dict[str, 
 
 
 def _called(cell: Cell, known: dict[tuple[object, ...], tuple[str, str]]) -> tuple[str, str]:
-    """Return the names of a cell's task and method; cells of one plan that share their parts share their names."""
+    """Return the names of a cell's task and method; `known` caches them by the identity of its parts."""
     task = (cell.dataset, cell.partition, cell.model, cell.fleet)
     parts = (*task, cell.algorithm, *cell.addons, cell.protocol, cell.diagnostics)
     alike = (*map(id, parts), cell.clients, cell.participation, cell.unseen, cell.scale)

@@ -1,1 +1,1 @@
-"""The specification of cells: settings, presets, boards, and the way from overrides to a cell."""
+"""Specification of cells: settings, presets, boards, and the composition of a cell from overrides."""

@@ -23,9 +23,9 @@ from fedspan.benchmark.spec.tuning import Tune, tuning_settings
 Overrides = dict[str, Any]
 
 
-MOST_PIECES = 5  # that one file extends, and that extend each other
+MOST_PIECES = 5  # that one file extends, and in a chain of pieces that extend each other
 MOST_CELLS = 1_000_000  # of one grid
-ABLATION = "ablation"  # a mark beside settings in `base`, a sub-grid or a point of an axis; not a setting
+ABLATION = "ablation"  # a mark among the settings of `base`, a sub-grid or a point of an axis; not a setting
 
 
 class Point(Overrides):
@@ -40,13 +40,13 @@ class Point(Overrides):
         self.ablation = ablation
 
     def with_settings(self, settings: Mapping[str, Any]) -> Point:
-        """Return the point with additional settings of how to run."""
+        """Return the point with additional settings that say how to run."""
         return Point({**self, **settings}, self.full, self.ablation)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The changes of a scale: `settings` for every cell (a list is an axis), and `tuned` rules for some cells.
+    """The changes of a scale: `settings` for every cell (a list is an axis), and tuned `rules` for some cells.
 
     Settings in `keep` stay as the grid declares them; `tune` changes how the board tunes.
     """
@@ -57,14 +57,14 @@ class Scale:
     tune: Overrides = field(default_factory=dict)
 
     def __or__(self, later: Scale) -> Scale:
-        """Return the union: settings of `later` replace ours, its rules follow ours."""
+        """Return the union: settings of `later` override ours, its rules follow ours."""
         rules, keep = (*self.rules, *later.rules), (*self.keep, *later.keep)
         return Scale(self.settings | later.settings, rules, keep, self.tune | later.tune)
 
     def of(self, point: Overrides) -> list[Overrides]:
         """Return the points of a full-size cell at this scale.
 
-        Later rules override earlier ones and `settings`. Replacing a plugin removes the former one's settings.
+        Later rules override earlier ones and `settings`. Replacing a plugin removes the settings of the former one.
         """
         config = resolve(point) if self.rules else {}
         changes = dict(self.settings)
@@ -85,7 +85,7 @@ class Board:
 
     `printed` names the reproduced figures of papers, such as ``paper/figure_4``, in addition to its tables' sources.
     With `tune`, methods are tuned first (`spec.studies`), and `expand` returns the cells with the defaults. `frozen`
-    are the digests of the cells of a frozen version, by scale, and `path` is where it lies if not among the boards.
+    holds the cell digests of a frozen version, by scale; `path` is set for a file outside the folders of boards.
     """
 
     name: str
@@ -104,23 +104,23 @@ class Board:
 
     @property
     def word(self) -> str:
-        """What a command calls it by: its name, or the path of a file that is not among the boards."""
+        """The value of ``board=`` for it: its name, or the path of a file outside the folders of boards."""
         return self.path or self.name
 
     @property
     def lineage(self) -> str:
-        """The name of the board that this is a frozen version of, or its own."""
+        """The name of the board of which this is a frozen version, or its own name."""
         return re.sub(r"-v\d+$", "", self.name) if self.frozen else self.name
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The printed tables and figures that it reproduces; empty for a recipe in no paper."""
+        """The printed tables and figures that it reproduces; empty for a recipe from no paper."""
         found = (*self.printed, *(source for table in self.tables for source in table.printed))
         return tuple(dict.fromkeys(found))
 
     @property
     def full(self) -> str:
-        """The name of its full size, the grid as declared: `paper` if it reproduces a paper, else `own`."""
+        """The name of the full size, which is the grid as declared: `paper` if it reproduces a paper, else `own`."""
         return "paper" if self.sources else "own"
 
     def parts(self) -> list[Board]:
@@ -148,7 +148,7 @@ class Board:
             ablation = self._ablation(point.pop(ABLATION, False))
             for choice in product(extra):
                 name = str(choice.get("scale", point.get("scale", self.full)))
-                how = {key: value for key, value in choice.items() if is_how(key)}  # plugins=: rules may name theirs
+                how = {key: value for key, value in choice.items() if is_how(key)}  # such as plugins=, which rules need
                 scale = self.scales.get(name, Scale()) if name == point.get("scale") else self.scale(name)
                 named, whole = _of_scale(name), point | _of_scale(self.full)
                 expanded += [Point(scaled | named | choice, whole, ablation) for scaled in scale.of(point | how)]
@@ -206,7 +206,7 @@ def product(axes: Mapping[str, Any]) -> list[Overrides]:
 
 
 def board_files() -> dict[str, Path]:
-    """Return the YAML files of all boards by name, frozen versions among them."""
+    """Return the YAML files of all boards by name, including frozen versions."""
     return {**yaml_files("frozen"), **yaml_files("boards")}
 
 
@@ -231,7 +231,7 @@ def load_board(name: str) -> Board:
 
 FIELDS = {"title", "description", "base", "grid", "scales", "tables", "figures"}
 FIELDS |= {"extends", "boards", "printed", "tune", "frozen"}
-SITE_FOLDERS = ("methods", "datasets", "partitions", "runs", "records")  # of the pages over all boards
+SITE_FOLDERS = ("methods", "datasets", "partitions", "runs", "records")  # of pages across boards
 PIECE_FIELDS = {"base", "scales", "axes", "tables", "extends"}
 
 
@@ -283,7 +283,7 @@ def read_board(path: Path) -> Board:
 
 
 def _names(values: Any) -> Iterator[str]:
-    """Yield the names of all settings in a grid, those within its axes too."""
+    """Yield the names of all settings in a grid, including those within axes."""
     for value in values.values() if isinstance(values, Mapping) else values if isinstance(values, list) else ():
         yield from _names(value)
     if isinstance(values, Mapping):
@@ -307,7 +307,7 @@ class Pieces:
 
 
 def _pieces(names: Any, asked_by: Path, above: tuple[str, ...] = ()) -> Pieces:
-    """Return the union of the named pieces; `names` is one, a list of them, or None."""
+    """Return the union of the named pieces; `names` is a name, a list of names or None."""
     known, shared = yaml_files("pieces"), Pieces()
     asked = names if isinstance(names, list) else [names] if names is not None else []
     if len(asked) > MOST_PIECES:
@@ -375,7 +375,7 @@ def _tune(raw: Any, path: Path) -> Tune:
 
 
 def _with_axes(settings: Overrides, axes: Mapping[str, Any], path: Path) -> Overrides:
-    """Replace names of axes by the axes."""
+    """Return settings with the ``$name`` of each axis replaced by the axis."""
 
     def filled(value: Any) -> Any:
         if not isinstance(value, str) or not value.startswith("$"):

@@ -20,12 +20,12 @@ from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.task import Dataset, Model, Partition, share_of
 
 MOST_CLIENTS = 1_000_000
-SPEC_BYTES = 6000  # of a cell's settings, which its record holds twice: as they are, and as a quoted command
+SPEC_BYTES = 6000  # of a cell's settings, which its record holds twice: as its spec and as a quoted command
 
 Part = Plugin | Protocol | Diagnostics
 T = TypeVar("T")
 
-SCHEMA = 1  # of records and keys; raise it when their meaning changes
+SCHEMA = 1  # of records and keys; increase it when their meaning changes
 
 
 def key_of(what: Mapping[str, Any]) -> str:
@@ -41,13 +41,13 @@ def _key(canonical: str) -> str:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as JSON holds them."""
+    """Return values as plain JSON values."""
     plain: dict[str, Any] = json.loads(json.dumps(values))
     return plain
 
 
 def _once(part: Part, name: str, make: Callable[[], T]) -> T:
-    """Return what `make` makes of a part of a cell, made once; cells with the same part share it."""
+    """Return the result of `make`, stored in a part of a cell under `name`: cells with the same part share it."""
     known = vars(part)
     if name not in known:
         object.__setattr__(part, name, make())
@@ -56,12 +56,12 @@ def _once(part: Part, name: str, make: Callable[[], T]) -> T:
 
 
 def _plain_what(part: Part) -> dict[str, Any]:
-    """Return what identifies a part of a cell, as plain JSON values."""
+    """Return the identity of a part of a cell, as plain JSON values."""
     return _once(part, "_plain_what", lambda: _plain(part.what()))
 
 
 def _plain_settings(part: Part) -> dict[str, Any]:
-    """Return all settings of a part, as plain JSON values; of diagnostics those that are not at their default."""
+    """Return all settings of a part, as plain JSON values; of diagnostics only those of active measurements."""
     if isinstance(part, Diagnostics):
         return _plain_what(part)
     settings = part.settings
@@ -85,13 +85,13 @@ def _text(value: Any) -> str:
 
 
 def training_clients(clients: int, unseen: float) -> int:
-    """Return how many of the clients can train; the others are the share `unseen`, at least one unless it is 0."""
+    """Return the number of clients that can train; the share `unseen` cannot, at least one client unless it is 0."""
     return clients - (max(1, share_of(clients, unseen)) if unseen else 0)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run, fully specified. `compose.make_cell` makes it from a configuration."""
+    """One run, fully specified. `compose.make_cell` builds it from a configuration."""
 
     dataset: Dataset
     partition: Partition
@@ -129,11 +129,11 @@ class Cell:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """Like `what`, plus what came later at its defaults: fields, `unseen` and the fleet."""
+        """Like `what`, plus later additions at their defaults: `later` fields, `unseen` and the fleet."""
         return {name: _described(value, _plain_settings) for name, value in self._values(later=True).items()}
 
     def _values(self, later: bool = False) -> dict[str, Any]:
-        """Return what enters the key, with `later` also what came after the first records and is at its default."""
+        """Return the values that enter the key; with `later`, also later additions that are at their defaults."""
         values: dict[str, Any] = {"schema": SCHEMA, **{name: getattr(self, name) for name in VALUES}}
         if not (later or self.unseen):
             del values["unseen"]
@@ -144,18 +144,18 @@ class Cell:
         return values
 
     def _canonical(self) -> str:
-        """Return `what` as canonical JSON, for thousands of cells from the texts of the parts that they share."""
+        """Return `what` as canonical JSON, joined from the texts of parts, which thousands of cells share."""
         texts = (f'"{name}":{_text(value)}' for name, value in sorted(self._values().items()))
         return f"{{{','.join(texts)}}}"
 
     @property
     def training_clients(self) -> int:
-        """How many clients can take part in training."""
+        """The number of clients that can take part in training."""
         return training_clients(self.clients, self.unseen)
 
     @property
     def plugins(self) -> tuple[Plugin, ...]:
-        """The plugins on which its result depends."""
+        """The plugins that its result depends on."""
         parts = (self.dataset, self.partition, self.model, self.algorithm, *self.addons)
         return (*parts, self.fleet) if self.fleet.acts else parts
 
@@ -172,7 +172,7 @@ class Cell:
 
     @property
     def bound(self) -> bool:
-        """Whether its method sees the images or features of all clients: no federated one, but what those can reach."""
+        """Whether its method sees the images or features of all clients: a bound on federated methods, not one."""
         return any(component.pools or component.one_client for component in (self.algorithm, *self.addons))
 
     def method(self) -> Method:
@@ -181,19 +181,19 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """A short text for humans; of a trial with the learning rate, which all methods search."""
+        """A short readable text; for a trial it includes the learning rate, which is tuned for all methods."""
         return f"{self.label_of_all_seeds}, seed {self.seed}"
 
     @property
     def label_of_all_seeds(self) -> str:
-        """The same without the seed."""
+        """The same text without the seed."""
         method = " + ".join(component.label() for component in (self.algorithm, *self.addons))
         tried = f", lr {self.protocol.lr:.3g}" if self.protocol.trial else ""
         return f"{method} on {self.dataset.name}/{self.partition.label()}, {self.clients} clients{tried}"
 
     @property
     def but_seed(self) -> tuple[Any, ...]:
-        """What tells it from the other cells of its plan, but for the seed: a plan's cells share equal parts."""
+        """Its identity among the cells of its plan, apart from the seed: a plan's cells share equal parts."""
         return (
             *(self.clients, self.participation, self.unseen, self.scale),
             *map(id, (self.dataset, self.partition, self.fleet, self.model, self.algorithm, self.protocol)),
@@ -201,5 +201,5 @@ class Cell:
         )
 
 
-# What a cell is made of, in the order in which records tell it.
+# The fields of a cell, in the order of records.
 VALUES = tuple(item.name for item in dataclasses.fields(Cell) if item.init)

@@ -1,4 +1,4 @@
-"""From overrides to a configuration and a cell: composed by Hydra, or for thousands of cells by a fast equivalent."""
+"""Composition of configurations and cells from overrides: by Hydra, or for thousands of cells by a fast equivalent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger("fedspan")
 
 CONFIG_NAME = "fedspan"
 GROUPS = ("dataset", "partition", "fleet", "model", "algorithm", "protocol")
-NEAR = 0.75  # how like a setting a key must be to hint at it: protocol.epochs is protocol.local_epochs
+NEAR = 0.75  # similarity of a key to a setting that gives a hint, as of protocol.epochs to protocol.local_epochs
 
 
 def options(group: str) -> dict[str, dict[str, Any]]:
@@ -40,7 +40,7 @@ def options(group: str) -> dict[str, dict[str, Any]]:
     for name in yaml_files("protocols"):
         try:
             found[name] = option(group, name)
-        except UserError as error:  # the file of a protocol that nobody asked for stops nothing
+        except UserError as error:  # a broken file of an unused protocol stops nothing
             log.warning("protocol '%s' is left out: %s", name, error)
     return found
 
@@ -53,7 +53,7 @@ def option(group: str, name: str) -> dict[str, Any]:
 
 
 def _find(kind: str, name: str) -> type[Plugin]:
-    """Return the class of a plugin as `find` does; raise `UnknownPlugin`, with a hint for a name in capitals too."""
+    """Return the class of a plugin like `find`; raise `UnknownPlugin`, with a hint also for a name in capitals."""
     if name != name.lower() and (near := difflib.get_close_matches(name.lower(), plugins(kind), n=1, cutoff=NEAR)):
         raise UnknownPlugin(f"unknown {kind} '{name}'; did you mean '{near[0]}'?")
     return find(kind, name)
@@ -87,11 +87,11 @@ def register() -> None:
 
 
 def _store(name: str, node: dict[str, Any], group: str | None = None) -> None:
-    """Store a node unless it is there as it is: making one takes OmegaConf longer than reading it."""
+    """Store a node unless the same one is there: OmegaConf takes longer to make a node than to read one."""
     store = ConfigStore.instance()
     folder = store.repo.get(group, {}) if group else store.repo
     known = folder.get(f"{name}.yaml")
-    if known is None or repr(OmegaConf.to_container(known.node)) != repr(node):  # 1 equals 1.0, but is another value
+    if known is None or repr(OmegaConf.to_container(known.node)) != repr(node):  # as texts: 1 == 1.0
         store.store(group=group, name=name, node=node)
 
 
@@ -132,29 +132,29 @@ def words_of(overrides: Mapping[str, Any]) -> list[str]:
 def resolve(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration that Hydra composes from plain `overrides`; unknown names raise `UserError`.
 
-    The fast equivalent of Hydra, which takes 0.1 s per cell, for planning and for the jobs of a grid. A contract test
-    holds the two equal for every plugin and field.
+    A fast equivalent of Hydra, which takes 0.1 s per cell, for planning and for the jobs of a grid. A contract test
+    checks that the two agree for every plugin and field.
     """
     return Composer().resolve(overrides)
 
 
 class Composer:
-    """Composes the cells of one grid: what they share is looked up, checked and built once.
+    """Composer of the cells of one grid: shared parts are looked up, checked and built once.
 
-    Configurations share their parts too, so nobody changes them.
+    Configurations share their parts too, so they must not be modified.
     """
 
     def __init__(self) -> None:
         self._base: dict[str, Any] | None = None
         self._options: dict[tuple[str, str], dict[str, Any]] = {}
-        self._nodes: dict[tuple[str, int, str], Any] = {}  # with settings, by the node without them
-        self._built: dict[tuple[str, int], tuple[Any, Any]] = {}  # by the node, which is kept: its id stays its own
+        self._nodes: dict[tuple[str, int, str], Any] = {}  # with settings, by the node without settings
+        self._built: dict[tuple[str, int], tuple[Any, Any]] = {}  # by the node's id; the node is kept to keep its id
         self._rules: dict[str, tuple[Tuning, ...]] = {}
         self._defaults = defaults_of(What)
         self._whats: dict[str, What] = {}  # by its values
 
     def resolve(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the configuration of `overrides`, as the function of that name does."""
+        """Return the configuration of `overrides`, like the function `resolve`."""
         load_files(paths_of(overrides.get("plugins")))  # each process that composes a cell imports its plugins
         if self._base is None:
             self._base = base()
@@ -173,7 +173,7 @@ class Composer:
         return config
 
     def _assign(self, config: dict[str, Any], node: str, settings: Sequence[tuple[str, Any]]) -> None:
-        """Set dotted keys below a node of `config`: the same object for the same values."""
+        """Set dotted keys below a node of `config`; equal values give the same node object."""
         known = node, id(config.get(node)), repr(settings)
         if known not in self._nodes:
             for key, value in settings:
@@ -189,8 +189,8 @@ class Composer:
     def tuned(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Return the tuned settings of the chosen protocol, except those that `overrides` set.
 
-        A rule applies to a cell with every setting under its `when`: all of the named `addons`, one of the values named
-        for any other setting. Later rules override earlier ones.
+        A rule applies to a cell that has every setting under its `when`: all of the listed `addons`, and one of the
+        listed values of any other setting. Later rules override earlier ones.
         """
         name = str(overrides.get("protocol", default_choices()["protocol"]))
         if name not in self._rules:
@@ -222,7 +222,7 @@ class Composer:
                 scale=what.scale,
                 diagnostics=self._build("diagnostics", config["diagnostics"], partial(_settings, Diagnostics)),
             )
-        except OSError as error:  # a place that no file system can have
+        except OSError as error:  # a path that no file system allows
             raise UserError(f"cannot read {str(error.filename)[:60]}: {error.strerror or error}") from None
 
     def _what(self, config: Mapping[str, Any]) -> What:
@@ -238,7 +238,7 @@ class Composer:
         return self._build(f"addon.{name}", node, lambda where, node: _plugin(where, {"name": name, **node}))
 
     def _build(self, where: str, node: Any, make: Callable[[str, Mapping[str, Any]], Any]) -> Any:
-        """Return what `make` makes of the node at `where`: the same object for the same node."""
+        """Return the result of `make` for the node at `where`, built once per node."""
         known = where, id(node)
         if known not in self._built:
             self._built[known] = node, make(where, node)
@@ -246,7 +246,7 @@ class Composer:
 
 
 def _plugin(where: str, node: Mapping[str, Any]) -> Any:
-    """Return the plugin of a node of a configuration; raise `UserError`."""
+    """Return the plugin of a node of a configuration; raise `UserError` if it is invalid."""
     kind = where.partition(".")[0]
     values = {key: value for key, value in node.items() if key != "name"}
     cls = _find(kind, str(node["name"]))
@@ -254,7 +254,7 @@ def _plugin(where: str, node: Mapping[str, Any]) -> Any:
         return from_values(cls, values, where)
     except UserError:
         raise
-    except Exception as error:  # of the plugin's own code that checks its settings
+    except Exception as error:  # from the plugin's own checks of its settings
         raise HookError(blame(error) or f"{kind} '{cls.name}': {type(error).__name__}: {error}") from error
 
 
@@ -265,7 +265,7 @@ def _settings(cls: type[Any], where: str, node: Mapping[str, Any]) -> Any:
 def assign(config: dict[str, Any], key: str, value: Any) -> None:
     """Set an existing dotted key of `config`; raise `UserError` with a suggestion for an unknown one.
 
-    The parts on the way to it become copies: other configurations may share them.
+    The nodes on the path to it are copied: other configurations may share them.
     """
     *parents, last = key.split(".")
     node: Any = config
@@ -287,9 +287,9 @@ def assign(config: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _near(key: str, part: str, node: Any, walked: Sequence[str], config: Mapping[str, Any]) -> str:
-    """Return a hint at a setting like the whole `key`, else of the very name `part` elsewhere, else beside `part`.
+    """Return a hint at a setting similar to `key`, else one named `part` elsewhere, else one similar to `part` here.
 
-    `node` is what the names before `part` lead to; a list, as in ``addons.feddecorr.beta``, holds no settings.
+    `node` is the value reached by the names before `part`; a list, as in ``addons.feddecorr.beta``, holds no settings.
     """
     leaves = list(_leaves(config))
     if near := difflib.get_close_matches(key, leaves, n=1, cutoff=NEAR):
@@ -318,7 +318,7 @@ def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def make_cell(config: Mapping[str, Any]) -> Cell:
-    """Return the cell of a composed configuration, every plugin built and checked; raise `UserError`."""
+    """Return the cell of a composed configuration, every plugin built and checked; raise `UserError` if invalid."""
     return Composer().make_cell(config)
 
 

@@ -1,4 +1,4 @@
-"""Settings of the measurements besides scores."""
+"""Settings of measurements beyond scores."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Diagnostics:
     - `round` is counted from 1; 0 is the last one.
     - `spectra`: singular values of representations. `top` of them are stored; a value is significant if its natural
       logarithm exceeds `log_threshold` (the papers' example is -2; they do not name the base).
-    - `alignment`: how far the classifiers of all clients of the round agree (SphereFed 2022, Eq. 2 and 3).
+    - `alignment`: agreement between the classifiers of all clients of the round (SphereFed 2022, Eq. 2 and 3).
     - `penalties`: the components' penalties in each local epoch of each client, without their coefficients
       (FedDecorr 2023, Fig. 11).
-    - `shares`: how many images of each class each client holds (FedDecorr 2023, Fig. 1a).
-    - `spaces`: how the singular spaces of a linear body and of the classifier line up (FedDecorr 2023, Fig. 6).
+    - `shares`: number of images of each class per client (FedDecorr 2023, Fig. 1a).
+    - `spaces`: alignment of the singular spaces of a linear body and of the classifier (FedDecorr 2023, Fig. 6).
     - `embedding`: representations of at most `images` test images of `classes` (empty: all), in two dimensions by
       ``tsne`` or on the unit ``sphere``, under the local models of `clients`, or under the global one if it is empty.
     """
@@ -53,7 +53,7 @@ class Diagnostics:
 
     @property
     def when(self) -> str:
-        """The round, for humans."""
+        """The round, in words."""
         return f"round {self.round}" if self.round else "the last round"
 
     def local_models(self, participants: Sequence[int]) -> tuple[int, ...]:

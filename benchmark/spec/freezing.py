@@ -1,9 +1,9 @@
-"""Frozen versions of boards: a board's text under a name with its number, and digests that hold its cells fixed.
+"""Frozen versions of boards: a board's text under a numbered name, with digests that pin its cells.
 
 A board that tunes has digests of its trials too.
 
-``digits-v1`` is a board like others, with an address and pages of its own. What its text refers to, as protocols and
-pieces, may change later; then its cells are no longer those of its version, and it is refused instead of misread.
+``digits-v1`` is a board like any other, with its own address and pages. Protocols and pieces that its text refers to
+may change later; then its cells are no longer those of its version, and it is refused instead of misread.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _versions(name: str) -> Iterable[int]:
 
 
 def digests_of(board: Board) -> dict[str, str]:
-    """Return the digests of a board's cells by scale, and where it tunes those of its trials beside them."""
+    """Return the digests of a board's cells by scale and, if it tunes, those of its trials."""
     found: dict[str, str] = {}
     for scale in dict.fromkeys([board.full, *board.scales]):
         found[scale] = digest_of_cells(plan(board.expand({"scale": [scale]})))
@@ -63,12 +63,12 @@ def digests_of(board: Board) -> dict[str, str]:
 
 
 def latest(name: str) -> str:
-    """Return the name of the last frozen version of a board, empty if it has none."""
+    """Return the name of the latest frozen version of a board, empty if it has none."""
     last = max(_versions(name), default=0)
     return f"{name}-v{last}" if last else ""
 
 
 def mismatch(board: Board) -> Mapping[str, Any]:
-    """Return the scales whose cells or trials are no longer those that were frozen, with the digest of those now."""
+    """Return the scales whose cells or trials differ from the frozen ones, with their current digest."""
     now = digests_of(board)
     return {scale: now.get(scale) for scale, digest in board.frozen.items() if now.get(scale) != digest}

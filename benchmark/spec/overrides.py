@@ -1,4 +1,4 @@
-"""Overrides, ``name=value`` in Hydra's grammar: read from a command line, and written back."""
+"""Overrides, ``name=value`` in Hydra's grammar: parsing and writing."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fedspan.benchmark.spec.presets import yaml_files
 from fedspan.benchmark.spec.settings import is_how
 
 MOST_VALUES = 100_000  # of a setting in a grid
-_SPECIAL = set("[]{}\"'`$\\!")  # what lists, mappings or a shell's double quotes take for more than a character
-# How one machine ran a cell, and where its files lie.
+_SPECIAL = set("[]{}\"'`$\\!")  # special in lists, mappings or a shell's double quotes
+# Settings left out of a record's command: how one machine ran the cell, and where its files are.
 NOT_REPEATED = ("workers=", "launcher=", "board=", "paths.", "tracking=", "fresh=", "dataset.source=", "dataset.root=")
 
 
@@ -41,7 +41,7 @@ def parse(texts: Iterable[str]) -> list[Override]:
 
 
 def _hint(word: str, after: Sequence[str]) -> str:
-    """Return what was perhaps meant by a word without ``=``: a board, or a name whose value is the next word."""
+    """Return a hint at what an unreadable word means: a board, a name followed by its value, or an unquoted value."""
     if word in yaml_files("boards"):
         return f"did you mean board={word}?"
     if _NAME.fullmatch(word) and after and (_PLAIN.fullmatch(after[0]) or _NUMBER.fullmatch(after[0])):
@@ -66,7 +66,7 @@ def plain_value(value: Any) -> Any:
 
 
 def axes_of(arguments: Iterable[str]) -> dict[str, list[Any]]:
-    """Return key -> values of the overrides of a command line; a sweep has several values."""
+    """Return key -> values of a command line's overrides; a sweep has several values."""
     axes: dict[str, list[Any]] = {}
     for override in parse(arguments):
         key = override.get_key_element()
@@ -123,7 +123,7 @@ def _quote(value: Any) -> str:
 
 
 def command_of(overrides: Iterable[str]) -> str:
-    """Return the shell command that runs a cell again, on any machine; each adds where it has the images."""
+    """Return the shell command that reruns a cell on any machine; paths of the machine's images have to be added."""
     return shlex.join(["fedspan", "run", *(word for word in overrides if not word.startswith(NOT_REPEATED))])
 
 

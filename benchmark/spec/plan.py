@@ -61,9 +61,10 @@ def plan(points: Sequence[Overrides]) -> list[Planned]:
 
 
 def _placed(points: Sequence[Overrides]) -> list[Overrides]:
-    """Return the points, each with the places, as dataset.source, that its plugin has a setting for.
+    """Return the points without settings of places, such as dataset.source, that their plugins lack.
 
-    In a grid of several datasets a place concerns those that have it. One that none has is left: it is an error.
+    In a grid of several datasets, a place concerns those that have the setting. If none has it, it is kept, and is an
+    error later.
     """
     placed = list(points)
     for setting, having in how_settings().items():
@@ -110,9 +111,9 @@ def plan_grid(axes: Mapping[str, list[Any]]) -> list[Planned]:
 
 
 def _check_frozen(name: str, rest: Mapping[str, list[Any]]) -> None:
-    """Raise `UserError` if the cells of a frozen board are not those of its version."""
+    """Raise `UserError` if the cells of a frozen board differ from those of its version."""
     for board in (part for part in load_board(name).parts() if part.frozen):
-        mine = plan(board.expand(rest))  # alone: a cell that another board has too goes by the name of the first
+        mine = plan(board.expand(rest))  # alone: a cell shared with another board has the name of the first
         for scale in {one.cell.scale for one in mine} & board.frozen.keys():
             if digest_of_cells(one for one in mine if one.cell.scale == scale) != board.frozen[scale]:
                 raise UserError(
@@ -122,5 +123,5 @@ def _check_frozen(name: str, rest: Mapping[str, list[Any]]) -> None:
 
 
 def digest_of_cells(planned: Iterable[Planned]) -> str:
-    """Return a digest of the keys of some cells, whatever their order."""
+    """Return a digest of the keys of some cells, independent of their order."""
     return hashlib.sha256(" ".join(sorted(one.cell.key for one in planned)).encode()).hexdigest()[:16]

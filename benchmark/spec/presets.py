@@ -1,4 +1,4 @@
-"""YAML files of boards, pieces, protocols and defaults: their folders, their readers, and tuned settings."""
+"""YAML files of boards, pieces, protocols and defaults: folders, readers and tuned settings."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from fedspan.benchmark.spec.yaml_text import checked
 
 
 def folders(kind: str) -> list[Path]:
-    """Return the folders of `leaderboards/<kind>/*.yaml`: of the working folder first, then of the installation."""
+    """Return the folders of `leaderboards/<kind>/*.yaml`: first in the working folder, then in the installation."""
     places = [Path("leaderboards") / kind, packaged("leaderboards", kind)]
     return [place for place in places if place.is_dir()]
 
 
 def yaml_files(kind: str) -> dict[str, Path]:
-    """Return the YAML files of boards or protocols by name; the working folder overrides the installation."""
+    """Return the YAML files of a kind, such as boards, by name; the working folder overrides the installation."""
     found: dict[str, Path] = {}
     for folder in reversed(folders(kind)):
         now = folder.stat()
@@ -39,7 +39,7 @@ def yaml_files(kind: str) -> dict[str, Path]:
 
 @cache
 def _listing(folder: Path, inode: int, changed: int) -> list[Path]:
-    """Read a folder once per change: planning thousands of cells looks up presets for each."""
+    """Return a folder's YAML files, read once per change: planning looks up presets for each of thousands of cells."""
     return sorted(folder.glob("*.yaml"))
 
 
@@ -53,7 +53,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
 @cache
 def _load_yaml(path: Path, changed: int) -> dict[str, Any]:
-    """Read a file once per change, for the same reason."""
+    """Return the mapping in a file, read once per change for the same reason."""
     try:
         loaded = OmegaConf.to_container(OmegaConf.load(io.StringIO(checked(path))), resolve=False)
     except yaml.YAMLError as error:
@@ -68,7 +68,7 @@ def _load_yaml(path: Path, changed: int) -> dict[str, Any]:
 
 
 def _text_keys(value: Any) -> Any:
-    """Return nested YAML with all names of settings as strings."""
+    """Return nested YAML with all keys as strings."""
     if isinstance(value, dict):
         return {str(key): _text_keys(item) for key, item in value.items()}
     return [_text_keys(item) for item in value] if isinstance(value, list) else value
@@ -76,13 +76,13 @@ def _text_keys(value: Any) -> Any:
 
 @cache
 def default_choices() -> Mapping[str, str]:
-    """Return the plugin of each kind, and the protocol, that a run has unless it says otherwise."""
+    """Return the default plugin of each kind, and the default protocol."""
     return {group: str(name) for group, name in load_yaml(packaged("leaderboards", "defaults", "cell.yaml")).items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """Settings (`set`) of a protocol for cells with certain others (`when`), such as an algorithm's own rate."""
+    """Settings (`set`) of a protocol for cells with certain others (`when`), such as an algorithm's learning rate."""
 
     when: dict[str, Any] = dataclasses.field(default_factory=dict)
     set: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -98,7 +98,7 @@ class Preset:
 
 
 def preset(name: str) -> Preset:
-    """Return a protocol's preset by name, on top of the one that it `extends`; raise `UserError` if it is invalid."""
+    """Return a protocol's preset by name, merged over the one that it `extends`; raise `UserError` if it is invalid."""
     known = yaml_files("protocols")
     if name == "default":
         return Preset()
@@ -124,7 +124,7 @@ def tunings(rules: Any, where: str) -> tuple[Tuning, ...]:
 
 
 def applies(rule: Tuning, config: Mapping[str, Any]) -> bool:
-    """Tell whether a composed configuration has every setting under the rule's `when`."""
+    """Return whether a composed configuration has every setting under the rule's `when`."""
     return all(_has(config, key, wanted) for key, wanted in rule.when.items())
 
 

@@ -1,4 +1,4 @@
-"""From the specification in a record back to the settings of its cell."""
+"""Reconstruction of a cell and its settings from the specification in a record."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ KINDS = ("dataset", "partition", "fleet", "model", "algorithm")
 
 
 class OtherVersion(UserError):
-    """The installed plugins or settings make another cell than the record's."""
+    """A record whose cell the installed plugins and settings do not reproduce."""
 
 
 class DataElsewhere(OtherVersion):
-    """The record names its images by their content alone, which no setting does."""
+    """A record that identifies its images only by content, which no setting can select."""
 
 
 def rebuild(spec: Mapping[str, Any]) -> Planned:
     """Return the cell of a record's `spec`, and its settings.
 
-    Raises `CorruptFile` if it is not a specification, `OtherVersion` if these sources make another cell from it,
+    Raises `CorruptFile` if it is not a specification, `OtherVersion` if the installed sources make another cell of it,
     `DataElsewhere` if its images are a user's own, and `UserError` if a plugin is not installed or rejects a setting.
     """
     try:

@@ -15,10 +15,10 @@ from fedspan.benchmark.fields import defaults_of, from_values
 from fedspan.benchmark.places import data_root
 
 SCALES = ("paper", "own", "small", "smoke")
-FULL = ("paper", "own")  # sizes of a whole grid: a recipe of a paper, or one in no paper
+FULL = ("paper", "own")  # scales of a whole grid: a paper's recipe, or one from no paper
 
 
-# What no machine has, or nobody waits for: what lies beyond is a slip, and some of it ends libraries without a word.
+# Beyond what any machine has or anybody waits for: larger values are typos, and some crash libraries silently.
 MOST = {
     "threads": (1024, ""),
     "workers": (10_000, ""),
@@ -48,8 +48,8 @@ class What:
 class How:
     """Where and how cells run. Nothing here changes what is computed; nothing enters a key.
 
-    `workers` is the number of processes that train at a time: cells of a grid side by side (None: one per core), or the
-    clients of one cell (None: one process). `threads` and `gpus` count per cell. `timeout` (None: never) and
+    `workers` is the number of processes that train in parallel: on cells of a grid (None: one per core), or on the
+    clients of one cell (None: one process). `threads` and `gpus` are per cell. `timeout` (None: never) and
     `checkpoint_seconds` (between two checkpoints) are in seconds.
     """
 
@@ -68,8 +68,8 @@ class How:
     fresh: bool = False  # recompute cells whose records other sources made
     tracking: bool = True
     board: str | None = None
-    plugins: tuple[str, ...] = ()  # files, or folders of files, that bring plugins
-    traceback: bool = False  # print where in the code a cell failed
+    plugins: tuple[str, ...] = ()  # files, or folders of files, with plugins
+    traceback: bool = False  # print the traceback of a failed cell
     command: str = field(default="", metadata={"setting": None})  # as typed by the user; not a setting
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class How:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> How:
         """Return the checked settings of a configuration; raise `UserError`."""
-        known = repr(_nodes(config))  # the cells of a grid have the same
+        known = repr(_nodes(config))  # the same for all cells of a grid
         if known not in _checked:
             values = {name: _at(config, setting) for name, setting in _SETTINGS.items()}
             _checked[known] = from_values(cls, values | {"plugins": paths_of(values["plugins"])}, "")
@@ -93,7 +93,7 @@ class How:
 
     @property
     def cells_at_a_time(self) -> int:
-        """`workers`; by default one per core, or one without a parallel launcher."""
+        """`workers`; by default one per core, or one with ``launcher=basic``."""
         return self.workers or (1 if self.launcher == "basic" else os.cpu_count() or 1)
 
 
@@ -123,12 +123,12 @@ def paths_of(value: Any) -> tuple[str, ...]:
 
 
 def is_how(setting: str) -> bool:
-    """Tell whether a setting is about where or how to run, not about what to compute."""
+    """Return whether a setting is about where or how to run, not about what to compute."""
     return setting.split(".")[0] in _NODES
 
 
 def first_change(settings: Iterable[str]) -> str | None:
-    """Return the first setting that makes other cells than those of a board at its scales; None without one."""
+    """Return the first setting that changes the cells of a board at its scales; None without one."""
     return next((name for name in settings if name != "scale" and not is_how(name)), None)
 
 

@@ -1,7 +1,7 @@
-"""Studies: a method tuned on a task, its trials and the cells that report it. `records.selection` chooses the trial.
+"""Studies: methods tuned on tasks, with their trials and reported cells. `records.selection` chooses the trial.
 
-A trial is a cell like any other, with ``protocol.validation`` and a tuning seed. Its settings follow from task, method
-and search space alone, so boards and machines that tune the same method on the same task propose the same trials.
+A trial is a cell like any other, with ``protocol.validation`` and a tuning seed. Its settings depend only on task,
+method and search space, so boards and machines that tune the same method on the same task propose the same trials.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from fedspan.benchmark.spec.plan import Planned, digest_of_cells, plan
 from fedspan.benchmark.spec.settings import first_change
 from fedspan.benchmark.spec.tuning import Tune, tuning_settings
 
-RULES = 1  # of how trials are drawn; another number draws others
-DRAWS = 4096  # Sobol points that are tried before the rest of a finite space is listed
+RULES = 1  # version of the rules for drawing trials; another number draws other trials
+DRAWS = 4096  # Sobol points to draw before enumerating the rest of a finite space
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings that are tried: `values` replace the defaults; trial 0 has none. One cell for each tuning seed."""
+    """Settings to try: `values` replace the defaults; trial 0 has none. There is one cell per tuning seed."""
 
     number: int
     values: Overrides
@@ -42,7 +42,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Study:
-    """A method on a task: its search `space`, the `trials`, and its `points`, one for each reported seed."""
+    """A method on a task: its search `space`, its `trials`, and its `points`, one per reported seed."""
 
     tune: Tune
     space: dict[str, Space]
@@ -70,25 +70,25 @@ class Study:
 
     @property
     def method(self) -> str:
-        """The method with its defaults, for humans."""
+        """The method with its defaults, in words."""
         cell = self.default[0].cell
         return " + ".join(component.label() for component in (cell.algorithm, *cell.addons))
 
     @property
     def task(self) -> str:
-        """The task, for humans."""
+        """The task, in words."""
         what = self.default[0].cell.settings
         return f"{names.task_name(what)}, {names.name_from('model', what['model'])}"
 
     def values_of(self, trial: Trial) -> dict[str, Any]:
-        """Return what a trial's cells have for each tuned setting; of trial 0 the defaults."""
+        """Return a trial's value of each tuned setting; for trial 0, the defaults."""
         return {setting: value_of(trial.cells[0].config, setting) for setting in self.space}
 
 
 def studies_of(axes: Mapping[str, list[Any]]) -> list[Study]:
     """Return the studies of a command line's boards; none without a tuned board.
 
-    Raises `UserError` for a space without meaning, and for seeds that are tuned on and reported.
+    Raises `UserError` for an invalid search space, and for seeds used both for tuning and for reported cells.
     """
     found: list[Study] = []
     rest = {key: values for key, values in axes.items() if key != "board"}
@@ -119,7 +119,7 @@ def studies(board: Board, axes: Mapping[str, list[Any]]) -> list[Study]:
 
 
 def trials_at(scale: str) -> str:
-    """Return the name under which a frozen board has the digest of its trials at a scale."""
+    """Return the name under which a frozen board stores the digest of its trials at a scale."""
     return f"{scale} trials"
 
 
@@ -129,7 +129,7 @@ def digest_of_trials(found: Sequence[Study]) -> str:
 
 
 def _check_frozen(board: Board, scale: str, found: Sequence[Study]) -> None:
-    """Raise `UserError` if the trials of a frozen board are not those of its version."""
+    """Raise `UserError` if the trials of a frozen board differ from those of its version."""
     frozen = board.frozen.get(trials_at(scale))
     if frozen and digest_of_trials(found) != frozen:
         raise UserError(
@@ -156,7 +156,7 @@ def _studies(tune: Tune, points: Sequence[Point]) -> list[Study]:
 
 
 def _check_once(found: Sequence[Study]) -> None:
-    """Raise `UserError` if a board varies what it searches: a tuned method has one row for each task."""
+    """Raise `UserError` if a board varies a setting that it tunes: a tuned method has one row per task."""
     seen: dict[str, Study] = {}
     for study in found:
         point = study.points[0]
@@ -184,7 +184,7 @@ def _study(tune: Tune, points: Sequence[Point], cell: Cell) -> Study:
 
 
 def _check_space(space: Mapping[str, Space], point: Point) -> None:
-    """Build the cell with each end of each range and each value of each choice: a plugin says what it refuses."""
+    """Raise `UserError` if a plugin rejects an end of a range or a value of a choice when the cell is built."""
     for setting, part in space.items():
         for value in part.values:
             try:
@@ -194,13 +194,13 @@ def _check_space(space: Mapping[str, Space], point: Point) -> None:
 
 
 def proposals(space: Mapping[str, Space], seed: int) -> Iterator[Overrides]:
-    """Yield points of a space, each once: a scrambled Sobol sequence, and of a finite space what that leaves out.
+    """Yield distinct points of a space: a scrambled Sobol sequence, then the points of a finite space that it missed.
 
-    More points begin with the same ones.
+    A longer sequence begins with the same points.
     """
     if not space:
         return
-    from scipy.stats import qmc  # takes half a second, and boards that are not tuned do without
+    from scipy.stats import qmc  # takes half a second, and untuned boards do not need it
 
     size = math.prod(part.size for part in space.values())
     engine = qmc.Sobol(len(space), scramble=True, rng=np.random.default_rng(seed))
@@ -218,7 +218,7 @@ def proposals(space: Mapping[str, Space], seed: int) -> Iterator[Overrides]:
 
 
 def _seed(cell: Cell, space: Mapping[str, Space]) -> int:
-    """Return the key of a study's draws: task, method and space, without the defaults of tuned settings."""
+    """Return the seed of a study's draws, from task, method and space, without the defaults of tuned settings."""
     what = {name: value for name, value in cell.what.items() if name not in ("seed", "diagnostics")}
     parts = {"protocol": what["protocol"], "algorithm": what["algorithm"]}
     parts |= {f"addon.{addon['name']}": addon for addon in what["addons"]}
@@ -234,7 +234,7 @@ def _seed(cell: Cell, space: Mapping[str, Space]) -> int:
 
 
 def _trial_point(tune: Tune, point: Point, values: Overrides) -> Point:
-    """Return a point as a trial: without diagnostics, which may look at test images."""
+    """Return a point as a trial, without diagnostics, which may use test images."""
     kept = {key: value for key, value in point.items() if not key.startswith("diagnostics")}
     return _with(Point(kept, point.full, point.ablation), {"protocol.validation": tune.validation, **values})
 

@@ -1,4 +1,4 @@
-"""How a board tunes its methods (``tune:``), and the search space of a cell: of its method's files and the protocol."""
+"""Tuning settings of a board (``tune:``), and the search space of a cell, from its method's files and the protocol."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.search import Fixed, Space, choice, fixed, linear, log, spaces_of, typed
 from fedspan.benchmark.spec.cell import Cell
 
-PREFIX = "tune."  # of the same settings at a scale and on a command line: tune.trials=3
+PREFIX = "tune."  # of these settings at a scale and on a command line: tune.trials=3
 
 
 @dataclass(frozen=True)
 class Tune:
-    """How a board tunes its methods.
+    """Tuning settings of a board.
 
-    Every method has `trials` on each task, the first with its defaults, on `seeds`, which no reported cell has. A trial
-    is scored on the share `validation` of each client's training images. `space` adds settings, or replaces the spaces
+    Every method gets `trials` on each task, the first with its defaults, on `seeds` that no reported cell uses. A trial
+    is scored on a share `validation` of each client's training images. `space` adds settings, or replaces the spaces
     of methods' files and protocol: a list of values, ``{log: [low, high]}``, ``{linear: [low, high]}`` or ``fixed``.
     """
 
@@ -41,7 +41,7 @@ class Tune:
             _declared(name, value)
 
     def changed(self, settings: Mapping[str, Any]) -> Tune:
-        """Return it with some settings replaced, named as in ``tune.trials``; others are no matter of tuning."""
+        """Return the tuning with the settings replaced whose names begin with ``tune.``; ignore others."""
         own = {key.removeprefix(PREFIX): value for key, value in settings.items() if key.startswith(PREFIX)}
         if not own:
             return self
@@ -49,9 +49,9 @@ class Tune:
         return from_values(Tune, values | own, "tune")
 
     def space_of(self, cell: Cell) -> dict[str, Space]:
-        """Return the settings of a cell that are tuned, and their spaces.
+        """Return the tuned settings of a cell with their spaces.
 
-        They are the fields with a space of its protocol and components, and what the board's own `space` makes of them.
+        They are the fields of its protocol and components that declare a space, as changed by the board's own `space`.
         """
         found: dict[str, Space | Fixed] = {}
         for prefix, cls in _parts(cell):
@@ -64,7 +64,7 @@ class Tune:
         return {setting: space for setting, space in found.items() if isinstance(space, Space)}
 
     def check_names(self, cells: typing.Iterable[Cell]) -> None:
-        """Raise `UserError` if the board's `space` names something that none of its methods or protocols has."""
+        """Raise `UserError` if the board's `space` names a setting that none of its methods or protocols has."""
         known = {f"{prefix}.{name}" for cell in cells for prefix, cls in _parts(cell) for name in defaults_of(cls)}
         if "protocol.validation" in self.space:
             raise UserError("tune.space: all trials hold out the same share; set it as tune.validation")
@@ -74,14 +74,14 @@ class Tune:
 
 
 def _parts(cell: Cell) -> Iterator[tuple[str, type[Any]]]:
-    """Yield the tuned parts of a cell: name of the settings, and class."""
+    """Yield the parts of a cell that can be tuned: prefix of the settings, and class."""
     yield "protocol", Protocol
     yield "algorithm", type(cell.algorithm)
     yield from ((f"addon.{addon.name}", type(addon)) for addon in cell.addons)
 
 
 def _declared(name: str, value: Any, kind: Any = None) -> Space | Fixed:
-    """Return a space as a board writes it."""
+    """Return the space that a board declares; raise `UserError` if it is invalid."""
     try:
         if value == "fixed":
             return fixed("the board keeps it")
@@ -98,6 +98,6 @@ def _declared(name: str, value: Any, kind: Any = None) -> Space | Fixed:
 
 
 def tuning_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of tuning, and the others."""
+    """Return the tuning settings, and the others."""
     own = {key: value for key, value in settings.items() if key.startswith(PREFIX)}
     return own, {key: value for key, value in settings.items() if key not in own}

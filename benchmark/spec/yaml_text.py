@@ -8,12 +8,12 @@ import yaml
 
 MOST_BYTES = 2**20
 MOST_DEPTH = 30
-MOST_VALUES = 100_000  # with every repetition of an anchor written out
+MOST_VALUES = 100_000  # with every repetition of an anchor expanded
 
 
 def checked(path: Path) -> str:
     """Return the text of a file; raise `ValueError` with what is wrong, `OSError` or `yaml.YAMLError`."""
-    if not path.is_file():  # a pipe has no end
+    if not path.is_file():  # a pipe never ends
         raise ValueError("it is no regular file")
     if (size := path.stat().st_size) > MOST_BYTES:
         raise ValueError(f"it has {size} bytes, more than {MOST_BYTES}")
@@ -22,7 +22,7 @@ def checked(path: Path) -> str:
     open_nodes: list[tuple[str | None, int]] = [(None, 0)]  # anchor and values so far
 
     def count(values: int, anchor: str | None, line: int) -> None:
-        """Add values to the node that is open now; `anchor` is what names them."""
+        """Add values to the innermost open node; `anchor` is their name, if any."""
         if anchor:
             sizes[anchor] = values
         outer, so_far = open_nodes[-1]

@@ -1,4 +1,4 @@
-"""Host memory: keep what was freed instead of giving it back to the system after every layer."""
+"""Host memory: keep freed memory instead of returning it to the system after every layer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # glibc's malloc.h
 
 @cache
 def keep_freed_memory() -> bool:
-    """Tell glibc to serve large tensors from its heap and to keep the heap; return whether it accepted.
+    """Make glibc serve large tensors from its heap and keep the heap; return whether it accepted.
 
-    By default each large activation is mapped and unmapped, and the system zeroes its pages every time: on
-    one core that took a quarter of a MobileNetV2 step. Results do not change. Does nothing on other systems.
+    By default each large activation is mapped and unmapped, and the system zeroes its pages every time, which took a
+    quarter of a MobileNetV2 step on one core. Results do not change. Does nothing on other systems.
     """
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt

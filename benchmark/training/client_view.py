@@ -1,4 +1,4 @@
-"""A client as hooks see it around its training: what it receives, its weights and trees, its images as they are."""
+"""A client as hooks see it around local training: received trees, weights, own trees and unaugmented images."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def received(trainer: LocalTrainer, state: State, client: int) -> States:
 def views(
     trainer: LocalTrainer, hook: str, client: int, visit: Visit, params: Tree, buffers: Tree, steps: int = 0
 ) -> Callable[[str], Local]:
-    """Return what makes each component's view for a `hook`: of a client that has `params` and `buffers` now."""
+    """Return a factory of each component's view in `hook`, for a client with current `params` and `buffers`."""
     round, images = int(visit.round), ClientImages(trainer, client, visit)
 
     def local(name: str) -> Local:
@@ -74,7 +74,7 @@ def views(
 
 @dataclass(frozen=True)
 class ClientImages:
-    """The images that a client trains on, behind a `Local`. What is computed on them is metered as `hooks`."""
+    """A client's training images, behind a `Local`. Computation on them is metered as `hooks`."""
 
     trainer: LocalTrainer
     client: int
@@ -100,7 +100,7 @@ class ClientImages:
         rows: Tensor | None,
         of: Collection[str] | None,
     ) -> tuple[Tensor, Tree, Tree]:
-        """Return the loss, its gradient in the trainable weights among `of`, and the statistics after its forward."""
+        """Return the loss, its gradient in the trainable weights among `of`, and the statistics afterwards."""
 
         def loss(x: Tensor, y: Tensor, leaves: Tree, outputs: tuple[Tensor, Tensor]) -> Tensor:
             step = self.trainer.seen(x, y, self.visit, leaves, outputs)

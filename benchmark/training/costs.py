@@ -1,8 +1,8 @@
-"""What a cell costs by its shapes alone: parameters, bytes, FLOPs and memory, without data and without training.
+"""Costs of a cell from shapes alone: parameters, bytes, FLOPs and memory, without data and without training.
 
-The net lies on the device `meta`: every operation is asked for and none computed. Of the dataset only shape, classes
-and number of images matter. How many images each client holds is not known without them, so clients are taken to hold
-equal shares, all batches to be whole, and sampled clients to hold their part of the images.
+The net is on the device `meta`, which tracks shapes and computes no values. Of the dataset only shape, classes and
+number of images matter. The number of images per client is unknown without data, so clients are assumed to hold equal
+shares, all batches to be full, and sampled clients to hold their share of the images.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedspan.benchmark.training.state import Paths, State
 from fedspan.benchmark.training.traffic import download_bytes, model_bytes
 from fedspan.benchmark.tree import nbytes
 
-STAGE = "computed"  # as a table's metric calls these numbers, beside the stages of records
+STAGE = "computed"  # name of these numbers in a table's metric, beside the stages of records
 ASSUMES = (
     "Computed from shapes, at the scale of the papers, not measured: clients with equal shares of all training images, "
     "whole batches, weights of the protocol's width; compute is that of the training steps."
@@ -43,24 +43,24 @@ ASSUMES = (
 
 @dataclass(frozen=True)
 class Costs:
-    """The cost of a cell. Bytes and FLOPs are of all clients and all rounds unless they say otherwise.
+    """Costs of a cell. Bytes and FLOPs are totals over all clients and all rounds unless noted.
 
-    `memory` is the most bytes that the tensors of a training step take at once; `calibration_flops` is None where the
-    calibrator does not say what it computes.
+    `memory` is the peak number of bytes in the tensors of a training step; `calibration_flops` is None if the
+    calibrator does not report its cost.
     """
 
     parameters: int
     features: int
     classes: int
-    images: int  # trained on in a round, over local epochs
+    images: int  # per round, over all local epochs and clients
     rounds: int
     clients: int
     clients_a_round: int
     up: int  # bytes of a client that takes part in every round
     down: int
-    head_bytes: int  # of the classifier, where it travels
-    head_trained: int  # weights of the classifier that are trained, without bias
-    round_flops: int
+    head_bytes: int  # of the classifier, if it travels
+    head_trained: int  # trained weights of the classifier, without bias
+    round_flops: int  # of one round
     memory: int
     calibration_up: int
     calibration_down: int
@@ -68,12 +68,12 @@ class Costs:
 
     @property
     def classifier_bytes(self) -> float:
-        """Bytes of one client for the classifier alone, up and down, as SphereFed 2022, Table 1 counts them."""
+        """Bytes of the mean client for the classifier alone, up and down, as counted in SphereFed 2022, Table 1."""
         rounds = self.rounds * self.clients_a_round / self.clients
         return 2 * rounds * self.head_bytes + self.calibration_up / self.clients
 
     def scores(self) -> dict[str, float]:
-        """Return the numbers that a table can show, by name; what is not known is left out."""
+        """Return the numbers that a table can show, by name, without the unknown ones."""
         calibrations = self.calibration_up + self.calibration_down
         found = {
             "parameters": float(self.parameters),
@@ -94,9 +94,10 @@ class Costs:
 
 
 def costs(cell: Cell, data_folder: Path) -> Costs:
-    """Return the costs of a cell. Raise `UserError` for a fleet, or if the dataset's extent is unknown without files.
+    """Return the costs of a cell.
 
-    Raises `Incompatible` for a cell that cannot run.
+    Raises `UserError` for a fleet, or if the dataset's extent is known only from files that are missing, and
+    `Incompatible` for a cell that cannot run.
     """
     extent = _extent(cell, data_folder)
     data = _one_image(extent)
@@ -140,7 +141,7 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
 
 
 def _traffic(trainer: LocalTrainer, state: State, rounds: int) -> tuple[int, int]:
-    """Return the bytes (up, down) of a client that takes part in every round: a warm-up has rounds of another kind."""
+    """Return the bytes (up, down) of a client that takes part in every round; warm-up rounds differ from others."""
     warm = trainer.paths.warm_rounds
     up = down = 0
     for first, times in ((0, warm), (warm, rounds - warm)):
@@ -154,19 +155,19 @@ def _traffic(trainer: LocalTrainer, state: State, rounds: int) -> tuple[int, int
 
 
 def without_values(cell: Cell, data: Data, method: Method, net: Net, paths: Paths) -> tuple[LocalTrainer, State]:
-    """Return a trainer on the device `meta` and its first state, of what `assemble` has returned."""
+    """Return a trainer on the device `meta` and its initial state, from the results of `assemble`."""
     net = net.to("meta", cell.protocol.dtype)
     trainer = LocalTrainer(net, method, paths, data=shapes_alone(cell, data, method), meter=Meter())
     return trainer, State.initial(net, method, paths)
 
 
 def hand_over(trainer: LocalTrainer, state: State) -> Finished:
-    """Return what a client hands back in a round, as if it had trained; raise `Incompatible` if it must not."""
+    """Return a client's result of a round as if it had trained; raise `Incompatible` if it may not be sent."""
     return trainer.handed(state, 0, trainer.first_visit(state), steps=1, images=1, loss=0.0)
 
 
 def _quick_to_make(cell: Cell) -> Cell:
-    """Return a cell whose net has the same shapes, and weights that take no time to make."""
+    """Return a cell whose net has the same shapes and weights that are quick to initialise."""
 
     def quick(component: Component) -> Component:
         known = component.same_shapes
@@ -177,7 +178,7 @@ def _quick_to_make(cell: Cell) -> Cell:
 
 
 def shapes_alone(cell: Cell, data: Data, method: Method) -> DeviceData:
-    """Return the data of a cell on the device `meta`, where each client has one image and holds none out."""
+    """Return the data of a cell on the device `meta`: one image per client, none held out."""
     split = Split((np.arange(1),) * cell.clients)
     protocol = replace(cell.protocol, validation=0.0)
     return DeviceData(data, split, protocol, device=torch.device("meta"), seed=cell.seed, one_client=method.one_client)
@@ -193,7 +194,7 @@ def _extent(cell: Cell, folder: Path) -> Extent:
 
 
 def _one_image(extent: Extent) -> Data:
-    """Return a dataset of that shape with a single image."""
+    """Return a dataset of the given extent with a single image."""
     channels, height, width = extent.shape
     image = Images(torch.zeros(1, height, width, channels, dtype=torch.uint8), torch.zeros(1, dtype=torch.long))
     names = tuple(map(str, range(extent.classes)))
@@ -201,7 +202,7 @@ def _one_image(extent: Extent) -> Data:
 
 
 def of_all(cells: Sequence[Planned]) -> list[dict[str, float] | str]:
-    """Return for each cell its costs by name at the scale of the papers, or in words why there are none."""
+    """Return each cell's costs by name, at the scale of the papers, or a message that says why there are none."""
     known: dict[str, dict[str, float] | str] = {}
     found = []
     for planned in cells:
@@ -217,5 +218,5 @@ def of_all(cells: Sequence[Planned]) -> list[dict[str, float] | str]:
 
 
 def rounds_to(value: float, printed: float, unit: float) -> bool:
-    """Tell whether `value` is what was printed, to half a `unit` of its last digit."""
+    """Return whether `value` rounds to the `printed` number, whose last digit is worth `unit`."""
     return math.isclose(value, printed, rel_tol=0, abs_tol=0.5 * unit * (1 + 1e-9))

@@ -1,4 +1,4 @@
-"""The layers whose kernels on CPU are inaccurate or slow, mended."""
+"""Accurate and fast replacements for layers whose CPU kernels are inaccurate or slow."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-ROWS = 512  # pixels whose sum may run in one float
+ROWS = 512  # minimum pixels per group, each group summed in one float
 
 
 def has_bfloat16() -> bool:
-    """Tell whether this processor has bfloat16 arithmetic."""
+    """Return whether this processor has bfloat16 arithmetic."""
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 class BatchNorm2d(nn.BatchNorm2d):
     """Batch normalisation whose training statistics are as accurate channels-last as in the default format.
 
-    The built-in kernel adds all pixels of a channel in one float; at 65,536 of them the variance is off by 1e-5,
-    which fifty layers turn into a gradient several times further from float64. Here the same kernel sees groups
-    of pixels as channels of their own, and the groups' moments are joined in float64: as fast, 100 times closer.
+    The built-in kernel sums all pixels of a channel in one float; for 65,536 pixels the variance is off by 1e-5, which
+    fifty layers turn into a gradient several times further from float64. Here the same kernel treats groups of pixels
+    as separate channels, and the groups' moments are combined in float64: as fast, 100 times more accurate.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class _Normalise(torch.autograd.Function):
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and biased variance [C] per channel, float64, of x [B, C, H, W] in the channels-last format.
 
-    Sums of bfloat16 numbers run in float32.
+    bfloat16 numbers are summed in float32.
     """
     channels = x.shape[1]
     pixels = x.numel() // channels
@@ -74,7 +74,7 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     while pixels % (2 * groups) == 0 and pixels // (2 * groups) >= ROWS:
         groups *= 2
     view = x.permute(0, 2, 3, 1).reshape(pixels // groups, groups * channels, 1, 1)
-    # Beside running statistics of float32 the kernel returns those of bfloat16 numbers in float32 too.
+    # Given float32 running statistics, the kernel also returns statistics of bfloat16 numbers in float32.
     running = torch.zeros(groups * channels) if x.dtype == torch.bfloat16 else None
     means, variances = torch.batch_norm_update_stats(view, running, running, 0.0)
     means, variances = (part.view(groups, channels).double() for part in (means, variances))
@@ -83,11 +83,11 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Rounded(nn.Module):
-    """A layer that under bfloat16 autocast rounds what it reads and returns, and computes in float32.
+    """A layer that under bfloat16 autocast rounds its inputs and outputs, and computes in float32.
 
-    So does bfloat16 arithmetic, to the order of its float32 sums. A processor without it emulates each product, which
-    takes twelve times as long as float32; one with it lacks a kernel for the input gradient of a strided grouped
-    convolution, which takes thirty times as long and hands on a layout in which the layers before it are slow too.
+    This equals bfloat16 arithmetic up to the order of its float32 sums. A processor without bfloat16 emulates each
+    product, which takes twelve times as long as float32; one with bfloat16 lacks a kernel for the input gradient of a
+    strided grouped convolution, which takes thirty times as long and returns a layout that slows earlier layers too.
     """
 
     compute: Callable[..., Tensor]
@@ -103,17 +103,17 @@ class Rounded(nn.Module):
 
 
 class RoundedConv2d(Rounded, nn.Conv2d):
-    """A convolution of that kind."""
+    """A convolution that rounds like `Rounded`."""
 
     compute = nn.Conv2d._conv_forward
 
 
 class RoundedLinear(Rounded, nn.Linear):  # type: ignore[misc]
-    """A linear layer of that kind."""
+    """A linear layer that rounds like `Rounded`."""
 
     compute = staticmethod(F.linear)
 
 
 def rounded(x: Tensor) -> Tensor:
-    """Return x rounded to bfloat16 in float32; gradients are rounded alike on their way back."""
+    """Return x rounded to bfloat16, as float32; the backward pass rounds gradients in the same way."""
     return x.to(torch.bfloat16).float()

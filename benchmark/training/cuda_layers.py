@@ -1,4 +1,4 @@
-"""The layers whose kernels on a GPU give other bits each time, mended."""
+"""Deterministic replacements for layers whose GPU kernels are not reproducible."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 class AdaptiveAvgPool2d(nn.AdaptiveAvgPool2d):
     """Average pooling to a fixed size whose gradient is summed in one order.
 
-    The built-in kernel lets threads add to a pixel of several windows in the order in which they come.
+    In the built-in kernel, threads add to a pixel shared by several windows in arbitrary order.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -20,7 +20,7 @@ class AdaptiveAvgPool2d(nn.AdaptiveAvgPool2d):
 
 
 def pooled(x: Tensor, length: int, axis: int) -> Tensor:
-    """Return the means of `length` windows along an axis, which `torch.nn.AdaptiveAvgPool1d` has too."""
+    """Return the means of `length` windows along an axis, the same windows as in `torch.nn.AdaptiveAvgPool1d`."""
     whole = x.shape[axis]
     if whole == length:
         return x

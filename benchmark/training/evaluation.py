@@ -1,6 +1,6 @@
-"""How well a cell's models do on test images, as they are: the global one, or each client's own.
+"""Evaluation of a cell's models, the global one or each client's own, on unaugmented test images.
 
-In a trial the images that clients hold out stand in for test images.
+In a trial, the images that clients hold out replace the test images.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from fedspan.benchmark.task import Images
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.state import Row, State
 
-Scores = dict[str, float | None]  # of one stage, by metric
+Scores = dict[str, float | None]  # one stage's scores, by metric
 OVER_CLIENTS = ("client_accuracy", "client_accuracy_std", "worst_tenth_accuracy")
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a net makes of N images: `right` bool [N], where it names the class, and the mean cross-entropy."""
+    """Score of a net on N images: `right` bool [N], whether each prediction is correct, and the mean cross-entropy."""
 
     right: Tensor
     loss: float
 
     @property
     def accuracy(self) -> float:
-        """In percent."""
+        """Accuracy in percent."""
         return percent(self.right)
 
 
@@ -45,7 +45,7 @@ def percent(right: Tensor) -> float:
 
 @dataclass
 class Hits:
-    """Running counts of right answers per domain."""
+    """Running counts of correct predictions and of images, per domain."""
 
     domains: tuple[str, ...]
     right: np.ndarray
@@ -53,18 +53,18 @@ class Hits:
 
     @classmethod
     def none(cls, domains: tuple[str, ...]) -> Hits:
-        """Return the counts before any image."""
+        """Return counts of zero."""
         return cls(domains, *np.zeros((2, len(domains)), dtype=np.int64))
 
     def add(self, score: Score, images: Images) -> None:
-        """Count a net's answers on `images`."""
+        """Count a net's predictions on `images`."""
         if images.domain is not None:
             domain = images.domain.cpu().numpy()
             self.right += np.bincount(domain[score.right.numpy()], minlength=len(self.domains))
             self.total += np.bincount(domain, minlength=len(self.domains))
 
     def scores(self) -> dict[str, float | None]:
-        """Return the accuracy per domain and, as `domain_accuracy`, their plain mean; nothing without domains."""
+        """Return the accuracy per domain and their unweighted mean, `domain_accuracy`; empty without domains."""
         counts = zip(self.domains, self.right.tolist(), self.total.tolist(), strict=True)
         each = {f"domain_accuracy.{name}": 100 * right / total for name, right, total in counts if total}
         return {"domain_accuracy": float(np.mean(list(each.values()))), **each} if each else {}
@@ -76,7 +76,7 @@ def outputs(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield (features, logits, labels) of `images`, by default the test set, under the loaded net.
 
-    The meter counts what that computes for a `purpose`.
+    The meter counts the computation under `purpose`.
     """
     data = trainer.data
     trainer.net.eval()
@@ -92,7 +92,7 @@ def evaluate(trainer: LocalTrainer, images: Images | None = None) -> Score:
     return _joined(_answers(trainer, images))
 
 
-Answers = tuple[Tensor, Tensor]  # to a batch: right, bool [B], and the summed loss, a float64 scalar
+Answers = tuple[Tensor, Tensor]  # for a batch: correct or not, bool [B], and the summed loss, a float64 scalar
 
 
 def _answers(trainer: LocalTrainer, images: Images | None) -> Iterator[Answers]:
@@ -105,19 +105,19 @@ def _joined(answers: Iterable[Answers]) -> Score:
     loss: Tensor | float = 0.0
     for part, summed in answers:
         right.append(part)
-        loss = loss + summed  # batch after batch, wherever they were computed
+        loss = loss + summed  # in batch order, on whichever process they were computed
     every = torch.cat(right).cpu()
     return Score(every, float(loss) / len(every))
 
 
 def _answers_of_part(trainer: LocalTrainer, state: State, first: int, last: int) -> list[Answers]:
-    """Return the global model's answers to test images from `first` to before `last`."""
+    """Return the global model's answers to test images `first` to `last` - 1."""
     trainer.load(state, state.first_row)
     return list(_answers(trainer, trainer.data.test.part(first, last)))
 
 
 def evaluate_global(trainer: LocalTrainer, state: State) -> Score:
-    """Score the global model on the test set, whose batches workers share."""
+    """Score the global model on the test set, with its batches shared among workers."""
     images = len(trainer.data.test)
     step = images if trainer.pool is None else trainer.pool.share(images, trainer.data.evaluation_batch)
     calls = [(trainer, state, first, min(first + step, images)) for first in range(0, images, step)]
@@ -126,15 +126,15 @@ def evaluate_global(trainer: LocalTrainer, state: State) -> Score:
 
 
 def score(trainer: LocalTrainer, state: State) -> Scores:
-    """Score the global model, or where weights stay with clients each client's own model.
+    """Score the global model, or each client's own model if weights stay with clients.
 
-    Where clients have test images of their own, `client_accuracy` is the mean over clients on those,
-    `client_accuracy_std` its spread, `worst_tenth_accuracy` the mean of the tenth of the clients that do worst. Where
-    the data has domains, `domain_accuracy` is the mean over domains, each with its own `domain_accuracy.<name>`.
-    Raises `Diverged` if a loss is no number that a record holds: the accuracy would be one, but mean nothing.
+    If clients have test images of their own, `client_accuracy` is the mean over clients of the accuracy on these,
+    `client_accuracy_std` its standard deviation, and `worst_tenth_accuracy` the mean over the worst tenth of clients.
+    If the data has domains, `domain_accuracy` is the mean over domains, and `domain_accuracy.<name>` that of one.
+    Raises `Diverged` if a loss exceeds the range of a record: the accuracy would be finite but meaningless.
 
-    In a trial `accuracy` and `loss` are means over all held-out images, also of clients' own models, and means over
-    clients are over those that hold out images.
+    In a trial, `accuracy` and `loss` are means over all held-out images, for clients' own models too, and means over
+    clients include only those that hold out images.
     """
     if trainer.paths.own:
         calls = [(trainer, state, client, state.rows_of(client)) for client in range(trainer.data.clients)]
@@ -150,7 +150,7 @@ def score(trainer: LocalTrainer, state: State) -> Scores:
 
 
 def tested_images(trainer: LocalTrainer) -> list[float]:
-    """Return on how many images each client's own model is tested."""
+    """Return the number of test images of each client's own model."""
     data = trainer.data
     return [float(len(data.test if data.tests is None else data.tests[client])) for client in range(data.clients)]
 
@@ -167,7 +167,7 @@ def score_loaded(trainer: LocalTrainer, client: int) -> Score | None:
 
 
 def score_clients(trainer: LocalTrainer, round: int, each: Iterable[Score | None]) -> Scores:
-    """Join the scores of the clients' own models, in the order of clients; raise `Diverged` as `score` does."""
+    """Combine the scores of clients' own models, given in client order; raise `Diverged` as `score` does."""
     data = trainer.data
     hits = Hits.none(data.domains)
     found: list[Score] = []

@@ -1,4 +1,4 @@
-"""How a net lies in the memory of a device, and which of its layers are mended there."""
+"""Memory layout of a net on a device, and replacement of layers that are inaccurate, slow or not reproducible there."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fedspan.benchmark.training import cpu_layers, cuda_layers
 
 
 def lay_out(net: Net, device: torch.device, order: torch.memory_format) -> Net:
-    """Move `net` to `device` and into that `order` of memory, in place; what it computes stays the same function.
+    """Move `net` to `device` and into memory `order`, in place, and replace layers; its function stays the same.
 
-    On CPU convolutions read and write channels last without reordering, a third of a MobileNetV2 step.
+    On CPU, convolutions read and write channels last without reordering, which took a third of a MobileNetV2 step.
     """
     net = net.to(device, memory_format=order)  # type: ignore[call-overload]
     for module in net.modules():
@@ -36,7 +36,7 @@ def _mended_on_cuda(module: nn.Module) -> type[nn.Module]:
 
 
 def built_in(net: Net) -> Net:
-    """Return `net` with torch's own layers in place of those for CPU, which `torch.func` cannot trace."""
+    """Return `net` with its CPU layers, which `torch.func` cannot trace, turned back into torch's own, in place."""
     originals = {
         cpu_layers.BatchNorm2d: nn.BatchNorm2d,
         cpu_layers.RoundedConv2d: nn.Conv2d,

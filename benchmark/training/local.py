@@ -1,4 +1,4 @@
-"""A client's local training: the same for every method, which acts through its hooks alone."""
+"""Local training of a client: the same for every method, which acts only through its hooks."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Position:
-    """Where a client stands in its round: before step `number` of `steps`, with `epoch_steps` in an epoch.
+    """A client's position in its round: before step `number` of `steps`, with `epoch_steps` per epoch.
 
-    Scalar tensors where steps are recorded; counting goes on in the same memory.
+    Scalar tensors if steps are recorded, counted up in place.
     """
 
     number: int | Tensor
@@ -42,9 +42,9 @@ class Position:
 
 @dataclass(frozen=True)
 class Visit:
-    """What a client trains from in one round: the weights that it starts with, and what the hooks see beside a batch.
+    """Inputs of a client's training in one round: its initial weights, and what hooks see in addition to a batch.
 
-    `states` are the client's own trees, by component, on the device; steps change them where a component carries them.
+    `states` are the client's own trees, by component, on the device; steps change them if a component carries them.
     """
 
     start: Tree
@@ -59,9 +59,9 @@ class Visit:
 
 @dataclass(frozen=True)
 class Finished:
-    """One client's result: `delta` and `buffers` of shared leaves, uploads, its row, its mean loss.
+    """One client's result: `delta` and `buffers` of shared leaves, uploads, row and mean loss.
 
-    `sent_bytes` is what delta and buffers take on the wire.
+    `sent_bytes` is the size of delta and buffers on the wire.
     """
 
     client: int
@@ -77,15 +77,15 @@ class Finished:
 
 
 class LocalTrainer:
-    """Trains one client after another in one net, whose memory is reused."""
+    """Trainer of one client after another in one net, whose memory is reused."""
 
     def __init__(self, net: Net, method: Method, paths: Paths, data: DeviceData, meter: Meter) -> None:
         self.net, self.method, self.paths, self.data, self.meter = net, method, paths, data, meter
         self.protocol = data.protocol
         self.params = parameters_of(net)
         self.buffers = buffers_of(net)
-        self.pool: Pool | None = None  # workers that make calls in place of this process
-        self.lost: frozenset[int] = frozenset()  # clients of the round of which nothing will arrive
+        self.pool: Pool | None = None  # workers that run calls instead of this process
+        self.lost: frozenset[int] = frozenset()  # clients of the round whose results will not arrive
 
     def each(
         self,
@@ -95,10 +95,10 @@ class LocalTrainer:
         costs: Sequence[float],
         held: int = 0,
     ) -> Iterator[Any]:
-        """Yield ``function(*call)`` of each call, in their order: from workers where there are any, else made here.
+        """Yield ``function(*call)`` for each call, in order, computed by workers if any, else in this process.
 
-        Trainer and `state` in a call are those of whoever makes it; a worker's state holds no rows. `costs` are in any
-        unit, `held` is about how many bytes a result has.
+        Trainer and `state` in a call become those of the process that runs it; a worker's state holds no rows. `costs`
+        are in any unit, `held` is the approximate size of a result in bytes.
         """
         if self.pool is not None:
             yield from self.pool.each(state, function, calls, costs, held)
@@ -106,7 +106,7 @@ class LocalTrainer:
             yield from (function(*call) for call in calls)
 
     def load(self, state: State, row: Row) -> tuple[Tree, Tree]:
-        """Put the global weights and the client's own ones into the net; return both as (params, buffers)."""
+        """Load the global weights and the client's own ones into the net; return both as (params, buffers)."""
         own = to_device(row.own, self.data.device)
         params, buffers = {**state.params}, {**state.buffers}
         for path, leaf in own.items():
@@ -122,21 +122,19 @@ class LocalTrainer:
             torch._foreach_copy_([live[path] for path in leaves], list(leaves.values()))
 
     def copy(self) -> Tree:
-        """Return a copy of the weights and buffers that are in the net."""
+        """Return a copy of the net's weights and buffers."""
         return clone(self.params | self.buffers)
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context in which the net runs."""
-        if self.protocol.precision != "bf16" or self.data.device.type == "meta":  # which has no autocast
+        """Return the autocast context of the net's forward pass."""
+        if self.protocol.precision != "bf16" or self.data.device.type == "meta":  # `meta` has no autocast
             return contextlib.nullcontext()
         return torch.autocast(self.data.device.type, torch.bfloat16)
 
     def visit(self, state: State, client: int, steps: int | None = None) -> Visit:
-        """Put into the net what a client starts round `state.round` with; return what its hooks see.
+        """Load a client's initial weights of round `state.round` into the net; return its visit, of at most `steps`.
 
-        It is to take at most so many `steps`.
-
-        The weights in the net differ from the visit's `start` where a component makes others of them.
+        The weights in the net differ from the visit's `start` if a component changes them in `client_start`.
         """
         row = state.row(client)
         start, start_buffers = self.load(state, row)
@@ -160,18 +158,18 @@ class LocalTrainer:
         return visit
 
     def _carried(self, states: States) -> States:
-        """Return a client's trees, as copies where a component changes them from step to step."""
+        """Return a client's trees, copied if a component changes them from step to step."""
         return {name: clone(tree) for name, tree in states.items()} if self.method.carries else states
 
     def position(self, images: int, steps: int | None = None) -> Position:
-        """Return where a client with so many images, which takes at most `steps`, stands before its first step."""
+        """Return the position before the first step of a client with `images`, which takes at most `steps`."""
         epochs = sum(epochs for epochs, _ in self.method.phases(self.protocol.local_epochs))
         epoch_steps = len(self.data.batch_sizes(images))
         whole = epochs * epoch_steps
         return Position(0, whole if steps is None else min(steps, whole), epoch_steps)
 
     def phases(self) -> Iterator[tuple[int, range, list[str]]]:
-        """Yield number, epochs and moving weights of each phase of a visit; only those weights ask for gradients."""
+        """Yield number, epochs and trained weights of each phase of a visit; only these weights require gradients."""
         done = 0
         for number, (epochs, moving) in enumerate(self.method.phases(self.protocol.local_epochs)):
             moved = [path for path in self.params if path in self.paths.trainable and moving(path)]
@@ -186,12 +184,12 @@ class LocalTrainer:
         return SGD(leaves, lr=lr, momentum=self.protocol.momentum, weight_decay=self.protocol.weight_decay)
 
     def train(self, state: State, client: int, steps: int | None = None) -> Finished:
-        """Run one client's local epochs of round `state.round`; raise `Diverged` on a non-finite loss.
+        """Run one client's local epochs of round `state.round`, or its first `steps` local steps.
 
-        With `steps` it stops after so many of its local steps.
+        Raises `Diverged` as `finish` does.
         """
         visit = self.visit(state, client, steps)
-        losses: list[Tensor] = []  # read once at the end: on CUDA each reading would wait for the device
+        losses: list[Tensor] = []  # read once at the end: on CUDA each read would wait for the device
         sizes: list[int] = []
         self.net.train()
         for phase, epochs, moved in self.phases():
@@ -201,7 +199,7 @@ class LocalTrainer:
                     with self.meter.step("train", f"{len(y)} phase {phase}"):
                         losses.append(self.step(moved, optimiser, x, y, visit))
                     sizes.append(len(y))
-            del optimiser  # of weights in the tens of millions the momentum is what fills the memory
+            del optimiser  # for tens of millions of weights, momentum would fill the memory
         images = torch.tensor(sizes, dtype=torch.float64, device=self.data.device)
         total = float(torch.stack(losses).double() @ images)
         return self.finish(state, client, visit, steps=len(sizes), images=sum(sizes), total=total)
@@ -216,7 +214,7 @@ class LocalTrainer:
         return loss.detach()
 
     def outputs(self, net: Net, leaves: Mapping[str, Tensor] | None, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (features, logits) of `net`, under other `leaves` if given, in the protocol's type."""
+        """Return (features, logits) of `net`, under other `leaves` if given, in the protocol's dtype."""
         with self.autocast():
             features, logits = net(x) if leaves is None else functional_call(net, dict(leaves), (x,))
         if features.dtype != self.protocol.dtype:
@@ -225,7 +223,7 @@ class LocalTrainer:
 
     @cached_property
     def twin(self) -> Twin:
-        """Return the net for forward passes under other weights."""
+        """The net for forward passes under other weights."""
         return Twin(self.net)
 
     def evaluated(self, twin: Twin, leaves: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
@@ -236,7 +234,7 @@ class LocalTrainer:
     def seen(
         self, x: Tensor, y: Tensor, visit: Visit, params: Mapping[str, Tensor], outputs: tuple[Tensor, Tensor]
     ) -> Step:
-        """Return what the hooks see of a batch, whose (features, logits) under `params` are `outputs`."""
+        """Return the hooks' view of a batch, whose (features, logits) under `params` are `outputs`."""
         features, logits = outputs
 
         def forward(params: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
@@ -275,7 +273,7 @@ class LocalTrainer:
         )
 
     def _differentiate(self, moved: list[str], step: Step, visit: Visit) -> Tensor:
-        """Put into the net the gradients that the optimiser is to see; return the loss."""
+        """Compute the gradients for the optimiser in the net; return the loss."""
         loss = self.method.objective(step, visit.broadcast, visit.states)
         loss.backward()
         method = self.method
@@ -292,7 +290,7 @@ class LocalTrainer:
         return loss
 
     def first_visit(self, state: State) -> Visit:
-        """Return what a client with images of every class starts the first round with; nothing is computed."""
+        """Return the first-round visit of a client with images of every class, without computing anything."""
         counts = torch.ones(self.data.classes, dtype=self.protocol.dtype, device=self.data.device)
         return Visit(
             start=state.params,
@@ -306,9 +304,9 @@ class LocalTrainer:
         )
 
     def step_costs(self, state: State) -> list[tuple[int, int, int]]:
-        """Return for each phase of a visit its epochs, and FLOPs and bytes of a step on one whole batch.
+        """Return (epochs, FLOPs, bytes) for each phase of a visit, the latter two of a step on one full batch.
 
-        The net may be on the device `meta`: nothing is computed.
+        The net may be on the device `meta`, where no values are computed.
         """
         data, device = self.data, self.data.device
         x = torch.zeros(self.protocol.batch_size, *data.shape, dtype=self.protocol.dtype, device=device)
@@ -333,10 +331,10 @@ class LocalTrainer:
 
     @torch.no_grad()
     def finish(self, state: State, client: int, visit: Visit, steps: int, images: int, total: float) -> Finished:
-        """Return the result of the client whose trained weights are in the net; `total` is its loss over images.
+        """Return the result of the client whose trained weights are in the net; `total` is its loss summed over images.
 
-        Raises `Diverged` if that is more than a record holds, or a weight is not finite; not of a client in `lost`, of
-        which only the work counts.
+        Raises `Diverged` if the mean loss exceeds the range of a record or a weight is not finite, except for a client
+        in `lost`, of which only the work counts.
         """
         loss = total / max(images, 1)
         if client in self.lost and not (abs(loss) <= LARGEST and finite(self.params)):
@@ -351,7 +349,7 @@ class LocalTrainer:
     def handed(self, state: State, client: int, visit: Visit, steps: int, images: int, loss: float) -> Finished:
         """Return the result of the client whose trained weights are in the net, unchecked."""
         n, paths = self.data.size(client), self.paths.at(state.round, self.net)
-        # in the order of the net: a set has another order in every process, and hooks draw leaf by leaf
+        # in the net's order: the order of a set differs between processes, and hooks draw leaf by leaf
         delta = {path: w.detach() - visit.start[path] for path, w in self.params.items() if path in paths.shared}
         buffers = {path: b.detach().clone() for path, b in self.buffers.items() if path in paths.shared_buffers}
         if self.method.moves_statistics:
@@ -380,7 +378,7 @@ class LocalTrainer:
         )
 
     def _written(self, delta: Tree, local: Callable[[str], Local]) -> int:
-        """Return the bytes of a delta as the method's components write it."""
+        """Return the bytes of a delta in the encoding of the method's components."""
         numbers = sum(leaf.numel() for leaf in delta.values())
         dense = Wire(numbers, 8 * nbytes(delta) / max(numbers, 1))
         return self.method.wire(dense, delta, local).bytes

@@ -1,4 +1,4 @@
-"""What a run measures besides scores: the diagnostics of one round, as a record keeps them."""
+"""Measurements besides scores: the diagnostics of one round, in the form of a record."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from fedspan.benchmark.training.spectra import (
 from fedspan.benchmark.training.state import State
 from fedspan.benchmark.tree import Tree
 
-Measured = dict[str, Any]  # alignment, spectra and what figures show (penalties, shares, spaces, embedding); JSON alone
+Measured = dict[str, Any]  # alignment, spectra, and for figures penalties, shares, spaces, embedding; JSON only
 
 
 def check(settings: Diagnostics, rounds: int, participants: Sequence[int], classes: int) -> None:
-    """Raise `UserError` for a round, a client or a class that the cell does not have; before anything trains."""
+    """Raise `UserError`, before training, for a round, client or class that the cell does not have."""
     if settings.round > rounds:
         raise UserError(f"diagnostics.round is {settings.round}, but there are {rounds} rounds; 0 is the last one")
     named = settings.clients if settings.spectra or settings.embedding != "none" else ()
@@ -45,7 +45,7 @@ def check(settings: Diagnostics, rounds: int, participants: Sequence[int], class
 
 
 def check_images(settings: Diagnostics, labels: Tensor) -> None:
-    """Raise `UserError` if too few test images are of the classes that an embedding shows."""
+    """Raise `UserError` if the classes of an embedding have too few test images."""
     least = 3 if settings.embedding == "tsne" else 1
     if settings.embedding != "none" and (count := len(_shown(settings, labels))) < least:
         raise UserError(
@@ -59,8 +59,8 @@ def measure(
 ) -> Measured:
     """Return the diagnostics of the round that `state` has just finished; `kept` are its local models by client.
 
-    A model whose representations are not finite has no spectrum and no embedding, one whose classifier is not finite no
-    part in the alignment. Whether the cell has diverged is for its scores to say.
+    Models with non-finite representations have no spectrum or embedding; those with a non-finite classifier are left
+    out of the alignment. Detecting divergence is left to the scores.
     """
     found: Measured = {}
     if settings.alignment:
@@ -81,12 +81,12 @@ def measure(
 
 
 def for_figures(measured: Measured) -> Measured:
-    """Return what only figures show: all but the scores (alignment) and the spectra, which a record keeps apart."""
+    """Return the measurements for figures: all but alignment and spectra, which a record stores separately."""
     return {name: value for name, value in measured.items() if name not in ("alignment", "spectra")}
 
 
 def _spectra(trainer: LocalTrainer, state: State, settings: Diagnostics, kept: Mapping[int, Tree]) -> dict[str, Any]:
-    """Return the spectra of the global model, empty if it has none, and of the kept local ones, on the test set."""
+    """Return spectra on the test set, of the global and the selected local models; empty if the global has none."""
     trainer.load(state, state.first_row)
     globe = _spectrum(trainer)
     if globe is None:
@@ -108,14 +108,14 @@ def _spectra(trainer: LocalTrainer, state: State, settings: Diagnostics, kept: M
 
 
 def _spectrum(trainer: LocalTrainer) -> np.ndarray | None:
-    """Return the singular values of the model in the net, None where a representation is not finite."""
+    """Return the singular values of the loaded model, None if a representation is not finite."""
     matrix = covariance(z for z, _, _ in outputs(trainer))
     return singular_values(matrix) if bool(matrix.isfinite().all()) else None
 
 
 @torch.no_grad()
 def spaces(trainer: LocalTrainer, state: State) -> list[list[float]]:
-    """Return how the singular spaces of the global model line up; raise `UserError` if its body is not linear."""
+    """Return the alignment of the global model's singular spaces; raise `UserError` if its body is not linear."""
     trainer.load(state, state.first_row)
     net, device = trainer.net.eval(), trainer.data.device
     product = linear_map(lambda x: net.body(x.to(device)).cpu(), trainer.data.shape, net.head.weight.dtype)
@@ -125,7 +125,7 @@ def spaces(trainer: LocalTrainer, state: State) -> list[list[float]]:
 def _embedding(
     trainer: LocalTrainer, state: State, settings: Diagnostics, kept: Mapping[int, Tree], seed: int
 ) -> dict[str, Any]:
-    """Return points [n, 2 or 3] of test images, with their classes, and the client whose local model made them.
+    """Return points [n, 2 or 3] of test images, their classes, and the clients whose local models computed them.
 
     Empty if a representation is not finite.
     """
@@ -150,11 +150,11 @@ def _embedding(
 
 
 def _shown(settings: Diagnostics, labels: Tensor) -> Tensor:
-    """Return which test images an embedding shows: the first of its classes, or of all."""
+    """Return the indices of the test images in an embedding: the first of its classes, or of all."""
     wanted = torch.isin(labels, torch.tensor(settings.classes)) if settings.classes else torch.ones_like(labels) > 0
     return wanted.nonzero().flatten()[: settings.images]
 
 
 def _rounded(values: Tensor) -> list[list[float]]:
-    """Return a matrix as a record keeps it, to five digits."""
+    """Return a matrix as lists, rounded to five significant digits for a record."""
     return [[float(f"{value:.5g}") for value in row] for row in values.tolist()]

@@ -1,4 +1,4 @@
-"""What a cell costs: seconds by phase, FLOPs, bytes, the memory of a step."""
+"""Measured costs of a cell: seconds by phase, FLOPs, bytes, memory of a step."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ CONVOLUTION_BACKWARD = torch.ops.aten.convolution_backward
 def backward_flops_of_convolution(
     grad_out: Tensor, x: Tensor, weight: Tensor, *arguments: Any, out_val: Any = None
 ) -> int:
-    """Return the FLOPs of a convolution's gradients: each of input and weight costs what the forward pass does.
+    """Return the FLOPs of a convolution's gradients: input and weight each cost as much as the forward pass.
 
-    `arguments` are those of ``aten.convolution_backward`` from `bias_sizes` on. torch's own formula takes a grouped
-    weight gradient for an ungrouped one.
+    `arguments` are those of ``aten.convolution_backward`` from `bias_sizes` on. torch's own formula counts a grouped
+    weight gradient as an ungrouped one.
     """
     _bias, _stride, _padding, _dilation, transposed, _output_padding, _groups, (of_input, of_weight, _) = arguments
     batch, _, *positions = (x if transposed else grad_out).shape
@@ -38,16 +38,16 @@ def backward_flops_of_convolution(
 
 @cache
 def _flop_formulas() -> Mapping[Any, Callable[..., int]]:
-    """Return what computes the FLOPs of an operation from its arguments, by operation."""
-    from torch.utils.flop_counter import flop_registry  # brings Triton, 80 MB that a grid's driver can do without
+    """Return FLOP formulas by operation; each takes the operation's arguments."""
+    from torch.utils.flop_counter import flop_registry  # imports Triton: 80 MB that a grid's driver does not need
 
     return {**flop_registry, CONVOLUTION_BACKWARD: backward_flops_of_convolution}
 
 
 class _Memory:
-    """The bytes of the tensors that a block works on: those it finds when it first reads them, those it makes.
+    """Bytes of the tensors that a block uses: existing ones, counted at their first read, and new ones.
 
-    What lives is known by storages, so views count once and a tensor that autograd keeps counts until it is freed.
+    Storages are tracked, so views count once and a tensor kept by autograd counts until it is freed.
     """
 
     def __init__(self) -> None:
@@ -55,19 +55,19 @@ class _Memory:
         self._alive: dict[int, weakref.ref[Any]] = {}
 
     def read(self, tensors: Iterable[Tensor]) -> None:
-        """Count what was there before the block."""
+        """Count tensors that existed before the block."""
         for size in self._new(tensors):
             self.found += size
 
     def made(self, tensors: Iterable[Tensor]) -> None:
-        """Count what an operation has made."""
+        """Count the output of an operation."""
         for size in self._new(tensors):
             self.change += size
         self.most = max(self.most, self.change)
 
     @property
     def peak(self) -> int:
-        """The most bytes that lived at once."""
+        """The most bytes alive at once."""
         return self.found + self.most
 
     def _new(self, tensors: Iterable[Tensor]) -> Iterator[int]:
@@ -94,9 +94,9 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 class Watched(TorchDispatchMode):
-    """Counts the FLOPs of every operation and follows its tensors.
+    """Dispatch mode that counts the FLOPs of every operation and tracks its tensors.
 
-    torch's `FlopCounterMode` imports a compiler, which takes seconds.
+    torch's `FlopCounterMode` is not used because it imports a compiler, which takes seconds.
     """
 
     def __init__(self) -> None:
@@ -121,41 +121,41 @@ class Watched(TorchDispatchMode):
 
 @dataclass
 class Meter:
-    """Running totals of one cell; they continue over a resume.
+    """Running totals of one cell; they continue after a resume.
 
-    The first step of each kind is watched, the others are taken to do the same work. FLOPs are those of matrix
-    products and convolutions, forward and backward; they follow from shapes alone. `memory` is the most bytes that the
-    tensors of such a step took at once: weights, gradients, activations, what the method adds, and images of the same
-    client that lie ready beside the batch, without a kernel's own scratch. It is the client's first step: momentum, as
-    large as the trained weights, is there from its end on.
+    The first step of each kind is watched; the others are assumed to do the same work. FLOPs are those of matrix
+    products and convolutions, forward and backward, and follow from shapes alone. `memory` is the most bytes that the
+    tensors of such a step took at once: weights, gradients, activations, the method's own tensors, and prefetched
+    images of the same client beside the batch, without a kernel's scratch memory. The watched step is the client's
+    first: momentum, as large as the trained weights, is allocated only at its end.
     """
 
     seconds: dict[str, Cost] = field(default_factory=dict)
-    processor_seconds: Cost = 0.0  # of this process, all threads, in all phases
-    worker_seconds: Cost = 0.0  # the same of its workers
+    processor_seconds: Cost = 0.0  # of this process: all threads, all phases
+    worker_seconds: Cost = 0.0  # processor seconds of its workers
     flops: dict[str, int] = field(default_factory=dict)
     bytes_up: Count = 0
     bytes_down: Count = 0
-    calibration_up: Count = 0  # bytes besides those of rounds
+    calibration_up: Count = 0  # bytes of calibrations, not included in those of rounds
     calibration_down: Count = 0
     steps: Count = 0
     images: Count = 0
     visits: Count = 0  # clients x rounds
-    lost: Count = 0  # visits of which nothing arrived
-    cut: Count = 0  # visits that took only part of their steps
-    empty_rounds: Count = 0  # of which nothing arrived
+    lost: Count = 0  # visits whose result never arrived
+    cut: Count = 0  # visits that took only some of their steps
+    empty_rounds: Count = 0  # rounds from which nothing arrived
     simulated_seconds: Cost | None = None  # None without a clock
     memory: dict[str, Count] = field(default_factory=dict)
-    peak_memory: Count = 0  # of the allocator of a CUDA device
+    peak_memory: Count = 0  # of a CUDA device's allocator
     flops_of_step: dict[str, int] = field(default_factory=dict)
 
     def take_over(self, other: Meter) -> None:
-        """Have the totals of another meter, for all that count with this one."""
+        """Take over another meter's totals, in place, so that all users of this meter see them."""
         vars(self).update(vars(other))
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the wall-clock seconds of the block to the phase `name`, less those of phases inside it."""
+        """Add the wall-clock seconds of the block to the phase `name`, excluding nested phases."""
         start, before = time.perf_counter(), sum(self.seconds.values())
         busy, busy_before = time.process_time(), self.processor_seconds
         try:
@@ -167,7 +167,7 @@ class Meter:
 
     @contextmanager
     def step(self, purpose: str, kind: str, times: int = 1) -> Iterator[None]:
-        """Add the FLOPs of the block to `purpose`; blocks of one `kind` do the same work, here `times` at once."""
+        """Add the FLOPs of the block to `purpose`; blocks of one `kind` do the same work, this one `times` over."""
         name = f"{purpose} {kind}"
         if name in self.flops_of_step:
             yield
@@ -180,11 +180,11 @@ class Meter:
 
     @property
     def bytes(self) -> int:
-        """The bytes that all clients have sent and received so far."""
+        """The bytes sent and received by all clients so far."""
         return self.bytes_up + self.bytes_down + self.calibration_up + self.calibration_down
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the record's `compute`."""
+        """Return the field `compute` of the record."""
         visits = max(self.visits, 1)
         seconds = {name: round(value, 4) for name, value in self.seconds.items()}
         return {
@@ -206,7 +206,7 @@ class Meter:
         }
 
     def of_fleet(self, seconds_at_round: list[float]) -> dict[str, Any]:
-        """Return the record's `fleet`: visits by outcome, and the simulated clock, if any, at each evaluated round."""
+        """Return the field `fleet` of the record: visits by outcome and any simulated time at each evaluated round."""
         found: dict[str, Any] = {
             "visits": self.visits,
             "lost": self.lost,
@@ -219,7 +219,7 @@ class Meter:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Start a new measurement of the peak, where the system allows it."""
+    """Reset the peak memory, if the system allows it."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
@@ -232,7 +232,7 @@ def reset_peak_memory(device: torch.device) -> None:
 def peak_memory(device: torch.device) -> int:
     """Return the peak bytes of the device's allocator, or on CPU the largest resident size of this process.
 
-    The latter is over all that the process has done: no cost of one cell.
+    The latter covers the whole process since the last reset, if any, so it is not the cost of a single cell.
     """
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))

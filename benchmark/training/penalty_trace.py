@@ -1,4 +1,4 @@
-"""The components' penalties during local training, watched in a training that leaves no trace."""
+"""The components' penalties during local training, recorded in a dry run without side effects."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.state import State
 
-Penalties = dict[str, dict[str, list[float]]]  # component -> client -> mean, without coefficient, of each local epoch
+Penalties = dict[str, dict[str, list[float]]]  # component -> client -> mean per local epoch, without coefficient
 
 
 class _Watched:
-    """A method that notes its penalties; everything else is the method's."""
+    """Wrapper of a method that records its penalties and delegates everything else."""
 
     def __init__(self, method: Method, params: Any) -> None:
         self._method, self._params = method, params
@@ -30,7 +30,7 @@ class _Watched:
         return getattr(self._method, name)
 
     def objective(self, step: Step, server: States, client: States) -> Tensor:
-        if step.params is self._params:  # not at other weights, where a method may ask for a gradient as well
+        if step.params is self._params:  # skip gradients that a method requests at other weights
             with torch.no_grad():
                 found = self._method.penalties(step, server, client)
             self.noted.append((len(step.y), {name: float(value) for name, value in found.items()}))
@@ -40,8 +40,8 @@ class _Watched:
 def watch(trainer: LocalTrainer, state: State, clients: Sequence[int], turns: Turns = NO_TURNS) -> Penalties:
     """Return the penalties of the round that begins at `state`.
 
-    The clients train as they are about to, keyed randomness and all, and what comes out is dropped: neither `state`
-    nor the trainer's method and meter change. A client that diverges and of which nothing arrives has no penalties.
+    The clients train exactly as in the coming round, with the same keyed randomness, and the results are dropped:
+    neither `state` nor the trainer's method and meter change. A lost client that diverges has no penalties.
     """
     method, meter, known = trainer.method, trainer.meter, trainer.lost
     found: Penalties = {}
@@ -62,7 +62,7 @@ def watch(trainer: LocalTrainer, state: State, clients: Sequence[int], turns: Tu
 
 
 def _by_epoch(noted: Sequence[tuple[int, dict[str, float]]], images: int) -> dict[str, list[float]]:
-    """Return the image-weighted mean of each epoch of `images` images; the last one may have fewer."""
+    """Return the image-weighted mean of each epoch of `images` images; the last epoch may have fewer."""
     sums: dict[str, list[float]] = {}
     seen = 0
     for count, values in noted:
@@ -73,7 +73,7 @@ def _by_epoch(noted: Sequence[tuple[int, dict[str, float]]], images: int) -> dic
                 means.append(0.0)
             means[epoch] += value * count / images
         seen += count
-    if rest := seen % images:  # the last epoch of a client that does not finish
+    if rest := seen % images:  # incomplete last epoch of a client that was cut short
         for means in sums.values():
             means[-1] *= images / rest
     return sums

@@ -1,4 +1,4 @@
-"""The process in which cells compute: its device, its numerics, its threads."""
+"""The process that computes cells: device, numerics and threads."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from fedspan.benchmark.training.allocator import keep_freed_memory
 
 
 def settle(how: How) -> None:
-    """Put this process into the state in which every cell computes."""
+    """Set torch's threads, determinism and allocator in this process as every cell needs them."""
     torch.set_num_threads(how.threads)
     torch.set_flush_denormal(True)
     torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.allow_tf32 = False  # float32 is float32: TF32 keeps 10 of its 23 bits
+    torch.backends.cudnn.allow_tf32 = False  # TF32 would keep only 10 of the 23 mantissa bits of float32
     if how.device.startswith("cuda"):
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it products on several streams may differ
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # otherwise products on several streams may differ
     keep_freed_memory()
 
 
 def device_of(name: str) -> torch.device:
-    """Return the device; raise `UserError` if there is none of that name here."""
+    """Return the device called `name`; raise `UserError` if it does not exist here."""
     try:
         device = torch.device(name)
         known = device.type in ("cpu", "cuda")
@@ -41,5 +41,5 @@ def device_of(name: str) -> torch.device:
 
 
 def numerics_of(cell: Cell, how: How) -> str:
-    """Return how a cell computes, portably or natively; raise `UserError` if what was asked for cannot be."""
+    """Return a cell's numerics, portable or native; raise `UserError` if the requested ones are impossible."""
     return numerics.choose(how.numerics, how.device, cell.protocol.precision, how.threads)

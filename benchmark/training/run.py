@@ -41,7 +41,7 @@ Curve = dict[str, list[Any]]
 
 
 def participants(clients: int, participation: float, seed: int, round: int, sampling: str = "fixed") -> list[int]:
-    """Return the clients of a round, keyed by the round: a `fixed` number of them, or each with the same chance."""
+    """Return a round's clients, keyed by the round: a `fixed` number, or (`poisson`) each with equal probability."""
     if participation >= 1:
         return list(range(clients))
     draws = rng.generator(seed, "participation", round)
@@ -51,12 +51,12 @@ def participants(clients: int, participation: float, seed: int, round: int, samp
 
 
 def clients_a_round(clients: int, participation: float) -> int:
-    """Return how many clients take part in a round: at least one, the nearest whole number, halves upwards."""
+    """Return the number of clients in a round: the nearest whole number, halves rounded up, at least one."""
     return max(1, share_of(clients, participation))
 
 
 def expected_participants(cell: Cell) -> float:
-    """Return how many clients are drawn for a round, on average."""
+    """Return the expected number of clients sampled for a round."""
     if cell.protocol.sampling == "poisson":
         return cell.training_clients * cell.participation
     return clients_a_round(cell.training_clients, cell.participation)
@@ -65,7 +65,7 @@ def expected_participants(cell: Cell) -> float:
 def assemble(cell: Cell, data: Data, meter: Meter | None = None) -> tuple[Method, Net, Paths]:
     """Return a cell's method, fresh net and paths; raise `Incompatible` if they do not fit together.
 
-    What the method makes of the model, as a fixed classifier, is the phase `net` of `meter`.
+    The method's changes to the model, such as a fixed classifier, are timed as phase `net` of `meter`.
     """
     method, setting = cell.method(), setting_of(cell, len(data.classes), data.shape)
     method.check(setting)
@@ -84,7 +84,7 @@ def assemble(cell: Cell, data: Data, meter: Meter | None = None) -> tuple[Method
 
 
 def setting_of(cell: Cell, classes: int, shape: tuple[int, int, int]) -> Setting:
-    """Return what components may know of a cell before it trains."""
+    """Return the facts of a cell that components may know before training."""
     return Setting(
         classes=classes,
         shape=shape,
@@ -95,7 +95,7 @@ def setting_of(cell: Cell, classes: int, shape: tuple[int, int, int]) -> Setting
 
 
 def check_size(cell: Cell, data: Data) -> None:
-    """Raise `UserError` for a model that no memory here holds: systems end a process that tries, without a word."""
+    """Raise `UserError` for a model larger than memory, for which the system would kill the process silently."""
     try:
         with rng.global_rng(cell.seed, "init"), torch.device("meta"):
             net = cell.model.build(data.shape, len(data.classes))
@@ -103,7 +103,7 @@ def check_size(cell: Cell, data: Data) -> None:
     except Exception as error:
         if "overflow" in str(error):
             raise UserError(f"no memory holds {cell.model.label()}; choose a smaller one") from None
-        return  # building it in memory will tell what is wrong
+        return  # building it in memory will raise the actual error
     size, memory = parameters * cell.protocol.dtype.itemsize, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory:
         raise UserError(
@@ -113,15 +113,14 @@ def check_size(cell: Cell, data: Data) -> None:
 
 
 def arrived(weights: Tree, delta: Tree) -> Tree:
-    """Return the weights that an update tells of, from those of its round."""
+    """Return the client's weights after an update `delta` to the `weights` of its round."""
     return {path: weights[path] + leaf for path, leaf in delta.items()}
 
 
 class Run:
     """One cell in memory: data, net, state and meter, advanced round by round.
 
-    What it has measured so far is here too: the curve over evaluated rounds and what belongs to each of them,
-    diagnostics, and the digests of models.
+    Also its measurements so far: the curve and other values at evaluated rounds, diagnostics, and model digests.
     """
 
     def __init__(self, cell: Cell, how: How) -> None:
@@ -132,12 +131,12 @@ class Run:
         self.seconds_at_round: list[float] = []
         self.measured: measure.Measured = {}
         self.bytes_at_round: list[int] = []
-        self.simulated_at_round: list[float] = []  # seconds under a fleet that acts; zeros without a clock
+        self.simulated_at_round: list[float] = []  # seconds, under a fleet that acts; zeros without a clock
         self.round_digests: dict[str, str] = {}  # of the models, by evaluated round
         self.stage_digests: dict[str, str] = {}
-        self.workers = 1  # that trained at a time, at most
-        self.trained_by: str | None = None  # the key of another cell
-        self.began_with: Path | None = None  # the file that it went on from
+        self.workers = 1  # maximum number that trained at once
+        self.trained_by: str | None = None  # key of the cell that trained the model, if another
+        self.began_with: Path | None = None  # file that the run resumed from
         with self.meter.phase("prepare"):
             self._prepare()
 
@@ -164,15 +163,15 @@ class Run:
         )
         measure.check_images(cell.diagnostics, device_data.test.y.cpu())
         self.trainer = LocalTrainer(net, self.method, self.paths, data=device_data, meter=self.meter)
-        self.newcomers: LocalTrainer | None = None  # the same net on the images of clients that never train
+        self.newcomers: LocalTrainer | None = None  # same net, with images of clients that never train
         if newcomers is not None and not cell.protocol.trial:
             theirs = DeviceData(data, newcomers, cell.protocol, device=self.device, seed=cell.seed)
             self.newcomers = LocalTrainer(net, self.method, self.paths, data=theirs, meter=self.meter)
         self.fleet = FleetAtWork(cell.fleet, self.trainer, cell.seed)
         self.fleet.check(self.state, cell.protocol.rounds, self._participants)
-        self.executor = self.alone = make_executor(how.executor, self.trainer)  # `alone` is that of this process
+        self.executor = self.alone = make_executor(how.executor, self.trainer)  # `alone` runs in this process
         if cell.diagnostics.spaces:
-            measure.spaces(self.trainer, self.state)  # a body that is not linear is refused before it trains
+            measure.spaces(self.trainer, self.state)  # reject a non-linear body before training
 
     @property
     def finished(self) -> bool:
@@ -180,7 +179,7 @@ class Run:
         return self.state.round >= self.cell.protocol.rounds
 
     def participants(self) -> list[int]:
-        """Return the clients of the coming round; one stands for all if the method trains them as one."""
+        """Return the clients of the coming round; [0] if the method trains all clients as one."""
         return [0] if self.method.one_client else self._participants(self.state.round)
 
     def _participants(self, round: int) -> list[int]:
@@ -189,7 +188,7 @@ class Run:
 
     @cached_property
     def privacy(self) -> dict[str, float | None]:
-        """The epsilon and delta of the whole training, if the method answers for them."""
+        """Epsilon and delta of the whole training; empty if the method gives no privacy guarantee."""
         guard = self.method.guard
         if guard is None:
             return {}
@@ -229,7 +228,7 @@ class Run:
             self._evaluate(sums.loss / sums.samples if sums.samples else None)
 
     def aggregate(self, sums: RoundSums) -> None:
-        """Take the round's sums into the state; raise `Diverged` if a weight is not finite afterwards."""
+        """Update the state from the round's sums; raise `Diverged` if a weight is not finite afterwards."""
         cell, state = self.cell, self.state
 
         def view(hook: str, name: str) -> Aggregate:
@@ -265,7 +264,7 @@ class Run:
             raise Diverged(f"round {state.round + 1}: the aggregated weights are not finite")
 
     def _go_on_calibrated(self) -> None:
-        """Replace the trained weights by the calibrated ones; count as sent what clients would not get otherwise."""
+        """Replace the trained weights by calibrated ones; count the bytes that clients would not receive otherwise."""
         before, after = self.state.params, stages.calibrate(self.trainer, self.state, self.cell.seed)
         if not finite(after):
             raise Diverged(f"round {self.state.round}: the calibrated weights are not finite")
@@ -273,7 +272,7 @@ class Run:
         self.state.params = after
 
     def _evaluate(self, train_loss: float | None) -> None:
-        """Score the models after a round, and note beside it what the cell has cost so far."""
+        """Score the models after a round, and record the costs so far."""
         state, meter = self.state, self.meter
         with meter.phase("evaluate"):
             scores = score(self.trainer, state)
@@ -288,6 +287,6 @@ class Run:
             self.simulated_at_round.append(meter.simulated_seconds or 0.0)
 
     def note_peak(self) -> None:
-        """Remember the peak of a CUDA device's allocator; a process on CPU has only one over all cells."""
+        """Record the peak of a CUDA device's allocator; on CPU a process has only one peak for all its cells."""
         if self.device.type == "cuda":
             self.meter.peak_memory = max(self.meter.peak_memory, peak_memory(self.device))

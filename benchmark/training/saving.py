@@ -1,9 +1,9 @@
-"""Runs on disk: checkpoints to go on from, and trained models that cells share.
+"""Runs on disk: checkpoints to resume from, and trained models shared by cells.
 
-A checkpoint holds the whole state after a round, and says in `made_by` what its bits depend on beside the data: a cell
-goes on from it only where the sources of its plugins, torch, executor, threads and device are the same, and starts
-again otherwise. A trained model lacks what only further rounds need, and says the same in its `origin`: whoever takes
-it must agree in all of that.
+A checkpoint holds the whole state after a round, and in `made_by` everything beside the data that its bits depend on. A
+cell resumes from it only if the sources of its plugins, torch, executor, threads and device are the same; otherwise it
+starts again. A trained model omits state needed only by further rounds, and its `origin` holds the same information as
+`made_by`: a cell that reuses the model must match all of it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ log = logging.getLogger("fedspan")
 
 
 def save(run: Run, path: Path) -> None:
-    """Write a checkpoint of the cell after a whole round."""
+    """Write a checkpoint of the cell after a complete round."""
     _write(run, path, run.cell.key, made_by=_origin(run))
 
 
 def resume(run: Run, path: Path) -> bool:
-    """Go on from the cell's checkpoint if there is one that this code would make again as it is.
+    """Resume from the cell's checkpoint, if one exists that this code would reproduce; return whether it did.
 
-    Raises `CorruptFile` if it cannot be trusted.
+    Raises `CorruptFile` if the file cannot be trusted.
     """
     found = checkpoint.load(path, run.cell.key)
     if found is None or found[1].get("origin") is not None:
@@ -54,22 +54,22 @@ def resume(run: Run, path: Path) -> bool:
 
 
 def keep_trained(run: Run, path: Path) -> None:
-    """Write the trained model for cells that differ only in what comes after training."""
+    """Write the trained model for cells that differ only in the stages after training."""
     run.state = run.state.trained()
     _write(run, path, run.cell.train_key, origin=_origin(run), trained_by=run.cell.key)
 
 
 def take_trained(run: Run, path: Path) -> bool:
-    """Start from a trained model if there is one that this code on this device would make again.
+    """Start from a trained model, if one exists that this code on this device would reproduce; return whether it did.
 
-    Raises `CorruptFile` if it cannot be trusted.
+    Raises `CorruptFile` if the file cannot be trusted.
     """
     found = checkpoint.load(path, run.cell.train_key)
     if found is None or found[1].get("origin") != _origin(run):
         return False
     _take_over(run, run.state.trained(), *found, path)
-    with contextlib.suppress(OSError):  # of another user, or pruned meanwhile
-        os.utime(path)  # recently used
+    with contextlib.suppress(OSError):  # owned by another user, or pruned in the meantime
+        os.utime(path)  # mark as recently used
     return True
 
 
@@ -78,9 +78,9 @@ def _origin(run: Run) -> dict[str, Any]:
 
 
 def _lasting(of: dict[str, Any]) -> dict[str, Any]:
-    """Return that part of an origin in which all rounds of a cell must agree.
+    """Return the part of an origin that must be the same for all rounds of a cell.
 
-    Tests hold the engine to its numbers, and rounds of native numerics are told apart in the record.
+    The engine is left out because tests pin its numbers, numerics because the record marks native rounds.
     """
     sources = {f"source of {plugin}": digest for plugin, digest in of["sources"].items()}
     return {name: of[name] for name in ("device", "executor", "threads")} | {"torch": of["versions"]["torch"]} | sources
@@ -106,7 +106,7 @@ def _write(run: Run, path: Path, key: str, **more: Any) -> None:
 
 
 class Saved(TypedDict):
-    """What a file says beside its tensors; what `NotRequired` marks is absent from files of earlier versions."""
+    """Metadata of a file beside its tensors; fields marked `NotRequired` are absent from files of earlier versions."""
 
     round: Number
     curve: dict[str, list[Any]]
@@ -122,7 +122,7 @@ class Saved(TypedDict):
 
 
 def _take_over(run: Run, state: State, tensors: Tree, meta: dict[str, Any], path: Path) -> None:
-    """Give the run what a file holds, the tensors to `state`; change nothing if it raises `CorruptFile`."""
+    """Load a file into the run, its tensors into `state`; change nothing if it raises `CorruptFile`."""
     try:
         saved = msgspec.convert(meta, Saved)
         curve: Any = {name: saved["curve"][name] for name in run.curve}
@@ -145,9 +145,9 @@ def _take_over(run: Run, state: State, tensors: Tree, meta: dict[str, Any], path
 
 
 def _check(run: Run, saved: Saved) -> None:
-    """Raise `CorruptFile` unless the file is of this run, and a record could hold what it says of the rounds so far.
+    """Raise `CorruptFile` unless the file belongs to this run and its rounds so far would make a valid record.
 
-    A digest tells damage from what was written, not what was written from what can be gone on from.
+    A digest only detects damage after writing, not whether the run can resume from the contents.
     """
     cell, measured, protocol = run.cell, saved["measured"], run.cell.protocol
     if saved["digests"] != run.digests:

@@ -1,4 +1,4 @@
-"""The scores of a trained cell, stage by stage, and the digests of the models behind them."""
+"""Scores of a trained cell, stage by stage, and digests of the scored models."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ from fedspan.benchmark.tree import digest
 
 
 def score_stages(run: Run) -> dict[str, Scores]:
-    """Return the scores of every stage, and leave the digests of their models in the run.
+    """Return the scores of every stage, and store the digests of their models in the run.
 
-    `trained` is the last round, `best` the best evaluated round, which has no model any more. A trial has the stage
-    `validation` in place of all these. Raises `Diverged` if a loss is not finite; the digests of the stages before
-    stay.
+    `trained` is the last round, `best` the best evaluated round, whose model is not kept. A trial replaces all model
+    stages by `validation`. Raises `Diverged` if a loss is not finite; the digests of earlier stages remain.
     """
     trainer, state, meter = run.trainer, run.state, run.meter
     with meter.phase("evaluate"):
@@ -54,9 +53,9 @@ def score_stages(run: Run) -> dict[str, Scores]:
 
 
 def _of_trial(run: Run, stages: dict[str, Scores]) -> Scores:
-    """Return the scores of the stage that the method is judged by, accuracy and loss of every stage, and on what.
+    """Return the scores of the method's last stage, accuracy and loss of every stage, and the numbers of images.
 
-    `images` are held out, by `clients` of them; `clients_without` have too few to give one.
+    `images` are held out by `clients` clients; `clients_without` have too few images to hold one out.
     """
     had = [name for name in STAGES if name in stages]
     scores = dict(stages[had[-1]])
@@ -68,7 +67,7 @@ def _of_trial(run: Run, stages: dict[str, Scores]) -> Scores:
 
 
 def _best(run: Run) -> dict[str, Scores]:
-    """Return the highest accuracy of an evaluated round, the earliest of equals; nothing without a global model."""
+    """Return the highest accuracy over evaluated rounds, the earliest if tied; empty without a global model."""
     rounds = zip(run.curve["accuracy"], run.curve["round"], strict=True)
     seen = [(accuracy, number) for accuracy, number in rounds if accuracy is not None]
     if not seen:
@@ -78,7 +77,7 @@ def _best(run: Run) -> dict[str, Scores]:
 
 
 def _of_newcomers(run: Run) -> Scores:
-    """Return how well the global model does for clients that never train; None where weights stay with clients."""
+    """Return the global model's scores on clients that never train; None if weights stay with clients."""
     if run.newcomers is None:
         return {}
     if run.trainer.paths.own:
@@ -90,7 +89,7 @@ def _of_newcomers(run: Run) -> Scores:
 
 
 def _of_personalised_newcomers(run: Run) -> Scores:
-    """Return how well the models do that clients which never train make for themselves, each of its own images."""
+    """Return the scores of the personalised models of clients that never train, each personalised on its own images."""
     if run.newcomers is None:
         return {}
     trainer, afresh, seed = run.newcomers, replace(run.state, rows={}), rng.key(run.cell.seed, "unseen")
@@ -99,7 +98,7 @@ def _of_personalised_newcomers(run: Run) -> Scores:
 
 
 def _as_newcomers(scores: Scores) -> Scores:
-    """Return the scores over clients under the names that they have for clients that never train."""
+    """Return the scores over clients, renamed for clients that never train."""
     return {
         name.replace("client", "unseen") if "client" in name else f"unseen_{name}": scores[name]
         for name in OVER_CLIENTS
@@ -107,7 +106,7 @@ def _as_newcomers(scores: Scores) -> Scores:
 
 
 def _score_personalised(run: Run) -> Scores:
-    """Score each client's personalised model; their digest is one over all clients' in the order of numbers."""
+    """Score each client's personalised model; the stage's digest covers all models, in client order."""
     trainer, state, models = run.trainer, run.state, hashlib.sha256()
     clients = range(trainer.data.clients)
     calls = [(trainer, state, client, state.rows_of(client), run.cell.seed) for client in clients]
@@ -126,6 +125,6 @@ def _score_personalised(run: Run) -> Scores:
 def _personalised(
     trainer: LocalTrainer, state: State, client: int, rows: dict[int, Row], seed: int
 ) -> tuple[Score | None, str]:
-    """Return the score of a client's personalised model, and the model's digest."""
+    """Return the score and the digest of a client's personalised model."""
     stages.personalise(trainer, state.holding(rows), client, seed)
     return score_loaded(trainer, client), digest(trainer.params | trainer.buffers)

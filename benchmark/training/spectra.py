@@ -1,4 +1,4 @@
-"""Dimensional collapse, measured: the spectrum of the representations' covariance (FedDecorr 2023, Sec. 3.1)."""
+"""Dimensional collapse: spectrum of the representations' covariance (FedDecorr 2023, Sec. 3.1)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedspan.benchmark.spec.diagnostics import Diagnostics
 
 
 def covariance(features: Iterable[Tensor]) -> Tensor:
-    """Return the float64 covariance [d, d] of the rows of all batches, divided by their number."""
+    """Return the float64 covariance [d, d] over the rows of all batches, normalised by their number."""
     n, total, products = 0, None, None
     for batch in features:
         z = batch.double()
@@ -45,7 +45,7 @@ def effective_rank(values: np.ndarray) -> float:
 def gap(local: np.ndarray, globe: np.ndarray) -> float:
     """Return R = mean over k of log(local_k / global_k) (journal FedDecorr, Eq. 1).
 
-    Values below 1e-12 of the largest are rounding noise and are raised to it, in both spectra.
+    In both spectra, values below 1e-12 of the largest are rounding noise and are clamped to that floor.
     """
     floor = max(1e-12 * max(local[0], globe[0]), 1e-300)
     ratios = np.maximum(local, floor) / np.maximum(globe, floor)
@@ -53,7 +53,7 @@ def gap(local: np.ndarray, globe: np.ndarray) -> float:
 
 
 def classifier_alignment(heads: Sequence[Tensor]) -> dict[str, float]:
-    """Return how far the clients' classifiers, each [C, d], agree (SphereFed 2022, Eq. 2 and 3).
+    """Return the agreement of the clients' classifiers, each [C, d] (SphereFed 2022, Eq. 2 and 3).
 
     Over all pairs of clients and all classes: the mean `cosine` of the weight vectors and the mean absolute
     `norm_difference` of their lengths. Eq. 3 lacks the absolute value, without which the mean is 0 by symmetry.
@@ -63,7 +63,7 @@ def classifier_alignment(heads: Sequence[Tensor]) -> dict[str, float]:
     weights = torch.stack([head.double() for head in heads])
     norms = weights.norm(dim=2)
     units = weights / norms.clamp_min(1e-300).unsqueeze(2)
-    clients = range(len(heads) - 1)  # each with those after it: all pairs at once would need their square in memory
+    clients = range(len(heads) - 1)  # each with those after it: all pairs at once would take quadratic memory
     cosines = torch.cat([(units[client] * units[client + 1 :]).sum(2) for client in clients])
     differences = torch.cat([(norms[client] - norms[client + 1 :]).abs() for client in clients])
     return {"cosine": float(cosines.mean()), "norm_difference": float(differences.mean())}
@@ -72,7 +72,7 @@ def classifier_alignment(heads: Sequence[Tensor]) -> dict[str, float]:
 def singular_space_alignment(product: Tensor, head: Tensor) -> Tensor:
     """Return |u_k . v_k'|: left singular vectors u of `product` [d, inputs], right ones v of `head` [C, d].
 
-    Row k' and column k as in FedDecorr 2023, Fig. 6; the C largest of both, [C, C].
+    Row k' and column k as in FedDecorr 2023, Fig. 6, for the min(C, d, inputs) largest singular values of both.
     """
     count = min(*product.shape, *head.shape)
     u = torch.linalg.svd(product.double(), full_matrices=False).U[:, :count]
@@ -83,7 +83,7 @@ def singular_space_alignment(product: Tensor, head: Tensor) -> Tensor:
 def linear_map(
     body: Callable[[Tensor], Tensor], shape: tuple[int, int, int], dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Return the matrix [d, pixels] of a linear `body` of images; raise `UserError` if it is not linear."""
+    """Return the matrix [d, pixels] of a linear `body` on images; raise `UserError` if it is not linear."""
     pixels = math.prod(shape)
     basis = torch.eye(pixels, dtype=dtype).reshape(pixels, *shape)
     columns = body(basis).double()
@@ -97,7 +97,7 @@ def linear_map(
 
 
 def on_sphere(features: Tensor) -> Tensor:
-    """Return [n, 3]: the centred features [n, d] along their three directions of largest variance, at unit length."""
+    """Return unit vectors [n, 3]: the centred features [n, d] projected on their first three principal directions."""
     centred = features.double() - features.double().mean(0)
     _, _, directions = torch.linalg.svd(centred, full_matrices=False)
     found = centred @ directions[:3].T
@@ -106,7 +106,7 @@ def on_sphere(features: Tensor) -> Tensor:
 
 
 def by_tsne(features: Tensor, seed: int) -> Tensor:
-    """Return [n, 2]: the features [n, d] laid out by t-SNE (van der Maaten and Hinton 2008), begun at their PCA."""
+    """Return the t-SNE embedding [n, 2] of features [n, d], started from PCA (van der Maaten and Hinton 2008)."""
     from sklearn.manifold import TSNE
 
     perplexity = min(30.0, (len(features) - 1) / 3)
@@ -115,7 +115,7 @@ def by_tsne(features: Tensor, seed: int) -> Tensor:
 
 
 def summary(values: np.ndarray, settings: Diagnostics) -> dict[str, Any]:
-    """Return what a record keeps of one spectrum."""
+    """Return the summary of one spectrum for a record."""
     return {
         "singular_values": [float(f"{value:.6g}") for value in values[: settings.top]],
         "dimension": len(values),

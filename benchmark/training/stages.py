@@ -1,4 +1,4 @@
-"""What happens to a model after its training: calibration, personalisation."""
+"""Stages after training: calibration and personalisation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedspan.benchmark.tree import Tree, to_device
 
 @torch.no_grad()
 def client_features(trainer: LocalTrainer, client: int) -> tuple[Tensor, Tensor]:
-    """Return (features [n, d], labels [n]) of a client's training images under the loaded net, not augmented."""
+    """Return (features [n, d], labels [n]) of a client's unaugmented training images under the loaded net."""
     data = trainer.data
     rows = outputs(trainer, data.train.take(data.indices[client].to(data.device)), "features")
     features, _, labels = zip(*rows, strict=True)
@@ -26,9 +26,9 @@ def client_features(trainer: LocalTrainer, client: int) -> tuple[Tensor, Tensor]
 
 @torch.no_grad()
 def calibrate(trainer: LocalTrainer, state: State, seed: int) -> Tree:
-    """Return the weights of the method's calibrator; the meter counts what travels for them.
+    """Return the weights from the method's calibrator; the meter counts the communication.
 
-    Its statistics are summed over the images that clients hold, client by client, in float64.
+    Statistics are summed over the clients' images, client by client, in float64.
     """
     component = trainer.method.calibrator
     if component is None:
@@ -59,7 +59,7 @@ def calibrate(trainer: LocalTrainer, state: State, seed: int) -> Tree:
 
 
 def _own(trainer: LocalTrainer, owner: Component, state: State, client: int, params: Tree, buffers: Tree) -> Tree:
-    """Return the weights and statistics that a component gives a client for itself; only lasting trees are there."""
+    """Return a client's own weights and statistics from component `owner`; only lasting trees are available."""
     row = state.row(client)
     visit = Visit(
         start=params,
@@ -82,7 +82,7 @@ def _own(trainer: LocalTrainer, owner: Component, state: State, client: int, par
 
 @torch.no_grad()
 def _client_statistics(trainer: LocalTrainer, state: State, client: int) -> Tree | tuple[Tensor, Tensor]:
-    """Return what a client sends for a calibration: its statistics, or (features, labels) where those are pooled."""
+    """Return a client's upload for a calibration: its statistics, or (features, labels) if those are pooled."""
     component = trainer.method.calibrator
     assert component is not None
     trainer.load(state, state.first_row)

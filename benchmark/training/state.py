@@ -1,4 +1,4 @@
-"""What a cell carries from round to round: the global weights, the server's trees, the clients' own rows."""
+"""State carried between rounds: global weights, server trees and per-client rows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ DEPTH = {"params": 1, "buffers": 1, "server": 2, "sent": 2, "own": 2, "client": 
 
 @dataclass(frozen=True)
 class Paths:
-    """Which weights and buffers do what, decided once from the method's predicates.
+    """Roles of weights and buffers, decided once from the method's predicates.
 
-    That is after a warm-up of `warm_rounds`, in which all of them travel (`at`).
+    They hold after a warm-up of `warm_rounds`, in which all trainable weights and all buffers travel (`at`).
     """
 
     trainable: frozenset[str]
@@ -34,7 +34,7 @@ class Paths:
 
     @classmethod
     def of(cls, net: Net, method: Method, rounds: int = 0) -> Paths:
-        """Ask every component about every weight and buffer of `net`, which trains for `rounds`."""
+        """Return the paths of `net`, which trains for `rounds`, from the predicates of every component."""
         owner: dict[str, nn.Module] = owners(net)
         weights, buffers = parameters_of(net), buffers_of(net)
         trainable = {path for path in weights if method.trainable(path)}
@@ -50,14 +50,14 @@ class Paths:
         )
 
     def at(self, round: int, net: Net) -> Paths:
-        """Return which weights and buffers of `net` do what in a round, counted from 0."""
+        """Return the roles of the weights and buffers of `net` in a round, counted from 0."""
         if round >= self.warm_rounds:
             return self
         buffers = frozenset(buffers_of(net))
         return replace(self, shared=self.trainable, own=frozenset(), shared_buffers=buffers, travelling=True)
 
     def check(self, method: Method, epochs: int) -> None:
-        """Raise `Incompatible`, naming the components, if these weights make no sense together."""
+        """Raise `Incompatible`, naming the components, if these roles do not fit together."""
 
         def names(hook: str) -> str:
             return " and ".join(f"'{component.name}'" for component in method.using(hook))
@@ -93,18 +93,18 @@ class Row:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to remember."""
+        """Whether there is nothing to store."""
         return not self.own and not any(self.states.values())
 
 
 @dataclass
 class State:
-    """Everything that the next round depends on. `rows` holds only clients that have trained.
+    """Everything that the next round depends on.
 
-    The others have `first_row`, or where they begin with trees of their own what `draw_row` makes for their number.
-    `lasting` names the components whose trees are needed after training too. `sent` holds the weights that each client
-    sent last, where the server writes to single clients; a worker gets the messages themselves, for the clients that
-    it trains.
+    `rows` holds only clients that have trained. The others have `first_row`, or the result of `draw_row` if clients
+    are initialised individually. `lasting` names the components whose trees are also needed after training. `sent`
+    holds the weights that each client sent last, if the server sends messages to single clients; a worker gets the
+    `messages` themselves, for the clients that it trains.
     """
 
     round: int
@@ -142,7 +142,7 @@ class State:
         )
 
     def row(self, client: int) -> Row:
-        """Return a client's memory; weights that are not its own yet are those of the first row."""
+        """Return a client's memory, with the weights of the first row if it has none of its own yet."""
         if client in self.rows:
             row = self.rows[client]
         elif self.draw_row is not None:
@@ -152,26 +152,26 @@ class State:
         return replace(row, own=row.own or self.first_row.own)
 
     def rows_of(self, *clients: int) -> dict[int, Row]:
-        """Return the rows that some clients have, for a worker."""
+        """Return the existing rows of some clients, for a worker."""
         return {client: self.rows[client] for client in clients if client in self.rows}
 
     def holding(self, rows: dict[int, Row], messages: Mapping[int, States] | None = None) -> State:
-        """Return the same state with these rows alone, and what the server sends to single clients."""
+        """Return the same state with only these rows, and the server's messages to single clients."""
         return replace(self, rows=rows, messages=messages or {})
 
     def refresh_first_row(self) -> None:
-        """Let clients without weights of their own have the global ones, which a warm-up moves."""
+        """Set the own weights of new clients to the global ones, which a warm-up changes."""
         own = {path: leaf for path, leaf in (self.params | self.buffers).items() if path in self.first_row.own}
         self.first_row = replace(self.first_row, own=own)
 
     def remember(self, client: int, row: Row) -> None:
-        """Keep a client's memory, in host memory, unless there is nothing to keep."""
+        """Store a client's row in host memory, unless it is empty."""
         if not row.empty:
             states = {name: to_device(tree, "cpu") for name, tree in row.states.items()}
             self.rows[client] = Row(to_device(row.own, "cpu"), states)
 
     def trained(self) -> State:
-        """Return the models alone, without the components' trees that only further rounds need."""
+        """Return only the models, without component trees that are needed only by further rounds."""
 
         def lasting(states: States) -> States:
             return {name: tree if name in self.lasting else {} for name, tree in states.items()}
@@ -189,7 +189,7 @@ class State:
         )
 
     def digest(self) -> str:
-        """Return a sha256 over the models: the server's weights and buffers, and what clients keep of their own."""
+        """Return a sha256 of the models: global weights and buffers, clients' own ones, and lasting component trees."""
         return digest(self.trained().pack())
 
     def pack(self) -> Tree:
@@ -208,10 +208,10 @@ class State:
         return flat
 
     def unpack(self, flat: Tree, round: int) -> None:
-        """Take over what `pack` returned, at the same cell; raise `CorruptFile` if names or shapes differ.
+        """Restore the result of `pack` from the same cell; raise `CorruptFile` if names or shapes differ.
 
-        Components make their trees in `init`; names and shapes stay the same from then on. `flat` is emptied on the
-        way: it may fill half the memory.
+        Components create their trees in `init`; names and shapes stay the same from then on. `flat` is emptied in the
+        process, because it may fill half the memory.
         """
         trees, device = _by_section(flat), next(iter(self.params.values())).device
 
@@ -250,7 +250,7 @@ class State:
 
 
 def _by_section(flat: Tree) -> dict[tuple[str, ...], Tree]:
-    """Return the trees of a checkpoint by the words before their paths; `flat` is emptied."""
+    """Return the trees of a checkpoint by the words before their paths, emptying `flat`."""
     trees: dict[tuple[str, ...], Tree] = {}
     for name in list(flat):
         *where, path = name.split("/", DEPTH.get(name.split("/")[0], 0))
@@ -261,10 +261,10 @@ def _by_section(flat: Tree) -> dict[tuple[str, ...], Tree]:
 
 
 def _lay_out_as(mine: Tree, other: Tree) -> None:
-    """Give the leaves of `other` the layout in memory of `mine`; raise `CorruptFile` if names or shapes differ.
+    """Give the leaves of `other` the memory layout of `mine`; raise `CorruptFile` if names or shapes differ.
 
-    Sums over a tensor round by its layout, which a file does not keep. The same memory takes the new layout: rows of
-    many clients would leave holes between them.
+    The rounding of sums over a tensor depends on its layout, which a file does not store. The layout changes within the
+    same memory, because reallocating the rows of many clients would fragment it.
     """
     if {k: v.shape for k, v in mine.items()} != {k: v.shape for k, v in other.items()}:
         raise CorruptFile("it belongs to another model or method")

@@ -1,4 +1,4 @@
-"""What travels between server and clients, counted in bytes, and the cost of the classifier alone."""
+"""Communication between server and clients in bytes, and the cost of the classifier alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedspan.benchmark.tree import Tree, nbytes
 def count_round(trainer: LocalTrainer, clients: Sequence[int], down: int, sums: RoundSums) -> None:
     """Add the visits, steps, images and bytes of a round to the meter.
 
-    `down` are the bytes that its clients have received; `sums` has those of what arrived, and the work of everybody.
+    `down`: bytes received by its clients. `sums`: uploaded bytes that arrived, and the work of all clients.
     """
     meter, method = trainer.meter, trainer.method
     meter.visits += len(clients)
@@ -27,9 +27,10 @@ def count_round(trainer: LocalTrainer, clients: Sequence[int], down: int, sums: 
 
 
 def download_bytes(trainer: LocalTrainer, state: State, clients: Sequence[int]) -> list[int]:
-    """Return what each of some clients receives in the current round of `state`, before it trains.
+    """Return the bytes that each client receives in the current round of `state`, before it trains.
 
-    After a warm-up a client gets once what stays with it from then on; without one all begin with weights of the seed.
+    After a warm-up, a client receives its own weights once and keeps them from then on. Without a warm-up they are
+    initialised from the seed and never sent.
     """
     shared = model_bytes(trainer, state) + sum(nbytes(tree) for tree in received(trainer, state, 0).values())
     own = nbytes(state.first_row.own) if 0 < trainer.paths.warm_rounds <= state.round else 0
@@ -37,9 +38,9 @@ def download_bytes(trainer: LocalTrainer, state: State, clients: Sequence[int]) 
 
 
 def count_calibration(trainer: LocalTrainer, state: State, numbers: int) -> None:
-    """Add the bytes of a calibration to the meter: the model to every client, `numbers` from all of them back.
+    """Add the bytes of a calibration to the meter: the model to every client, `numbers` back from all of them.
 
-    The numbers are summed in float64 but counted at the width of a weight, as SphereFed 2022, Table 1 does.
+    The numbers are summed in float64 but counted at the width of a weight, as in SphereFed 2022, Table 1.
     """
     if trainer.method.one_client:
         return
@@ -48,7 +49,7 @@ def count_calibration(trainer: LocalTrainer, state: State, numbers: int) -> None
 
 
 def count_sent_weights(trainer: LocalTrainer, before: Tree, after: Tree) -> None:
-    """Add the bytes of calibrated weights that clients would not get with the model of the next round."""
+    """Add the bytes of calibrated weights that are not part of the next round's model download."""
     if trainer.method.one_client:
         return
     shared = trainer.paths.shared
@@ -57,7 +58,7 @@ def count_sent_weights(trainer: LocalTrainer, before: Tree, after: Tree) -> None
 
 
 def model_bytes(trainer: LocalTrainer, state: State) -> int:
-    """Return the bytes of the weights and buffers that travel one way in the round that `state` is in."""
+    """Return the bytes of the weights and buffers that travel one way in the current round of `state`."""
     paths = trainer.paths.at(state.round, trainer.net)
     weights = {path: state.params[path] for path in paths.shared}
     buffers = {path: state.buffers[path] for path in paths.shared_buffers}
@@ -65,11 +66,11 @@ def model_bytes(trainer: LocalTrainer, state: State) -> int:
 
 
 def classifier_cost(trainer: LocalTrainer, state: State) -> dict[str, float]:
-    """Return what the classifier alone cost, counted as SphereFed 2022, Table 1 does.
+    """Return the cost of the classifier alone, counted as in SphereFed 2022, Table 1.
 
-    `bytes_of_one_client`: its weights down and up in every round that the mean client took part in, where they
-    travel and arrive, and once what it sends to calibrate them. `flops` of all clients and the server without the
-    forward pass: gradient and update of d x C weights, 3 d C per image, where they are trained, and the calibration.
+    `bytes_of_one_client`: its weights down and up in every round of the mean client, if they travel and arrive, plus
+    its uploads for calibration. `flops`: of all clients and the server, without the forward pass: gradient and update
+    of d x C weights, 3 d C per image, if they are trained, plus the calibration.
     """
     meter, paths, clients = trainer.meter, trainer.paths, trainer.data.clients
     head = {path: leaf for path, leaf in state.params.items() if in_head(path)}

@@ -1,4 +1,4 @@
-"""What a fleet makes of the clients of a round: how many steps each takes, what arrives, how long that takes."""
+"""Turns of a round under a fleet: each client's number of steps, whether its result arrives, and its time."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.state import State
 from fedspan.benchmark.training.traffic import download_bytes
 
-LONGEST = 1e12  # seconds of a simulated round, some 30,000 years
+LONGEST = 1e12  # seconds of a simulated round, about 30,000 years
 
 
 class FleetAtWork:
-    """The fleet of one run: asks it for the turns of every round, and checks what it says."""
+    """The fleet of one run: requests the turns of every round and validates them."""
 
     def __init__(self, fleet: Fleet, trainer: LocalTrainer, seed: int) -> None:
         if fleet.acts and trainer.method.one_client:
             name = next(component.name for component in trainer.method.components if component.one_client)
             raise Incompatible(f"'{name}' trains on all images in one place, where fleet={fleet.name} means nothing")
         self.fleet, self.trainer, self.seed = fleet, trainer, seed
-        self._uploads: dict[bool, int] = {}  # of one client, in the warm-up or after it
+        self._uploads: dict[bool, int] = {}  # of one client, by whether the round is in the warm-up
 
     def turns(self, state: State, clients: Sequence[int]) -> Turns:
-        """Return the clients' turns in the current round of `state`; raise `HookError` for impossible ones."""
+        """Return the clients' turns in the current round of `state`; raise `HookError` for invalid ones."""
         if not self.fleet.acts:
             return NO_TURNS
         downs = download_bytes(self.trainer, state, clients)
@@ -45,7 +45,7 @@ class FleetAtWork:
         return dict(zip(clients, self._checked(work, found), strict=True))
 
     def check(self, state: State, rounds: int, clients: Callable[[int], Sequence[int]]) -> None:
-        """Raise `UserError` if nothing arrives in any round; `clients` returns those of a round."""
+        """Raise `UserError` if nothing arrives in any round; `clients` returns the clients of a round."""
         if not self.fleet.acts:
             return
         for round in range(rounds):
@@ -68,13 +68,13 @@ class FleetAtWork:
         )
 
     def _upload_bytes(self, state: State, client: int) -> int:
-        """Return the bytes of one client's upload, computed once, without training: they follow from shapes."""
+        """Return the bytes of one client's upload; they follow from shapes, so compute them once, without training."""
         trainer = self.trainer
         warm = state.round < trainer.paths.warm_rounds
         if warm not in self._uploads:
             sums, meter = RoundSums(), trainer.meter
             try:
-                trainer.meter = Meter()  # what hooks compute here is no part of the cell's cost
+                trainer.meter = Meter()  # computation of hooks here is not part of the cell's cost
                 sums.add(trainer.handed(state, client, trainer.visit(state, client), steps=1, images=1, loss=0.0))
             finally:
                 trainer.meter = meter
@@ -82,7 +82,7 @@ class FleetAtWork:
         return self._uploads[warm]
 
     def _checked(self, work: Sequence[Work], turns: Any) -> list[Turn]:
-        """Return the turns as plain numbers; raise `HookError` for what are no turns of this `work`."""
+        """Return the turns as plain numbers; raise `HookError` if they are not valid turns for `work`."""
         wanted = f"the turn of each of {len(work)} clients"
         if not isinstance(turns, (list, tuple)) or len(turns) != len(work):
             raise refusal(self.fleet, "turns", wanted, shown(turns))
@@ -101,7 +101,7 @@ class FleetAtWork:
 
 
 def _wrong_with(one: Work, turn: Any) -> str:
-    """Return what is wrong with the turn of a client, or nothing."""
+    """Return what is wrong with a client's turn; empty if it is valid."""
     if not isinstance(turn, Turn):
         return f"gets {described(turn)}, no Turn"
     if not isinstance(turn.arrives, (bool, np.bool_)):
@@ -118,7 +118,7 @@ def _is(kind: type, value: Any) -> bool:
 
 
 def count_turns(meter: Meter, turns: Turns) -> None:
-    """Add what became of the clients of a round, under a fleet that acts, to the meter."""
+    """Add the outcomes of a round's clients to the meter, for a fleet that acts."""
     arrived = sum(turn.arrives for turn in turns.values())
     meter.lost += len(turns) - arrived
     meter.cut += sum(turn.steps is not None for turn in turns.values())

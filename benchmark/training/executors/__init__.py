@@ -1,4 +1,4 @@
-"""Executors run the clients of a round. They give the same numbers and differ in speed only."""
+"""Executors train the clients of a round. They give the same numbers, up to rounding, at different speeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["EXECUTORS", "Loop", "RoundSums", "make_executor"]
 
 
 def make_executor(name: str, trainer: LocalTrainer) -> Loop:
-    """Return the executor called `name`; raise `UserError` with a did-you-mean otherwise."""
+    """Return the executor called `name`; raise `UserError` with a suggestion if it is unknown."""
     if name not in EXECUTORS:
         raise UserError(f"unknown executor '{name}'{did_you_mean(name, EXECUTORS)}")
     return EXECUTORS[name](trainer)

@@ -1,4 +1,4 @@
-"""CUDA graphs: a client's step is recorded once per batch size and replayed, several clients side by side."""
+"""CUDA graphs: each client step is recorded once per batch size and replayed, for several clients in parallel."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from fedspan.benchmark.tree import clone
 
 log = logging.getLogger("fedspan")
 
-EAGER = 2  # steps of a kind before it is recorded: they fill caches, and count FLOPs
-LANES = 16  # clients side by side at most
-GAIN = 1.05  # by which a round with twice the lanes must be faster to keep them
-SPARE = 0.9  # of the free memory, what lanes may take
+EAGER = 2  # steps of each kind before it is recorded: they fill caches and count FLOPs
+LANES = 16  # maximum number of clients in parallel
+GAIN = 1.05  # minimum speed-up at which doubled lanes are kept
+SPARE = 0.9  # maximum share of free memory for additional lanes
 
 Replay = Callable[[], None]
 
 
 class Cuda:
-    """What lanes ask of a device; tests put a recorder for CPU in its place."""
+    """Device operations of lanes; tests substitute a recorder for CPU."""
 
     def __init__(self, device: torch.device) -> None:
         if device.type != "cuda":
@@ -39,15 +39,15 @@ class Cuda:
         self.device = device
 
     def queue(self) -> Any:
-        """Return a queue of work of its own: a stream, and the memory in which its recordings work."""
+        """Return a new work queue: a stream, and the memory pool of its recordings."""
         return torch.cuda.Stream(self.device), torch.cuda.graph_pool_handle()
 
     def on(self, queue: Any) -> AbstractContextManager[Any]:
-        """Return the context in which work goes to `queue`."""
+        """Return the context in which work is submitted to `queue`."""
         return torch.cuda.stream(queue[0])
 
     def begin(self, queue: Any) -> None:
-        """Let `queue` wait for what was asked for outside."""
+        """Make `queue` wait for work submitted outside it."""
         queue[0].wait_stream(torch.cuda.current_stream(self.device))
 
     def wait(self) -> None:
@@ -55,25 +55,25 @@ class Cuda:
         torch.cuda.synchronize(self.device)
 
     def record(self, work: Callable[[], object], queue: Any) -> Replay:
-        """Record what `work` asks for, without doing it; return what does it."""
+        """Record the operations of `work` without running them; return a function that replays them."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=queue[1], stream=queue[0]):
             work()
         return graph.replay
 
     def memory(self) -> tuple[int, int]:
-        """Return the bytes of device memory that this process has reserved, and the free ones."""
+        """Return (bytes of device memory reserved by this process, free bytes)."""
         free, _ = torch.cuda.mem_get_info(self.device)
         return torch.cuda.memory_reserved(self.device), free
 
     def release(self) -> None:
-        """Give unused memory back."""
+        """Return unused memory to the device."""
         torch.cuda.empty_cache()
 
 
 @dataclass
 class Recording:
-    """One kind of step: its input batch in a fixed place, and how to do it again."""
+    """One kind of step: its input batch at a fixed address, and its replay."""
 
     x: Tensor
     y: Tensor
@@ -85,7 +85,7 @@ class Recording:
 class ReplayLane:
     """One net in which clients train one after another by replaying recorded steps.
 
-    All that a step reads stays in its place: a visit is copied there.
+    Everything that a step reads has a fixed address, to which each visit is copied.
     """
 
     def __init__(self, trainer: LocalTrainer, machine: Cuda) -> None:
@@ -93,15 +93,15 @@ class ReplayLane:
         self.recordings: dict[tuple[int, int], Recording] = {}
         self.optimisers: dict[int, SGD] = {}
         device = trainer.data.device
-        exact = torch.float64 if device.type == "cpu" else torch.float32  # as torch's fused SGD wants it
+        exact = torch.float64 if device.type == "cpu" else torch.float32  # required by torch's fused SGD
         self.lr = torch.zeros((), dtype=exact, device=device)
         self.round = torch.zeros((), dtype=trainer.protocol.dtype, device=device)
         self.position = Position(*(torch.zeros((), dtype=torch.long, device=device) for _ in range(3)))
-        self.total = torch.zeros((), dtype=torch.float64, device=device)  # loss over images
+        self.total = torch.zeros((), dtype=torch.float64, device=device)  # summed loss over images
         self.place: Visit | None = None
 
     def steps(self, state: State, client: int, most: int | None) -> Iterator[None]:
-        """Ask for the steps of one client, one at a time, and at `most` so many."""
+        """Submit the steps of one client, one at a time, `most` at most."""
         trainer = self.trainer
         self.client, self.visit, self.taken, self.images = client, trainer.visit(state, client, most), 0, 0
         self._settle_in(self.visit)
@@ -121,7 +121,7 @@ class ReplayLane:
                     yield
 
     def finish(self, state: State) -> Finished:
-        """Wait for the client whose steps were asked for; return what it hands back."""
+        """Wait for the client whose steps were submitted; return its result."""
         visit = self.visit
         if self.trainer.method.carries and self.place is not None:
             visit = replace(visit, states={name: clone(tree) for name, tree in self.place.states.items()})
@@ -130,7 +130,7 @@ class ReplayLane:
         )
 
     def _settle_in(self, visit: Visit) -> None:
-        """Copy a visit to where recorded steps read it."""
+        """Copy a visit to the addresses that recorded steps read."""
         if self.place is None:
             states, broadcast = (
                 {name: clone(tree) for name, tree in trees.items()} for trees in (visit.states, visit.broadcast)
@@ -179,10 +179,10 @@ class ReplayLane:
 
 
 class Graph(Loop):
-    """Trains clients side by side in lanes, each a recorded step that is replayed on a stream of its own.
+    """Executor that trains clients in parallel lanes; each replays recorded steps on its own stream.
 
-    Rounds with 1, 2, 4, ... lanes are timed, as far as memory goes, until more are not faster. Which client goes to
-    which lane, and in what order their results are added, does not depend on time.
+    Rounds with 1, 2, 4, ... lanes are timed, as far as memory allows, until doubling no longer pays. The assignment of
+    clients to lanes and the order in which results are summed do not depend on timing.
     """
 
     name = "graph"
@@ -213,7 +213,7 @@ class Graph(Loop):
         return min(LANES, -(-clients // workers))
 
     def _round(self, state: State, todo: list[int], visits: Visits, done: dict[int, Trained]) -> None:
-        """Train the clients `todo`, the largest first; a lane that is free takes the next one."""
+        """Train the clients `todo`, largest first; each free lane takes the next one."""
         before, start = self.device.memory()[0], time.perf_counter()
         waiting, images = iter(todo), 0
         added = range(len(self.lanes), self.width.now)
@@ -224,7 +224,7 @@ class Graph(Loop):
         while busy:
             for lane, steps in list(busy.items()):
                 with self.device.on(lane.queue):
-                    if next(steps, self) is not self:  # steps are asked for and not waited for
+                    if next(steps, self) is not self:  # steps are submitted without waiting for them
                         continue
                     finished = lane.finish(state)
                     kept = lane.trainer.copy() if lane.client in visits.keep else None
@@ -247,14 +247,14 @@ class Graph(Loop):
         return lane.steps(state, client, visits.turn(client).steps)
 
     def _narrow(self) -> None:
-        """Give up the lanes beyond the width."""
+        """Drop the lanes beyond the width."""
         if len(self.lanes) > self.width.now:
-            self.device.wait()  # what they were asked for still reads their memory
+            self.device.wait()  # submitted work still reads their memory
             del self.lanes[self.width.now :]
             self.device.release()
 
     def _lane(self, number: int) -> ReplayLane:
-        """Return a lane; the first has the net of the run, the others have copies."""
+        """Return a new lane; the first uses the run's net, the others use copies."""
         one = self.trainer
         if number:
             one = LocalTrainer(copy.deepcopy(one.net), one.method, one.paths, data=one.data, meter=one.meter)
@@ -262,7 +262,7 @@ class Graph(Loop):
 
 
 class Width:
-    """How many lanes: doubled while that pays and memory lasts."""
+    """Number of lanes, doubled while that is faster and memory lasts."""
 
     def __init__(self, most: int = LANES) -> None:
         self.now, self.most, self.lane_bytes = 1, most, 0
@@ -270,9 +270,9 @@ class Width:
         self.settled = False
 
     def learn(self, rate: float, clients: int, added: int, grown: int, free: int) -> None:
-        """Learn from a round of `clients`: images per second, lanes that are new, bytes that it took, bytes left.
+        """Update the width after a round of `clients`: images per second, new lanes, memory growth and free memory.
 
-        A round with new lanes records their steps; the next one is what counts.
+        The rate of a round with new lanes is ignored, because it includes recording their steps.
         """
         if added:
             self.lane_bytes = max(self.lane_bytes, grown // added)
@@ -287,13 +287,13 @@ class Width:
             self.now, self.best = 2 * self.now, rate
 
     def halve(self) -> None:
-        """Do with half the lanes from now on."""
+        """Halve the number of lanes for good."""
         self.now //= 2
         self.settled = True
 
 
 def _leaves(visit: Visit) -> list[Tensor]:
-    """Return the tensors of a visit, always in the same order."""
+    """Return the tensors of a visit in a fixed order."""
     trees = [visit.start, visit.start_buffers]
     trees += [states[name] for states in (visit.broadcast, visit.states) for name in sorted(states)]
     return [visit.counts, *(tree[path] for tree in trees for path in sorted(tree))]

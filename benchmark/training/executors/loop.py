@@ -1,4 +1,4 @@
-"""The reference executor: one client after another, in the order of their numbers."""
+"""The reference executor: one client after another, in numerical order."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fedspan.benchmark.training.local import Finished, LocalTrainer
 from fedspan.benchmark.training.state import State
 from fedspan.benchmark.tree import Tree
 
-Trained = tuple[Finished, Tree | None]  # what a client hands back, and its weights and buffers where they are kept
+Trained = tuple[Finished, Tree | None]  # a client's result, and its weights and buffers if they are kept
 
 
 def untold() -> None:
-    """Tell nobody of a client."""
+    """Do nothing: the default `tick`."""
 
 
 @dataclass(frozen=True)
 class Visits:
-    """Clients that train in a round, in the order of their numbers, each for its turn.
+    """Clients that train in a round, in numerical order, and their turns.
 
-    Of those in `keep` the local weights and buffers are wanted; `tick` is called after each client.
+    For clients in `keep` the local weights and buffers are returned too; `tick` is called after each client.
     """
 
     clients: Sequence[int]
@@ -34,11 +34,11 @@ class Visits:
 
     @property
     def lost(self) -> frozenset[int]:
-        """The clients of which nothing arrives."""
+        """The clients whose results never arrive."""
         return lost(self.clients, self.turns)
 
     def part(self, clients: Sequence[int]) -> Visits:
-        """Return the visits of some of the clients, ready to be sent to another process, which tells nobody."""
+        """Return the visits of a subset of clients, ready to be sent to another process, with the default `tick`."""
         turns = {client: self.turns[client] for client in clients if client in self.turns}
         return Visits(clients, [client for client in clients if client in self.keep], turns)
 
@@ -48,7 +48,7 @@ class Visits:
 
 
 class Loop:
-    """Trains the sampled clients in sequence in one net."""
+    """Executor that trains the sampled clients in sequence in one net."""
 
     name = "loop"
 
@@ -56,7 +56,7 @@ class Loop:
         self.trainer = trainer
 
     def sums(self, clients: Sequence[int], turns: Turns = NO_TURNS) -> RoundSums:
-        """Return the empty sums of a round, with the weights of those that arrive where the method has its own."""
+        """Return the empty sums of a round, with weights of the arriving clients if the method defines its own."""
         data, method = self.trainer.data, self.trainer.method
         updates: dict[int, Tree] | None = {} if method.sees_updates else None
         clients = [client for client in clients if turns.get(client, WHOLE).arrives]
@@ -74,7 +74,7 @@ class Loop:
         tick: Callable[[], None] = untold,
         turns: Turns = NO_TURNS,
     ) -> tuple[RoundSums, dict[int, Tree]]:
-        """Train `clients` from `state`, each for its turn, and remember the rows of those that arrive in it.
+        """Train `clients` from `state`, each for its turn, and store the rows of arriving clients in `state`.
 
         Returns the sums and, for the clients in `keep`, their local weights and buffers. `tick` is called
         after each client.
@@ -85,13 +85,13 @@ class Loop:
             if model is not None:
                 kept[done.client] = model
             self._take(state, sums, done, visits.turn(done.client))
-            del done, model  # they need not stay in memory while the next client trains
+            del done, model  # free their memory before the next client trains
         return sums, kept
 
     def each(self, state: State, visits: Visits) -> Iterator[Trained]:
-        """Train the clients of some visits, and yield what each hands back, in the order of their numbers.
+        """Train the clients of `visits` and yield each result, in numerical order.
 
-        A row and a kept model last; what is summed need only last until the next client is asked for.
+        A row and a kept model stay valid; tensors to be summed may be valid only until the next result is requested.
         """
         self.trainer.lost = visits.lost
         for client in visits.clients:
@@ -103,12 +103,12 @@ class Loop:
         return done, self.trainer.copy() if keep else None
 
     def together(self, clients: int, workers: int) -> int:
-        """Return how many of a round's `clients` one of several `workers` is handed at a time."""
+        """Return how many of a round's `clients` each of several `workers` gets at a time."""
         return 1
 
     @staticmethod
     def _take(state: State, sums: RoundSums, done: Finished, turn: Turn) -> None:
-        """Add a client's result; a lost one counts as work only, and its client keeps its former memory."""
+        """Add a client's result; a lost one counts only as work, and its client keeps its previous row."""
         if turn.arrives:
             state.remember(done.client, done.row)
             sums.add(done)

@@ -1,4 +1,4 @@
-"""The only thing the server learns of a round: sums over its clients."""
+"""Sums over the clients of a round: all that the server learns, unless a method uses single updates."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedspan.benchmark.tree import Tree, nbytes
 
 @dataclass
 class RoundSums:
-    """Running sums over the clients of a round, in float64, so that their order leaves no trace in float32.
+    """Running sums over the clients of a round, in float64, so that their order does not show in float32.
 
-    Means are weighted by `weights`, by client, or by numbers of images. Single updates are kept too, in `updates`,
-    where there is a dictionary for them.
+    Means are weighted by `weights`, by client, or by numbers of images. Single updates are also kept in `updates`,
+    unless it is None.
     """
 
     weights: Mapping[int, float] | None = None
@@ -37,7 +37,7 @@ class RoundSums:
     _types: dict[str, torch.dtype] = field(default_factory=dict)
 
     def add(self, done: Finished) -> None:
-        """Add one client's result: weights and buffers by its weight, uploads as they are."""
+        """Add one client's result: update and buffers multiplied by its weight, uploads unweighted."""
         weight = done.n if self.weights is None else self.weights[done.client]
         self.weight += weight
         self.participants += 1
@@ -52,7 +52,7 @@ class RoundSums:
         self.upload_bytes += done.sent_bytes
         for name, tree in done.uploads.items():
             sent = [*done.delta.values(), *(leaf for leaf in tree.values() if isinstance(leaf, Tensor))]
-            device = sent[0].device if sent else torch.device("cpu")  # plain numbers join the tensors beside them
+            device = sent[0].device if sent else torch.device("cpu")  # plain numbers go to the device of the tensors
             tensors = {path: _tensor(leaf, device) for path, leaf in tree.items()}
             self.upload_bytes += nbytes(tensors)
             _accumulate(self._uploads.setdefault(name, {}), tensors, 1)
@@ -65,7 +65,7 @@ class RoundSums:
 
     @property
     def _whole(self) -> float:
-        return self.weight or 1  # nothing moves where all weights are zero
+        return self.weight or 1  # nothing moves if all weights are zero
 
     def mean_delta(self, like: Tree) -> Tree:
         """Return the weighted mean update, in the types of `like`."""
@@ -76,7 +76,7 @@ class RoundSums:
         return {path: (leaf / self._whole).to(like[path].dtype) for path, leaf in self._buffers.items()}
 
     def uploads(self, name: str) -> Tree:
-        """Return a component's summed uploads; numbers that are no tensors come back as float64."""
+        """Return a component's summed uploads; plain numbers, scalars and integers come back as float64."""
         return {p: leaf.to(self._types[f"{name}/{p}"]) for p, leaf in self._uploads.get(name, {}).items()}
 
 

@@ -1,4 +1,4 @@
-"""Layers that stack: convolutions as products of matrices, and batch norm of contiguous images."""
+"""Stackable layers: convolutions as matrix products, and batch norm of contiguous images."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fedspan.benchmark.training.layout import built_in
 
 
 def stackable(net: Net, device: torch.device) -> Net:
-    """Return a copy of `net` for `torch.func.vmap`: built-in layers, on CPU convolutions over patches.
+    """Return a copy of `net` for `torch.func.vmap`: built-in layers, and on CPU convolutions over patches.
 
-    There the stacked form of a convolution is a grouped one, slower than one after the other.
+    On CPU, a stacked convolution would be a grouped one, which is slower than one convolution after another.
     """
     net = built_in(copy.deepcopy(net))
     for module in net.modules():
@@ -28,7 +28,7 @@ def stackable(net: Net, device: torch.device) -> Net:
 
 
 class ContiguousBatchNorm2d(nn.BatchNorm2d):
-    """Batch norm of contiguous images: `torch.func.vmap` has no other order of memory, which cuDNN's asks about."""
+    """Batch norm of contiguous images: cuDNN's queries the memory format, and `torch.func.vmap` has only this one."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.contiguous())
@@ -39,7 +39,7 @@ class PatchConv2d(nn.Conv2d):
 
     @staticmethod
     def can_be(conv: nn.Conv2d) -> bool:
-        """Tell whether `conv` is of the kind that this class computes."""
+        """Return whether this class can compute `conv`."""
         plain = conv.groups == 1 and conv.padding_mode == "zeros" and conv.dilation == (1, 1)
         return plain and not isinstance(conv.padding, str)
 
@@ -59,6 +59,6 @@ class PatchConv2d(nn.Conv2d):
 
 @cache
 def patch_index(height: int, width: int, kernel_y: int, kernel_x: int, stride_y: int, stride_x: int) -> Tensor:
-    """Return which pixels of a padded image each patch reads, int64 [patches * kernel_y * kernel_x]."""
+    """Return the pixels of a padded image that each patch reads, int64 [patches * kernel_y * kernel_x]."""
     number = torch.arange(height * width).view(height, width)
     return number.unfold(0, kernel_y, stride_y).unfold(1, kernel_x, stride_x).reshape(-1)

@@ -1,4 +1,4 @@
-"""Many small clients at once: their weights stacked, each operation done once for all of them."""
+"""Many small clients at once: weights are stacked and each operation runs once for all of them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from fedspan.benchmark.training.local import Finished, LocalTrainer, Position
 from fedspan.benchmark.training.state import Row, State
 from fedspan.benchmark.tree import Tree, clone
 
-LANES = 10  # clients side by side; twice as many leave the second-level cache
+LANES = 10  # clients in parallel; twice as many do not fit into the second-level cache
 
 Batch = tuple[Tensor, Tensor]
 
 
 @dataclass
 class StackLane:
-    """One client in local training: where it stands and which batch is next."""
+    """One client in local training: its position and its next batch."""
 
     number: int
     client: int
@@ -41,17 +41,17 @@ class StackLane:
     images: int = 0
 
     def size(self) -> int:
-        """Return how many images the next batch has."""
+        """Return the number of images in the next batch."""
         return 0 if self.batch is None else len(self.batch[1])
 
     def fetch(self) -> None:
-        """Have the next batch ready, or none after the last."""
+        """Fetch the next batch, or None after the last."""
         self.batch = next(self.batches, None)
 
 
 @dataclass
 class Stack:
-    """The leaves of all lanes, each tree with a first axis of lanes."""
+    """The leaves of all lanes, stacked along a first axis of lanes in each tree but `broadcast`."""
 
     params: Tree
     buffers: Tree
@@ -63,7 +63,7 @@ class Stack:
     broadcast: States
 
     def of(self, lanes: Sequence[StackLane]) -> Stack:
-        """Return the stack of some lanes only: a copy."""
+        """Return a copy of the stack with only some lanes."""
         index = torch.tensor([lane.number for lane in lanes], device=self.counts.device)
 
         def take(tree: Tree) -> Tree:
@@ -81,7 +81,7 @@ class Stack:
         )
 
     def put(self, part: Stack, lanes: Sequence[StackLane]) -> None:
-        """Write back what a step of some lanes changed."""
+        """Write back the changes from a step of some lanes."""
         index = torch.tensor([lane.number for lane in lanes], device=self.counts.device)
         with torch.no_grad():
             for mine, theirs in (
@@ -92,11 +92,11 @@ class Stack:
 
 
 class Vmap(Loop):
-    """Trains several clients side by side, one step of each per operation; the numbers are `loop`'s to rounding.
+    """Executor that trains several clients in parallel, one step of each per operation; equals `loop` up to rounding.
 
-    Lanes whose next batches have the same size take a step together, whatever epoch they are in. Methods that edit
-    gradients or steps, carry state from step to step, change where clients start, or train in phases run as in `loop`,
-    and so does a client that is left alone.
+    Lanes whose next batches have the same size take a step together, whatever their epoch. Methods that edit gradients
+    or steps, carry state from step to step, change where clients start, send messages to single clients, or train in
+    phases run as in `loop`, and so does a single remaining client.
     """
 
     name = "vmap"
@@ -114,7 +114,7 @@ class Vmap(Loop):
             yield from (super().each if one_by_one else self._stacked)(state, together)
 
     def together(self, clients: int, workers: int) -> int:
-        return LANES if self._stacks else 1  # stacks of other clients would round otherwise
+        return LANES if self._stacks else 1  # a stack of other clients would round differently
 
     @property
     def _stacks(self) -> bool:
@@ -123,7 +123,7 @@ class Vmap(Loop):
         return not method.steps_alone and len(method.phases(self.trainer.protocol.local_epochs)) == 1
 
     def _stacked(self, state: State, visits: Visits) -> Iterator[Trained]:
-        """Train the clients side by side."""
+        """Train the clients in parallel."""
         lanes, stack = self._begin(state, visits)
         while going := [lane for lane in lanes if lane.batch is not None]:
             self._advance(state, stack, going, len(lanes))
@@ -133,7 +133,7 @@ class Vmap(Loop):
             visits.tick()
 
     def _begin(self, state: State, visits: Visits) -> tuple[list[StackLane], Stack]:
-        """Return the lanes of the clients, each with its first batch, and their stacked leaves."""
+        """Return the clients' lanes, each with its first batch, and their stacked leaves."""
         data, protocol, clients = self.trainer.data, self.trainer.protocol, visits.clients
         rows = [state.row(client) for client in clients]
         lanes = [
@@ -177,7 +177,7 @@ class Vmap(Loop):
             yield from self.trainer.data.epoch(client, state.round, epoch, steps)
 
     def _advance(self, state: State, stack: Stack, going: list[StackLane], count: int) -> None:
-        """Take one step of every lane, those with batches of one size together."""
+        """Take one step of every lane, together for lanes with equal batch sizes."""
         for _, group in groupby(sorted(going, key=StackLane.size), key=StackLane.size):
             lanes = list(group)
             part = stack if len(lanes) == count else stack.of(lanes)
@@ -186,7 +186,7 @@ class Vmap(Loop):
                 stack.put(part, lanes)
 
     def _step(self, state: State, stack: Stack, lanes: list[StackLane]) -> None:
-        """Take one step of `lanes`, whose leaves are `stack`, in place."""
+        """Take one step of `lanes`, whose leaves are in `stack`, in place."""
         trainer, method, protocol = self.trainer, self.trainer.method, self.trainer.protocol
         batches = [lane.batch for lane in lanes if lane.batch is not None]
         x, y = (torch.stack(part) for part in zip(*batches, strict=True))
@@ -250,7 +250,7 @@ class Vmap(Loop):
             leaf.grad = None
 
     def _end(self, state: State, lane: StackLane, leaves: Tree) -> Finished:
-        """Return what the client of a lane, at the end of its batches, hands back."""
+        """Return the result of a lane's client after its last batch."""
         visit = self.trainer.visit(state, lane.client)
         self.trainer.put(leaves)
         return self.trainer.finish(
@@ -259,7 +259,7 @@ class Vmap(Loop):
 
 
 def begun(tree: Tree, own: Tree) -> Tree:
-    """Return what a client starts a round with: the global leaves of `tree`, but its own where they stay with it."""
+    """Return a client's leaves at the start of a round: global leaves of `tree`, except for its own ones."""
     return {path: own.get(path, leaf) for path, leaf in tree.items()}
 
 

@@ -1,1 +1,1 @@
-"""One cell on several processes of this machine, with the bits of one."""
+"""One cell on several processes, of this machine or a Ray cluster, bit for bit as on one."""

@@ -1,4 +1,4 @@
-"""Workers on the machines of a Ray cluster: actors, each of which prepares the cell for itself."""
+"""Workers on a Ray cluster: actors, each of which prepares its own copy of the cell."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from fedspan.benchmark.training.workers.replies import Reply
 
 log = logging.getLogger("fedspan")
 
-FAILED_STARTS = 3  # workers in a row that end before they are ready, after which the cell fails
-PATIENCE = 60.0  # seconds without any worker, after which the user is told
+FAILED_STARTS = 3  # consecutive workers that die before they are ready, after which the cell fails
+PATIENCE = 60.0  # seconds without a ready worker, after which the user is warned
 
-Identity = tuple[str, dict[str, Any]]  # a worker's machine, and what its bits depend on
+Identity = tuple[str, dict[str, Any]]  # a worker's host name, and everything that its bits depend on
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What an actor prepares the cell from: its pickle, which can be read once the plugins of files are loaded.
+    """Inputs from which an actor prepares the cell; its pickle can be read only after plugin files are loaded.
 
-    `folder` is where the driver works, `room` the bytes of the cluster's smallest object store.
+    `folder` is the driver's working directory, `room` the size in bytes of the cluster's smallest object store.
     """
 
     how: How
@@ -48,8 +48,8 @@ class Setup:
     room: int
 
     def prepare(self) -> Run:
-        """Return the cell in memory, in this process."""
-        with contextlib.suppress(OSError):  # relative paths hold where machines share the driver's folder
+        """Return the run of the cell in this process."""
+        with contextlib.suppress(OSError):  # relative paths work if machines share the driver's folder
             os.chdir(self.folder)
         registry.load_files(self.how.plugins)
         settle(self.how)
@@ -57,16 +57,16 @@ class Setup:
 
 
 def identity_of(run: Run) -> Identity:
-    """Return what the bits that a run computes here depend on."""
+    """Return the host name, and everything that the bits of a run in this process depend on."""
     gpu = {"gpu": torch.cuda.get_device_name(run.device)} if run.device.type == "cuda" else {}
     return platform.node(), {**origin(run.cell, run.how, run.device.type, run.numerics), **gpu, **run.digests}
 
 
 class RemoteWorker:
-    """A worker's end of an actor. Tensors travel as one NumPy array, whose bytes Ray copies as they are."""
+    """The worker's side of an actor. Tensors travel as one NumPy array, whose bytes Ray copies unchanged."""
 
     def prepare(self, setup: Setup) -> Identity:
-        """Prepare the cell; raise `UserError` if that cannot be done here."""
+        """Prepare the cell; raise `UserError` if that fails here."""
         try:
             run = setup.prepare()
         except Exception as error:
@@ -80,13 +80,13 @@ class RemoteWorker:
         self.replica.hear(unpack(head, _owned(array)))
 
     def make(self, head: bytes, array: Any) -> tuple[bytes, Any]:
-        """Make a call; return its packed reply."""
+        """Run a call; return its packed reply."""
         reply = self.replica.make(unpack(head, _owned(array), self.replica.residents))
         return reply.head, fitting(reply, self.room, "what clients hand back").memory().numpy()
 
 
 def fitting(message: Packed, room: int, what: str) -> Packed:
-    """Return a message that fits into an object store of `room` bytes; raise `UserError` for a larger one."""
+    """Return `message` if it fits into an object store of `room` bytes; raise `UserError` otherwise."""
     if message.size > room:
         raise UserError(
             f"{what} takes {message.size / 2**20:.0f} MiB, the smallest object store of the Ray cluster has "
@@ -96,28 +96,28 @@ def fitting(message: Packed, room: int, what: str) -> Packed:
 
 
 def _owned(array: Any) -> Tensor:
-    """Return a copy in memory as torch allocates it: Ray's is read-only, and aligned otherwise."""
+    """Return a copy in memory allocated by torch: Ray's is read-only and has another alignment."""
     memory = torch.empty(len(array), dtype=torch.uint8)
     memory.numpy()[:] = array
     return memory
 
 
 class Actor:
-    """A worker on some machine of the cluster."""
+    """A worker on a machine of the cluster, from the driver's point of view."""
 
     def __init__(self, transport: Actors) -> None:
         self.calls: list[int] = []
         self.ready = False
         self._transport, self._handle = transport, transport.remote_worker.remote()
-        self.asked: deque[futures.Future[Any]] = deque()  # what it has not answered, in order
+        self.asked: deque[futures.Future[Any]] = deque()  # unanswered requests, in order
         self._ask(self._handle.prepare, transport.setup)
 
     def hear(self, published: Sequence[Any]) -> None:
-        """Have it fetch the news."""
+        """Make it fetch the news."""
         self._ask(self._handle.hear, *published)
 
     def give(self, number: int, call: Packed) -> None:
-        """Queue a call behind those it has."""
+        """Queue a call behind its existing ones."""
         array = fitting(call, self._transport.setup.room, "what clients keep between rounds").memory().numpy()
         self.calls.append(number)
         self._ask(self._handle.make, call.head, array)
@@ -126,9 +126,9 @@ class Actor:
         self.asked.append(method.remote(*arguments).future())
 
     def answers(self, lent: int | None) -> Sequence[tuple[int, Reply]]:
-        """Return number and reply of its oldest call, if that is what it has answered.
+        """Return number and reply of its oldest call, or nothing if it has answered another request.
 
-        Raises `EOFError` if it has died, `UserError` if it cannot work.
+        Raises `EOFError` if it has died, `UserError` if it has failed or would compute different bits.
         """
         said = self._transport.answer(self.asked.popleft(), self.ready)
         if not self.ready:
@@ -141,13 +141,13 @@ class Actor:
         return []
 
     def close(self) -> None:
-        """End it, whatever it does."""
+        """End it at once, even if busy."""
         with contextlib.suppress(Exception):  # the cluster may be gone
             self._transport.ray.kill(self._handle)
 
 
 class Actors:
-    """The workers of a run on a Ray cluster, which starts them where cores are free."""
+    """The workers of a run on a Ray cluster, which places them where cores and GPUs are free."""
 
     def __init__(self, run: Run) -> None:
         import ray
@@ -156,25 +156,25 @@ class Actors:
         room = min(int(node["Resources"].get("object_store_memory", 0)) for node in ray.nodes() if node["Alive"])
         how, self.device = run.how, run.device
         gpus = how.gpus or float(self.device.type != "cpu")
-        theirs = replace(how, device=self.device.type)  # Ray shows each of them no GPU but its own
+        theirs = replace(how, device=self.device.type)  # Ray shows each worker only its own GPU
         self.setup = Setup(theirs, pickle.dumps(run.cell), folder=Path.cwd(), room=room)
         self.remote_worker = ray.remote(num_cpus=how.threads, num_gpus=gpus)(RemoteWorker)
         self._needs = "GPUs" if gpus else "cores"
         _, self._origin = identity_of(run)
 
     def start(self) -> Actor:
-        """Return a worker, which is ready when the cluster has found a place for it and it has prepared the cell."""
+        """Return a worker, which is ready once the cluster has placed it and it has prepared the cell."""
         return Actor(self)
 
     def publish(self, news: Packed) -> Sequence[Any]:
-        """Put news into the object store, from where each machine fetches them once."""
+        """Put news into the object store, from which each machine fetches them once."""
         fitting(news, self.setup.room, "what clients are sent")
         return news.head, self.ray.put(news.memory().numpy())
 
     def listen(self, workers: Iterable[Actor], wait: bool) -> Iterator[Actor]:
-        """Yield the workers that have answered, or have died; `wait` until there is one, or not."""
+        """Yield the workers that have answered or died; with `wait`, block at most `PATIENCE` seconds for one."""
         asked = {worker.asked[0]: worker for worker in workers if worker.asked}
-        # Ray's own waiting loses what signal handlers raise
+        # Ray's own wait loses exceptions raised by signal handlers
         found, _ = futures.wait(asked, timeout=PATIENCE if wait else 0, return_when=futures.FIRST_COMPLETED)
         if wait and not (found or self._warned or any(worker.ready for worker in asked.values())):
             self._warned = True
@@ -183,7 +183,7 @@ class Actors:
             yield asked[answer]
 
     def answer(self, asked: futures.Future[Any], ready: bool) -> Any:
-        """Return what a worker has answered; raise `EOFError` if it has died, `UserError` if it failed."""
+        """Return a worker's answer; raise `EOFError` if it has died, `UserError` if it failed."""
         errors = self.ray.exceptions
         try:
             return asked.result()
@@ -197,15 +197,15 @@ class Actors:
             raise EOFError from error
 
     def admit(self, identity: Identity) -> None:
-        """Let a worker take part; raise `UserError` if it would give other bits."""
+        """Accept a worker; raise `UserError` if it would compute different bits."""
         host, theirs = identity
         if said := difference(self._origin, theirs):
             raise UserError(f"a worker on {host} would give other bits: its {said}")
         self.failed_starts = 0
 
     def close(self) -> None:
-        """Do nothing: the cluster is there for others."""
+        """Do nothing: others may be using the cluster."""
 
 
 def _reason(error: BaseException) -> str:
-    return str(error).strip().splitlines()[-1][:300]  # what Ray tells first is where
+    return str(error).strip().splitlines()[-1][:300]  # Ray's first lines only say where it happened

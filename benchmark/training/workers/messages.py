@@ -1,4 +1,4 @@
-"""Messages between the processes of a cell: pickled, with the bytes of their tensors apart, where memory is shared."""
+"""Messages between the processes of a cell: a pickle, and the bytes of its tensors apart, for shared memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-ALIGNMENT = 64  # bytes, as torch allocates: what a kernel reads unaligned it may sum in another order
+ALIGNMENT = 64  # bytes, as torch allocates: kernels may sum unaligned data in another order
 
 
 class TensorLayout(NamedTuple):
-    """Location, in bytes, and layout of a tensor in the memory of a message, and whether it comes from a GPU."""
+    """Byte offset and layout of a tensor in the memory of a message, and whether it comes from a GPU."""
 
     offset: int
     on_gpu: bool
@@ -25,14 +25,14 @@ class TensorLayout(NamedTuple):
 
 
 class Memory:
-    """The memory of a message, uint8 [bytes] from the beginning of its storage."""
+    """The memory of a message, uint8 [bytes], at the start of its storage."""
 
     def __init__(self, memory: Tensor) -> None:
         self._bytes = memory[: len(memory) // ALIGNMENT * ALIGNMENT]
         self._typed: dict[torch.dtype, Tensor] = {}
 
     def view(self, layout: TensorLayout) -> Tensor:
-        """Return a tensor that lies in it."""
+        """Return a view of the tensor at `layout`."""
         dtype = layout.dtype
         if dtype not in self._typed:
             self._typed[dtype] = self._bytes.view(dtype)
@@ -41,7 +41,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Packed:
-    """A message: `head`, its pickle, and the tensors that it names, which take `size` bytes."""
+    """A message: its pickle, `head`, and the tensors that it refers to, which take `size` bytes."""
 
     head: bytes
     size: int
@@ -54,19 +54,19 @@ class Packed:
             place.view(layout).copy_(tensor)
 
     def memory(self) -> Tensor:
-        """Return the tensors in memory of their own, uint8 [size]."""
+        """Return a copy of the tensors in new memory, uint8 [size]."""
         memory = torch.empty(self.size, dtype=torch.uint8)
         self.write(memory)
         return memory
 
 
 class _Packer(pickle.Pickler):
-    """Notes tensors instead of pickling them, and names what every process has: the `residents`."""
+    """Pickler that collects tensors separately, and writes only the names of `residents`, which every process has."""
 
     def __init__(self, file: io.BytesIO, residents: Mapping[str, Any]) -> None:
         super().__init__(file, protocol=5)
         self.names = {id(value): name for name, value in residents.items()}
-        self.layouts: dict[int, tuple[Tensor, TensorLayout]] = {}  # by identity, which lasts as long as the tensor
+        self.layouts: dict[int, tuple[Tensor, TensorLayout]] = {}  # by id; kept tensors keep their ids unique
         self.tensors: list[tuple[TensorLayout, Tensor]] = []
         self.size = 0
 
@@ -80,7 +80,7 @@ class _Packer(pickle.Pickler):
         return self.layouts[id(value)][1]
 
     def _layout(self, leaf: Tensor) -> TensorLayout:
-        dense = torch.empty_like(leaf, device="meta").stride()  # what a copy of it would have
+        dense = torch.empty_like(leaf, device="meta").stride()  # strides of a dense copy
         nbytes = leaf.numel() * leaf.element_size()
         layout = TensorLayout(self.size, leaf.is_cuda, leaf.dtype, tuple(leaf.shape), tuple(dense))
         self.tensors.append((layout, leaf))
@@ -105,7 +105,7 @@ class _Unpacker(pickle.Unpickler):
 
 
 def pack(message: Any, residents: Mapping[str, Any] | None = None) -> Packed:
-    """Return a message ready to send; a resident in it becomes its name, and the receiver puts its own in place."""
+    """Return a message ready to send; residents become names, for which the receiver substitutes its own objects."""
     file = io.BytesIO()
     packer = _Packer(file, residents or {})
     packer.dump(message)
@@ -119,8 +119,8 @@ def unpack(
     copy: bool = False,
     gpu: torch.device | str = "cuda",
 ) -> Any:
-    """Return a message whose tensors are views of `memory`, or with `copy` have memory of their own.
+    """Return a message whose tensors are views of `memory`, or copies if `copy` is set.
 
-    Those that come from a GPU are put on this process's `gpu`.
+    Tensors that come from a GPU are moved to this process's `gpu`.
     """
     return _Unpacker(head, memory, residents or {}, copy, gpu).load()

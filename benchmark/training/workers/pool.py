@@ -1,4 +1,4 @@
-"""A cell's workers: who makes which call, what becomes of the calls of a worker that dies, and results in order."""
+"""A cell's workers: assignment of calls, recovery of a dead worker's calls, and results in order."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fedspan")
 
-HELD_BYTES = 256 * 2**20  # of results that wait for their turn
-CALLS = 4  # of each worker in an evaluation, so that they end together
-DEATHS = 3  # of workers by one and the same call, after which the cell fails
+HELD_BYTES = 256 * 2**20  # of results waiting for their turn
+CALLS = 4  # per worker in an evaluation, so that all workers finish together
+DEATHS = 3  # of workers at the same call, after which the cell fails
 
 
 class Pool:
-    """The workers of a run. They make calls on what each of them has of its own, and results come in order."""
+    """The workers of a run: each runs calls on its own replica of the cell, and results are yielded in order."""
 
     def __init__(self, run: Run, transport: Transport) -> None:
         self.run, self.transport, self.size = run, transport, 0
         self.workers: list[Worker] = []
-        self._told: tuple[tuple[Any, ...], Any] | None = None  # the trees of the last news, and where those lie
+        self._told: tuple[tuple[Any, ...], Any] | None = None  # trees of the last news, and the news as published
 
     def resize(self, size: int) -> None:
-        """Have `size` workers from now on, at least one; they are started when there is something to do."""
+        """Set the number of workers, at least one; new ones start when there is work."""
         self.size = size
         self._end(self.workers[size:])
 
@@ -47,14 +47,13 @@ class Pool:
         held: int = 0,
         lent: bool = False,
     ) -> Iterator[Any]:
-        """Yield ``function(*call)`` of each call, in their order; the costliest are begun first.
+        """Yield ``function(*call)`` for each call, in order; the costliest start first.
 
-        `held` is about how many bytes a result has. The tensors of a result that is `lent` are those of its worker,
-        whose next call may overwrite them: copy what is to last when the next result is asked for. Raises what a call
-        raises when its turn comes, and `UserError` if a call ends its worker again and again, or workers cannot be
-        started.
+        `held` is the approximate size of a result in bytes. If results are `lent`, their tensors may be in a worker's
+        memory, which its next call overwrites: copy what must outlive the request of the next result. Raises a call's
+        exception at its turn, and `UserError` if a call repeatedly kills its worker or workers cannot be started.
         """
-        self._end([worker for worker in self.workers if worker.calls])  # for somebody who has given up
+        self._end([worker for worker in self.workers if worker.calls])  # busy with the calls of an abandoned iteration
         self._tell(state)
         self._fill()
         residents = residents_of(self.run, state)
@@ -73,7 +72,7 @@ class Pool:
                 turn += 1
 
     def _tell(self, state: State) -> None:
-        """Give the workers the state, unless they have it."""
+        """Send the state to the workers, unless they have it."""
         trees = (state.params, state.buffers, state.server, state.round)
         if self._told is None or not all(a is b for a, b in zip(self._told[0], trees, strict=True)):
             self._told = trees, self.transport.publish(news_of(self.run, state))
@@ -81,7 +80,7 @@ class Pool:
                 worker.hear(self._told[1])
 
     def _next(self, worker: Worker, schedule: Schedule, turn: int) -> Iterator[int]:
-        """Yield the calls that a worker gets now: one, and where many are left the next too, so that it never waits."""
+        """Yield the calls that a worker gets now: one, or two if many are left, so that it never waits."""
         while worker.ready and len(worker.calls) < (SLOTS if schedule.left > self.size else 1):
             number = schedule.take(turn)
             if number is None:
@@ -96,7 +95,7 @@ class Pool:
         deaths: Counter[int],
         lent: int | None,
     ) -> None:
-        """Take a worker's replies; have another one take the place of one that has died, whose calls wait again."""
+        """Collect a worker's replies; if it has died, put its calls back and start a replacement."""
         try:
             arrived.update(worker.answers(lent))
             return
@@ -112,7 +111,7 @@ class Pool:
         self._fill()
 
     def _fill(self) -> None:
-        """Start the workers that are missing."""
+        """Start the missing workers."""
         while len(self.workers) < self.size:
             try:
                 self.workers.append(self.transport.start())
@@ -133,11 +132,11 @@ class Pool:
         return reply.value
 
     def share(self, images: int, batch: int) -> int:
-        """Return how many of `images` to evaluate in one call, in whole batches: a few calls for each worker."""
+        """Return the number of images per evaluation call, in whole batches, for a few calls per worker."""
         batches = -(-images // batch)
         return batch * max(1, batches // (CALLS * self.size))
 
     def close(self) -> None:
-        """End the workers; there can be no others."""
+        """End the workers for good and close the transport."""
         self._end(self.workers)
         self.transport.close()

@@ -1,4 +1,4 @@
-"""Workers forked from the driver of a cell, which share weights and results with it through memory."""
+"""Workers forked from a cell's driver, which exchange weights and results with it through shared memory."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class Lifeline:
-    """A pipe that the driver alone can write to: its end tells the processes forked from it that it has gone.
+    """A pipe to which only the driver can write; its closing tells the forked processes that the driver has gone.
 
-    They are none of multiprocessing's, which would wait for them when the driver ends.
+    They are not started by multiprocessing, which would wait for them when the driver ends.
     """
 
     def __init__(self) -> None:
         self._end, self._driver = os.pipe()
 
     def forked(self, work: Callable[[], None]) -> int:
-        """Return the number of a new process, a copy of this one, that does `work` and ends, with this one at last."""
+        """Return the PID of a fork of this process that runs `work` and exits, at the latest when this process ends."""
         pid = os.fork()
         if pid == 0:
             try:
@@ -50,13 +50,13 @@ class Lifeline:
         os._exit(1)
 
     def close(self) -> None:
-        """Let all of them end."""
+        """End all forked processes."""
         os.close(self._end)
         os.close(self._driver)
 
 
 class Process:
-    """A worker that begins as a copy of the driver: the same code, data and net."""
+    """A worker that starts as a copy of the driver, with the same code, data and net."""
 
     ready = True
 
@@ -69,22 +69,22 @@ class Process:
             self.pid = lifeline.forked(lambda: serve(run, its, news, self._inbox, self._outbox))
 
     def hear(self, published: Letter) -> None:
-        """Have it read the news."""
+        """Make it read the news."""
         self._say("hear", 0, published)
 
     def give(self, number: int, call: Packed) -> None:
-        """Queue a call behind those it has."""
+        """Queue a call behind its existing ones."""
         slot = self._given % SLOTS
         self._given += 1
         self.calls.append(number)
         self._say("do", slot, self._inbox[slot].put(call))
 
     def _say(self, *message: Any) -> None:
-        with contextlib.suppress(OSError):  # that it has died shows when it is listened to
+        with contextlib.suppress(OSError):  # its death is noticed when the driver listens to it
             self.line.send(message)
 
     def answers(self, lent: int | None) -> Sequence[tuple[int, Reply]]:
-        """Return number and reply of its oldest call, which it has made; raise `EOFError` if it has died."""
+        """Return number and reply of its oldest call, which is finished; raise `EOFError` if it has died."""
         try:
             slot, letter = self.line.recv()
         except OSError as error:
@@ -93,8 +93,8 @@ class Process:
         return [(number, self._outbox[slot].get(letter, copy=number != lent))]
 
     def close(self) -> None:
-        """End it, whatever it does."""
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # where the system was told to forget the dead
+        """End it at once, even if busy."""
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # already reaped, where SIGCHLD is ignored
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
         self.line.close()
@@ -103,35 +103,35 @@ class Process:
 
 
 class Processes:
-    """The workers of a run that are forked from its process."""
+    """The workers forked from the process of a run."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self._news, self._lifeline = Region(), Lifeline()
 
     def start(self) -> Process:
-        """Fork a worker; raise `OSError` if there is no memory, or are too many processes or open files."""
+        """Fork a worker; raise `OSError` if there is no memory, or too many processes or open files."""
         return Process(self.run, self._news, self._lifeline)
 
     def publish(self, news: Packed) -> Letter:
-        """Write news in place of those before."""
+        """Replace the previous news."""
         return self._news.put(news)
 
     def listen(self, workers: Iterable[Process], wait: bool) -> Iterator[Process]:
-        """Yield the workers that have something to say, or have died; `wait` until there is one, or not."""
+        """Yield the workers that have answered or died; with `wait`, block until there is one."""
         lines: dict[Any, Process] = {worker.line: worker for worker in workers}
         for line in connection.wait(list(lines), None if wait else 0):
             yield lines[line]
 
     def close(self) -> None:
-        """Free the memory, and let all of them end."""
+        """Free the memory and end all workers."""
         self._news.close()
         self._lifeline.close()
 
 
 def serve(run: Run, line: Connection, news: Region, inbox: Sequence[Region], outbox: Sequence[Region]) -> None:
-    """Make calls for ever."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the driver decides: it saves its cell first
+    """Serve the driver's calls forever."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the driver decides when to end, after saving its cell
         signal.signal(number, signal.SIG_IGN)
     replica = Replica(run)
     while True:

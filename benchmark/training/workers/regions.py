@@ -1,4 +1,4 @@
-"""Memory that a process shares with those forked from it."""
+"""Memory shared between a process and its forks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 
 from fedspan.benchmark.training.workers.messages import Packed, unpack
 
-Letter = tuple[int, int]  # where a message in a region ends, and where its tensors do
+Letter = tuple[int, int]  # end of a message in a region, and end of its tensors
 
 
 class Region:
-    """Shared memory that grows. It has no name, so nothing is left of it when its last process ends, however.
+    """Growing shared memory. It has no name, so it is freed when its last process ends, however that happens.
 
-    It does not lie in /dev/shm, which containers limit to 64 MiB.
+    It is not in /dev/shm, which containers limit to 64 MiB.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Region:
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
     def of(self, size: int) -> Tensor:
-        """Return its first `size` bytes, uint8 [size]; it grows if it is smaller."""
+        """Return the first `size` bytes, uint8 [size], growing the region if necessary."""
         if size > len(self._bytes):
             if os.fstat(self._file).st_size < size:
                 os.ftruncate(self._file, size)
@@ -34,7 +34,7 @@ class Region:
         return self._bytes[:size]
 
     def put(self, message: Packed) -> Letter:
-        """Write a message in place of the one before; return what `get` needs to read it."""
+        """Replace the previous message by a new one; return its letter, with which `get` reads it."""
         letter = message.size + len(message.head), message.size
         memory = self.of(letter[0])
         message.write(memory)
@@ -42,7 +42,7 @@ class Region:
         return letter
 
     def get(self, letter: Letter, residents: dict[str, Any] | None = None, copy: bool = False) -> Any:
-        """Return a message that was put here; its tensors are views of this memory, or copies."""
+        """Return the message of a letter; its tensors are views of this memory, or copies."""
         end, size = letter
         memory = self.of(end)
         return unpack(bytes(memory[size:].numpy()), memory, residents, copy)

@@ -1,4 +1,4 @@
-"""A worker's replica of the cell, on which it makes the calls that the driver sends."""
+"""A worker's replica of the cell, on which it runs the driver's calls."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ if TYPE_CHECKING:
 
 
 def residents_of(run: Run, state: State) -> dict[str, Any]:
-    """Return what each process of a cell has of its own: in a message its name stands for it."""
+    """Return the objects that every process of a cell has its own copy of; messages refer to them by name."""
     return {"executor": run.alone, "trainer": run.trainer, "state": state}
 
 
 def news_of(run: Run, state: State) -> Packed:
-    """Return what workers must know of a state, and the FLOPs of the steps that have been counted."""
+    """Return the parts of a state that workers need, and the FLOPs of the steps counted so far."""
     senders = {component.name for component in run.method.using("broadcast")}
     server = {name: tree if name in senders else {} for name, tree in state.server.items()}
     return pack((state.round, state.params, state.buffers, server, state.lasting, run.meter.flops_of_step))
 
 
 class Replica:
-    """A run that knows of its driver's state what `news_of` tells, and holds no rows: those come with the calls."""
+    """A run with the parts of the driver's state from `news_of`, and no rows, which are sent with the calls."""
 
     def __init__(self, run: Run) -> None:
-        run.trainer.pool = None  # what a call asks for is made here
+        run.trainer.pool = None  # nested calls run in this process
         run.state.rows = {}
         self.run, self._known = run, run.meter.flops_of_step
 
     @property
     def residents(self) -> dict[str, Any]:
-        """What its name stands for in a call."""
+        """The objects that calls refer to by name."""
         return residents_of(self.run, self.run.state)
 
     def hear(self, news: Any) -> None:
-        """Take over the driver's state; its trees lie where the news are."""
+        """Take over the driver's state; its trees are views of the news' memory."""
         state = self.run.state
         state.round, state.params, state.buffers, state.server, state.lasting, flops = news
         state.refresh_first_row()
         self._known = self._known | flops
 
     def make(self, call: tuple[Callable[..., Any], Sequence[Any]]) -> Packed:
-        """Make a call; return its reply, ready to send."""
+        """Run a call; return its reply, ready to send."""
         function, arguments = call
         meter = self.run.meter
         meter.take_over(Meter(flops_of_step=dict(self._known)))

@@ -15,9 +15,9 @@ from fedspan.benchmark.training.meter import Meter
 
 @dataclass(frozen=True)
 class Reply:
-    """Outcome of a call, `value` or `error`, with its FLOPs, its peaks of memory and its processor seconds.
+    """Outcome of a call, `value` or `error`, with its FLOPs, memory peaks and processor seconds.
 
-    `peak_memory` is that of a GPU's allocator so far.
+    `peak_memory` is the peak of a GPU's allocator so far.
     """
 
     value: Any
@@ -29,7 +29,7 @@ class Reply:
     seconds: float
 
     def book(self, meter: Meter) -> None:
-        """Add what was counted to the driver's meter."""
+        """Add the counts to the driver's meter."""
         for purpose, number in self.flops.items():
             meter.flops[purpose] = meter.flops.get(purpose, 0) + number
         for purpose, most in self.memory.items():
@@ -40,7 +40,7 @@ class Reply:
 
 
 def reply_of(call: Callable[[], Any], meter: Meter) -> Reply:
-    """Make a call and return its reply; `meter` counts it, and has counted nothing before."""
+    """Run a call and return its reply; `meter` counts it and must be empty before."""
     began, value, error = time.process_time(), None, None
     try:
         value = call()
@@ -58,7 +58,7 @@ def reply_of(call: Callable[[], Any], meter: Meter) -> Reply:
 
 
 def sendable(error: BaseException) -> ExceptionWithTraceback:
-    """Return an error with its traceback as text and the plugin to blame, for a process that has no frames of it."""
+    """Return an error with its traceback as text and the plugin to blame, for a process without its frames."""
     blamed = blame(error)
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - made here

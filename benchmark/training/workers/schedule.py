@@ -1,4 +1,4 @@
-"""Which client goes out next, the longest of those whose results can be held; and what a round takes that way."""
+"""Schedule of a round's jobs, longest first among those whose results can be held, and its expected time."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Sequence
 
 
 class Schedule:
-    """Hands out jobs 0 .. n - 1, the longest first; none goes out `window` or more places before its turn.
+    """Schedule of jobs 0 .. n - 1, longest first; none starts `window` or more places before its turn.
 
-    Results are taken in the order of numbers, so that at most `window` of them wait, whatever the costs. `turn` is the
-    number of the first job whose result has not been taken.
+    Results are taken in numerical order, so at most `window` of them wait, whatever the costs. `turn` is the number of
+    the first job whose result has not been taken.
     """
 
     def __init__(self, costs: Sequence[float], window: int) -> None:
         self.costs, self.window = costs, max(window, 1)
-        self.left = len(costs)  # that have not gone out
+        self.left = len(costs)  # jobs not handed out
         self._queue: list[tuple[float, int]] = []
-        self._queued = 0  # jobs from this number on have not been in the queue yet
+        self._queued = 0  # jobs from this number on have never been queued
 
     def take(self, turn: int) -> int | None:
-        """Return the job to go out next; None if all that are left must wait."""
+        """Return the next job to start; None if all remaining ones must wait."""
         last = min(turn + self.window, len(self.costs))
         for number in range(self._queued, last):
             self.put_back(number, new=True)
@@ -31,16 +31,16 @@ class Schedule:
         return heapq.heappop(self._queue)[1]
 
     def put_back(self, number: int, new: bool = False) -> None:
-        """Have a job wait, as one does whose worker has died."""
+        """Queue a job, for example again after its worker has died."""
         heapq.heappush(self._queue, (-self.costs[number], number))
         self.left += not new
 
 
 def round_seconds(clients: Sequence[float], workers: int, tell: float = 0.0, add: float = 0.0) -> float:
-    """Return the expected seconds of a round whose clients take `clients` each.
+    """Return the expected seconds of a round whose clients take the seconds in `clients`.
 
-    `tell` is what it takes until the workers have the weights, `add` what it takes to add one client's result. No round
-    is shorter than its largest client, its work divided by the workers, or what the driver does alone. Longest first
-    exceeds the largest of these by less than one client (Graham 1969, Bounds on Multiprocessing Timing Anomalies).
+    `tell` is the time to send the weights to the workers, `add` the time to sum one client's result. No round is
+    shorter than its longest client, its work divided by the workers, or the driver's own work. Longest first exceeds
+    the largest of these by less than one client (Graham 1969, Bounds on Multiprocessing Timing Anomalies).
     """
     return tell + max(max(clients) + add, sum(clients) / workers, len(clients) * add)

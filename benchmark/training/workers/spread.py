@@ -1,4 +1,4 @@
-"""The executor that has workers train the clients of a round."""
+"""The executor that distributes the clients of a round over workers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from fedspan.benchmark.training.run import Run
 
 
-MESSAGE_SECONDS = 0.1  # that the clients of a message take about, where they are quick
+MESSAGE_SECONDS = 0.1  # approximate work per message, if clients are quick
 
 
 class Spread(Loop):
-    """An executor on workers: what they hand back is summed and remembered here, in the order of clients, bit for bit.
+    """Executor on workers; their results are summed and stored here in client order, bit for bit as without workers.
 
-    Each of them trains its clients as `executor` does here. `seconds` is what a client of the last round took a worker
-    in the mean.
+    Each worker trains its clients as `executor` does here. `seconds` is the mean worker time per client in the last
+    round.
     """
 
     def __init__(self, executor: Loop, pool: Pool) -> None:
@@ -50,7 +50,7 @@ class Spread(Loop):
         self.seconds = (self.trainer.meter.worker_seconds - before) / max(len(visits.clients), 1)
 
     def _lasting(self, done: Finished) -> Finished:
-        """Return a result of which nothing is lent but what is summed at once."""
+        """Return a result in which only tensors that are summed immediately are still lent."""
         if done.row.empty and not self.trainer.method.sees_updates:
             return done
         states = {name: clone(tree) for name, tree in done.row.states.items()}
@@ -58,10 +58,10 @@ class Spread(Loop):
         return replace(done, delta=delta, row=Row(clone(done.row.own), states))
 
     def groups(self, order: Sequence[int]) -> list[Sequence[int]]:
-        """Return the clients of each message, in their order.
+        """Return the clients of each message, in order.
 
-        Of quick clients many go into one message, as long as there are many left: else the driver would be busy with
-        messages. The last ones go alone, so that the workers end together.
+        Quick clients share a message while many are left, to limit the driver's work on messages. The last messages
+        are as small as the executor allows, so that the workers finish together.
         """
         together, workers = self.executor.together(len(order), self.pool.size), self.pool.size
         quick = int(MESSAGE_SECONDS / max(self.seconds * together, 1e-6))
@@ -84,7 +84,7 @@ Call = tuple[Loop, State, Visits, dict[int, Row], dict[int, States]]
 
 @dataclass(frozen=True)
 class Calls(Sequence[Call]):
-    """A round's calls, each made when a worker gets it: where the server writes to single clients it holds models."""
+    """A round's calls, each built when a worker gets it, because server messages to single clients may hold models."""
 
     make: Callable[[Sequence[int]], Call]
     groups: Sequence[Sequence[int]]
@@ -97,7 +97,7 @@ class Calls(Sequence[Call]):
 
 
 def call_of(executor: Loop, state: State, visits: Visits, group: Sequence[int]) -> Call:
-    """Return what has a worker `train` a group of the visits' clients."""
+    """Return the arguments with which a worker calls `train` on a group of the visits' clients."""
     trainer = executor.trainer
     messages = {client: received(trainer, state, client) for client in group if trainer.method.writes}
     return executor, state, visits.part(group), state.rows_of(*group), messages
@@ -106,15 +106,15 @@ def call_of(executor: Loop, state: State, visits: Visits, group: Sequence[int]) 
 def train(
     executor: Loop, state: State, visits: Visits, rows: dict[int, Row], messages: dict[int, States]
 ) -> list[Trained]:
-    """Train the clients of some visits, of which those in `rows` have these rows; return what each hands back.
+    """Train the clients of `visits`, given their existing `rows`; return their results.
 
-    `messages` has what clients receive, where the server writes to single ones.
+    `messages` holds what each client receives, if the server sends messages to single clients.
     """
     return list(executor.each(state.holding(rows, messages), visits))
 
 
 def employ(run: Run, workers: int) -> None:
-    """Have a run train on so many workers from now on, with one in this process alone: the same bits either way."""
+    """Make a run train on `workers` workers, or in this process if 1; the results are the same, bit for bit."""
     if workers == 1:
         dismiss(run)
         return
@@ -126,7 +126,7 @@ def employ(run: Run, workers: int) -> None:
 
 
 def dismiss(run: Run) -> None:
-    """End a run's workers, if it has any; it goes on in this process."""
+    """End a run's workers, if any, and continue in this process."""
     if run.trainer.pool is not None:
         run.trainer.pool.close()
         run.trainer.pool, run.executor = None, run.alone

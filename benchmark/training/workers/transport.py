@@ -1,4 +1,4 @@
-"""What a pool asks of its workers, whether they are processes of this machine or actors of a Ray cluster."""
+"""Interface between a pool and its workers: processes of this machine or actors of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from typing import Any, Protocol
 from fedspan.benchmark.training.workers.messages import Packed
 from fedspan.benchmark.training.workers.replies import Reply
 
-SLOTS = 2  # calls that a worker has at a time: the one that it makes, and the next
+SLOTS = 2  # calls that a worker has at a time: the running one and the next
 
 
 class Worker(Protocol):
-    """A worker as its driver sees it."""
+    """A worker, from the driver's point of view."""
 
-    calls: list[int]  # the numbers of those that it has, in order
+    calls: list[int]  # numbers of its calls, in order
     ready: bool  # whether it has prepared the cell
 
     def hear(self, published: Any) -> None:
-        """Have it take over what `Transport.publish` returned, before the calls that it is given from now on."""
+        """Make it take over the result of `Transport.publish` before its subsequent calls."""
 
     def give(self, number: int, call: Packed) -> None:
-        """Queue a call behind those it has: `SLOTS` at most."""
+        """Queue a call behind its existing ones; `SLOTS` at most in total."""
 
     def answers(self, lent: int | None) -> Sequence[tuple[int, Reply]]:
-        """Return number and reply of the calls that it has made, after `listen`; raise `EOFError` if it has died.
+        """Return number and reply of its finished calls, after `listen`; raise `EOFError` if it has died.
 
-        The tensors of the reply to the call `lent` may lie in memory that its next call overwrites.
+        The tensors in the reply to the call `lent` may be in memory that its next call overwrites.
         """
 
     def close(self) -> None:
-        """End it, whatever it does."""
+        """End it at once, even if busy."""
 
 
 class Transport(Protocol):
-    """Where workers come from, and what they share."""
+    """Source of workers, and of the memory that they share."""
 
     def start(self) -> Any:
-        """Return a new worker; raise `OSError` if there can be none."""
+        """Return a new worker; raise `OSError` if none can be started."""
 
     def publish(self, news: Packed) -> Any:
-        """Put news in place of those before where every worker can read them; no worker may be at work."""
+        """Replace the previous news where every worker can read them; no worker may be busy."""
 
     def listen(self, workers: Iterable[Any], wait: bool) -> Iterable[Any]:
-        """Yield those who have something to say, or have died; `wait` until there is one, or not."""
+        """Yield the workers that have answered or died; with `wait`, block until there is one."""
 
     def close(self) -> None:
-        """Free what the workers, which have ended, shared."""
+        """Free the shared resources, after all workers have ended."""
