@@ -1,4 +1,4 @@
-"""Base of the adaptive server optimisers of Reddi et al. 2021."""
+"""Base class of the adaptive server optimisers of Reddi et al. 2021."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from fedspan.benchmark.tree import Tree, prefixed, root, tree_map, under, zeros
 
 @dataclass(frozen=True)
 class Adaptive(Component):
-    """Reddi et al. 2021 (ICLR), Algorithm 2: a step per weight, from the first and second moment of the mean update D.
+    """Reddi et al. 2021 (ICLR), Algorithm 2: per-weight server steps from two moments of the mean update D.
 
-    ``m = beta1 m + (1 - beta1) D``, v by the subclass, ``w = w + lr m / (sqrt(v) + tau)``; v starts at tau^2 without
-    bias correction, as in the paper. The code released with FedDecorr 2023 starts v at 0 and applies the step to
-    BatchNorm's running statistics too; here they are averaged.
+    ``m = beta1 m + (1 - beta1) D``, then ``w = w + lr m / (sqrt(v) + tau)``. Subclasses define the update of v, which
+    starts at tau^2. There is no bias correction, as in the paper. The code released with FedDecorr 2023 starts v at 0
+    and also steps BatchNorm's running statistics; here they are averaged.
     """
 
     lr: Annotated[float, log(1e-3, 1.0, source="the paper tunes it for every task; the range is ours")] = 0.01

@@ -1,4 +1,4 @@
-"""Base of methods that remember how far each client has drifted, and add the mean drift to the average."""
+"""Base class of methods that track each client's drift and add the mean drift to the average."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ DRIFT = "h"
 
 @dataclass(frozen=True)
 class DriftCorrection(Component):
-    """Acar et al. 2021 (ICLR), as the authors' code writes it: with a drift h_i for each client.
+    """Acar et al. 2021 (ICLR), in the form of the authors' code: with a drift h_i for each client.
 
     After local training from w to w_i a client adds its update to its drift, ``h_i = h_i + w_i - w``. The server keeps
-    the mean h of all clients' drifts and sets ``w = mean w_i + h``; that mean is over participants, each with the same
-    weight. Clients send their weights alone: their mean update tells how h moves. Beside an add-on that compresses, h
-    follows what arrived and h_i what the client computed.
+    the mean h of all clients' drifts and sets ``w = mean w_i + h``, where the mean of w_i is over participants with
+    equal weights. Clients send only their weights: their mean update determines the change of h. With an add-on that
+    compresses, h follows the updates that arrived and h_i those that clients computed.
     """
 
     def weights(self, counts: Tensor, samples: int) -> Tensor:
@@ -31,7 +31,7 @@ class DriftCorrection(Component):
         return prefixed(DRIFT, zeros(shared)), prefixed(DRIFT, zeros(shared))
 
     def anchor(self, step: Step) -> Tree:
-        """Return ``w - h_i``, which the quadratic term of the local objective pulls towards."""
+        """Return ``w - h_i``, the point that the quadratic term of the local objective pulls towards."""
         return tree_map(lambda h, w: w - h, under(DRIFT, step.client), step.start)
 
     def client_end(self, delta: Tree, local: Local) -> tuple[Tree, Upload, Tree]:

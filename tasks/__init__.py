@@ -1,1 +1,1 @@
-"""Tasks: datasets, partitions and models, one plugin per file."""
+"""Tasks: datasets, partitions, models and fleets, one plugin per file."""

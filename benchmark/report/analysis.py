@@ -116,10 +116,9 @@ class Analysis:
 
 
 def analyse(table: Tabulated) -> Analysis | None:
-    """Return the standings of a table's rows, or None if there is nothing to compare.
+    """Return the standings of a table's rows, or None below two rows with runs, without a score or a better direction.
 
-    Comparison needs two rows with runs, a score, and a metric with a better direction. Rows whose runs all diverged
-    rank last; bounds are left out.
+    Rows whose runs all diverged rank last; bounds are left out.
     """
     better = table.metric.better
     rows = _with_runs(table)

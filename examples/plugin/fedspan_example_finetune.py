@@ -12,9 +12,9 @@ from fedspan.benchmark.tree import Tree
 
 @addon("finetune")
 class FineTune(Component):
-    """Wang et al. 2019 (arXiv:1910.10252): after training each client goes on with the model on its own images.
+    """Wang et al. 2019 (arXiv:1910.10252): after training each client fine-tunes the model on its own images.
 
-    Plain SGD on all weights, images as they are; the stage ``personalised`` scores the result at each client.
+    Plain SGD on all weights, without augmentation; the stage ``personalised`` scores the result at each client.
     """
 
     title = "Fine-tuning"

@@ -1,1 +1,1 @@
-"""Add-ons, one per file; each works on every algorithm unless its docstring excludes it."""
+"""Add-ons, one per file; ``fedspan list methods --compat`` shows which algorithms each one works with."""

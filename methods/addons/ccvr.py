@@ -15,13 +15,13 @@ from fedspan.benchmark.tree import Tree, root
 
 @addon("ccvr")
 class CCVR(HeadTraining):
-    """Luo et al. 2021 (NeurIPS), Algorithm 1: fine-tune the head on virtual features, drawn from a Gaussian per class.
+    """Luo et al. 2021 (NeurIPS), Algorithm 1: fine-tune the head on virtual features drawn from a Gaussian per class.
 
-    Clients send count, sum and sum of outer products of each class. The server computes the pooled mean and unbiased
-    covariance, draws `per_class` virtual features of each class that any client holds, and trains the head on them by
-    SGD with cross-entropy. A class with one image has covariance 0.
+    For each class, clients send the number of images, and the sums of features and of their outer products. The server
+    computes the pooled mean and unbiased covariance, draws `per_class` virtual features of each class that any client
+    holds, and trains the head on them by SGD with cross-entropy. A class with one image has covariance 0.
 
-    `tukey` is the exponent of Tukey's ladder of powers, sign(z)|z|^tukey (1: none). The Gaussians are fitted to
+    `tukey` is the exponent of Tukey's ladder of powers, sign(z)|z|^tukey (1: no transform). The Gaussians are fitted to
     transformed features; virtual features are transformed back, because the head reads untransformed ones (the sources
     do not say where the transform is undone). SphereFed 2022, App. F (Table 16) lists 500 virtual features per class
     (TinyImageNet: 1000) and a learning rate of 1e-5, but neither optimiser nor epochs. On the digits that rate moves
@@ -52,7 +52,7 @@ class CCVR(HeadTraining):
         return {"n": n, "z": total, "zz": products}
 
     def calibration_cost(self, images: int, clients: int, features: int, classes: int) -> tuple[int, int]:
-        """Numbers: count, sum and outer products of every class. FLOPs: outer products, draws, and the fit to them."""
+        """Return (numbers, FLOPs): count, sum and outer products per class; outer products, draws and the fit."""
         virtual = self.per_class * classes
         numbers = classes * (1 + features + features**2)
         return clients * numbers, 2 * (images + virtual) * features**2 + self.fit_flops(virtual, features, classes)
@@ -79,7 +79,7 @@ def moments(n: Tensor, total: Tensor, products: Tensor) -> tuple[Tensor, Tensor]
 
 
 def draw_gaussian(mean: Tensor, covariance: Tensor, count: int, rng: torch.Generator) -> Tensor:
-    """Return [count, d] draws; the covariance may be singular, and eigenvalues rounded below 0 count as 0."""
+    """Return [count, d] draws; the covariance may be singular, and eigenvalues rounded below 0 are taken as 0."""
     values, vectors = torch.linalg.eigh(covariance)
     noise = torch.randn(count, len(mean), generator=rng, dtype=mean.dtype).to(mean.device)
     return mean + (noise * root(values.clamp_min(0))) @ vectors.T

@@ -1,4 +1,4 @@
-"""Differential privacy for clients: clipped updates, and noise on their sum."""
+"""Client-level differential privacy: clipped updates, and noise on their sum."""
 
 import math
 import sys
@@ -18,21 +18,22 @@ MOST_NOISE = 1e6
 
 @addon("clip_noise")
 class ClipNoise(Component):
-    """McMahan et al. 2018 (ICLR), Algorithm 1: updates of bounded length, and Gaussian noise on their sum.
+    """McMahan et al. 2018 (ICLR), Algorithm 1: clip each client's update and add Gaussian noise to the sum.
 
-    A client's update is scaled down to the length `clip` where it is longer (the paper's flat clipping). The server
-    adds noise of standard deviation ``noise clip`` to the sum of the updates, and divides by the mean number of
-    participants in a round. Clients count the same, so that a longer list of images gives nobody more influence.
+    Updates longer than `clip` are scaled down to that length (the paper's flat clipping). The server adds noise of
+    standard deviation ``noise clip`` to the sum of updates and divides by the expected number of participants per
+    round. Clients have equal weights, so more images give no client more influence.
 
-    The stage ``privacy`` of a record has the epsilon that the whole training spends at `delta`: what the global models
-    of all rounds tell about whether a client's update was used or was 0, by Opacus' accountant of Renyi differential
-    privacy. With ``protocol.sampling=poisson`` clients are drawn independently, as in the paper, and epsilon counts on
-    that; otherwise, and with full participation, it is that of a client which takes part in every round. A cell that
-    would spend more than `epsilon` is refused before it trains.
+    The stage ``privacy`` of a record holds the epsilon that the whole training spends at `delta`, computed by Opacus'
+    accountant of Renyi differential privacy: it bounds what the global models of all rounds reveal about whether a
+    client's update was used or was 0. With ``protocol.sampling=poisson`` clients are sampled independently, as in the
+    paper, and epsilon accounts for that; otherwise, and with full participation, it is the epsilon of a client that
+    takes part in every round. A cell that would spend more than `epsilon` is refused before it trains.
 
-    Whatever else leaves clients would not be private: statistics of BatchNorm or of features, variates, single updates.
-    Components that send them are refused by name. Choosing settings by the results of several cells spends more than
-    the epsilon of each, and so does the `best` round; the noise is that of a simulation, in floating point.
+    Anything else that clients send would not be private: statistics of BatchNorm or of features, control variates,
+    single updates. Components that send them are refused by name. Choosing settings by the results of several cells
+    spends more than the epsilon of each, and so does choosing the `best` round. The noise is simulated, in floating
+    point.
     """
 
     title = "Client-level DP"
@@ -91,21 +92,21 @@ def _normal(like: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def epsilon_of(noise: float, rate: float, rounds: int, delta: float) -> float:
-    """Return the epsilon of so many Gaussian mechanisms, in which a client takes part with the chance `rate` each.
+    """Return the epsilon at `delta` of `rounds` Gaussian mechanisms, each including a client with probability `rate`.
 
-    It is the largest number where `noise` squared is 0 in floating point.
+    If `noise` squared underflows to 0, return the largest float.
     """
     if noise**2 == 0:
         return sys.float_info.max
     accountant = _accountants().create_accountant("rdp")
     accountant.history = [(noise, rate, rounds)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that other orders might give a lower bound
+        warnings.simplefilter("ignore", UserWarning)  # Opacus: other orders may give a tighter bound
         return float(accountant.get_epsilon(delta))
 
 
 def enough(epsilon: float, rate: float, rounds: int, delta: float) -> str:
-    """Say what noise keeps within `epsilon`."""
+    """Return a hint, for an error message, at the noise that keeps within `epsilon`."""
     noise = 1.0
     while epsilon_of(noise, rate, rounds, delta) > epsilon:
         if noise > MOST_NOISE:

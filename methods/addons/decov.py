@@ -13,7 +13,8 @@ from fedspan.benchmark.search import log
 class DeCov(Component):
     """Cogswell et al. 2016 (ICLR), Eq. 2: beta/2 (||C||_F^2 - ||diag C||^2), C the covariance of a batch of features.
 
-    C divides by the number of images, as in the paper. FedDecorr 2023, Table 6, reports it without naming a beta.
+    C is normalised by the number of images, as in the paper. FedDecorr 2023, Table 6, reports the method without naming
+    beta.
     """
 
     title = "DeCov"
@@ -32,12 +33,12 @@ class DeCov(Component):
         return self.beta / 2 * (squared_covariances(z) - self.allowed(z))
 
     def allowed(self, z: Tensor) -> Tensor:
-        """Return the sum of squares of the covariances of centred z [n, d] exempt from the penalty."""
+        """Return the sum of the squared covariances of centred z [n, d] that are exempt from the penalty."""
         return z.square().mean(0).square().sum()
 
 
 def squared_covariances(z: Tensor) -> Tensor:
     """Return the squared Frobenius norm of the covariance of centred z [n, d]."""
-    # ||Z'Z||_F = ||ZZ'||_F: the smaller of the two products is enough.
+    # ||Z'Z||_F = ||ZZ'||_F, so use the smaller of the two products.
     n, d = z.shape
     return (z @ z.T if n < d else z.T @ z).square().sum() / n**2

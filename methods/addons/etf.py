@@ -16,7 +16,7 @@ from fedspan.benchmark.tree import root
 
 
 class Temperature(nn.Module):
-    """Multiply by a learnt number."""
+    """A layer that multiplies its input by a learnt scalar."""
 
     def __init__(self, initial: float) -> None:
         super().__init__()
@@ -30,19 +30,20 @@ class Temperature(nn.Module):
 class ETF(Component):
     """Li et al. 2023 (ICCV), FedETF: a fixed simplex ETF classifier on projected unit features, and a balanced loss.
 
-    The classifier's rows are ``V = sqrt(C / (C - 1)) U (I - 11' / C)`` with U a random orthonormal matrix: the
-    classes lie as far apart as they can, on every client alike. A linear projection to `width` dimensions and a scaling
-    to unit length stand between body and classifier. Client k minimises the balanced feature loss, the
-    cross-entropy of ``t V mu + gamma log n_k`` with n_k its images of each class. The temperature t is learnt; it is
-    part of the features that other components see.
+    The classifier's rows are ``V = sqrt(C / (C - 1)) U (I - 11' / C)`` with U a random orthonormal matrix: the classes
+    are as far apart as possible, and the same on every client. Between body and classifier, features are projected
+    linearly to `width` dimensions and scaled to unit length, which gives mu. Client k minimises the balanced feature
+    loss, the cross-entropy of ``t V mu + gamma log n_k`` with n_k its images per class. The temperature t is learnt and
+    is part of the features that other components see.
 
-    A class without images has ``log 0``: it is `removed` from the softmax, so that a client of one class learns
-    nothing. The authors' code counts one image there: the class is `kept`, and pushes features away from its vertex.
+    A class without images has ``log 0``. It is `removed` from the softmax, so a client with a single class learns
+    nothing; with ``absent=kept`` it counts as one image, as in the authors' code, and pushes features away from its
+    vertex.
 
-    `width` 0 is that of the body's features, as in the authors' CNN for CIFAR10; their ResNets project to as many
-    dimensions as there are classes. t starts at 10 in that CNN and at 1 in the ResNets. Their U comes from the QR
-    decomposition of a matrix uniform in [0, 1), which is not uniformly distributed; here it is. They fine-tune
-    projection and classifier in turns on each client; add ``personal_head`` to tune the classifier.
+    `width` 0 keeps the number of the body's features, as in the authors' CNN for CIFAR10; their ResNets project to as
+    many dimensions as there are classes. t starts at 10 in that CNN and at 1 in the ResNets. Their U comes from the QR
+    decomposition of a matrix with entries uniform in [0, 1), so it is not uniformly distributed; here it is. They
+    fine-tune projection and classifier alternately on each client; add ``personal_head`` to tune the classifier.
     """
 
     title = "FedETF"
@@ -88,7 +89,7 @@ class ETF(Component):
 
 
 def simplex(classes: int, dimensions: int) -> Tensor:
-    """Return unit rows [classes, dimensions] in float64 whose cosines are all -1 / (classes - 1): a simplex ETF."""
+    """Return unit rows [classes, dimensions] in float64 with all cosines equal to -1 / (classes - 1): a simplex ETF."""
     q, r = torch.linalg.qr(torch.randn(dimensions, classes, dtype=torch.float64))
     centre = torch.eye(classes, dtype=torch.float64) - 1 / classes
     spread = root(torch.tensor(classes / max(classes - 1, 1), dtype=torch.float64))

@@ -23,10 +23,10 @@ class FedDecorr(Component):
     - ``form=released`` (the authors' code): the off-diagonal entries of ``(N - 1) K``, squared, averaged over d(d - 1)
       and divided by N, times beta.
 
-    The released gradient is ``(N - 1)^2 / N * d / (d - 1)`` times the paper's, about 62 times at batch 64.
-    beta defaults to 0.1, the papers' value for every dataset (tuned over 0.01, 0.05, 0.1, 0.2, 0.3); the released
-    scripts have 0.05 on CIFAR100. It is not known which form and beta made the printed tables. The default is the
-    released form, the only one with public code. A batch of one image and a constant dimension contribute 0.
+    The released gradient is ``(N - 1)^2 / N * d / (d - 1)`` times the paper's, about 62 times at batch 64. beta
+    defaults to 0.1, the papers' value for every dataset (tuned over 0.01, 0.05, 0.1, 0.2, 0.3); the released scripts
+    have 0.05 on CIFAR100. Which form and beta produced the printed tables is unknown. The default is the released form,
+    the only one with public code. A batch of one image and a constant dimension contribute 0.
     """
 
     title = "FedDecorr"
@@ -48,9 +48,9 @@ class FedDecorr(Component):
         n, d = z.shape
         if n < 2 or d < 2:
             return 0.0 * z.sum()
-        # Standardised by the biased variance, in one operation: Z'Z = n K.
+        # Standardise by the biased variance in one operation: Z'Z = n K.
         z = F.batch_norm(z, None, None, training=True, eps=EPS * (n - 1) / n)
-        # ||Z'Z||_F = ||ZZ'||_F: the smaller of the two products is enough.
+        # ||Z'Z||_F = ||ZZ'||_F, so use the smaller of the two products.
         squared = (z @ z.T if n < d else z.T @ z).square().sum()
         if self.form == "paper":
             return self.beta / (n * d) ** 2 * squared

@@ -20,10 +20,10 @@ class FedUV(Component):
     - variance: ``lam`` times the mean over classes of ``max(0, 1 / sqrt(C) - s_c)``, where s_c is the unbiased standard
       deviation of the probability of class c over the batch, and 1 / sqrt(C) that of one-hot labels of all C classes;
     - hyperspherical uniformity: ``mu`` times the mean over pairs of images of ``exp(-||z_i - z_j||^2 / sigma)`` with
-      features z and sigma the median of those squared distances that are not 0.
+      features z and sigma the median of the nonzero squared distances.
 
-    Both terms, lam 2.5 and mu 0.5 are those of the authors' code. It does not scale the features to unit length, and
-    the median takes part in the gradient. A batch of one image contributes 0.
+    Both terms and the defaults, lam 2.5 and mu 0.5, follow the authors' code, which does not scale the features to unit
+    length and differentiates through the median. A batch of one image contributes 0.
     """
 
     title = "FedUV"
@@ -46,9 +46,9 @@ class FedUV(Component):
 
 
 def lack_of_variance(logits: Tensor) -> Tensor:
-    """Return how far the probabilities of logits [n, C] vary less over a batch than one-hot labels do, a scalar."""
+    """Return the mean over classes of ``max(0, 1 / sqrt(C) - s_c)`` for a batch of logits [n, C], a scalar."""
     variance = F.softmax(logits, dim=1).var(0)
-    same = variance == 0  # where the slope of a root is infinite
+    same = variance == 0  # the slope of the square root is infinite there
     deviation = root(variance.masked_fill(same, 1.0)).masked_fill(same, 0.0)
     return F.relu(1 / math.sqrt(logits.shape[1]) - deviation).mean()
 

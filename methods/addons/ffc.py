@@ -17,10 +17,11 @@ from fedspan.benchmark.tree import Tree
 class FFC(Component):
     """Dong et al. 2022 (ECCV), Sec. 4.3, Eq. 9 and 10: the least-squares head from the clients' sums Z'Z and Z'Y.
 
-    It works on features trained with any loss (App. C.3). Each client sends l(l + C) numbers. The head has no bias, as
-    in the paper; a model's own bias is set to 0. `ridge` is added to the diagonal of the summed Z'Z (Eq. 12; tuned
-    over 0, 1e-3, 1e-2, 1e-1, 1, 10, and kept at 0). Without ridge the pseudo-inverse solves a singular Z'Z. With
-    `every` > 0 it also calibrates after every so many rounds, and training continues from there (App. C.2 tries 10).
+    It works on features trained with any loss (App. C.3). With l features and C classes, each client sends l(l + C)
+    numbers. The head has no bias, as in the paper; a model's own bias is set to 0. `ridge` is added to the diagonal of
+    the summed Z'Z (Eq. 12; tuned over 0, 1e-3, 1e-2, 1e-1, 1, 10, and kept at 0). Without ridge the pseudo-inverse
+    solves a singular Z'Z. With `every` > 0 it also calibrates once every `every` rounds, and training continues from
+    there (App. C.2 tries 10).
     """
 
     title = "FFC"
@@ -43,7 +44,7 @@ class FFC(Component):
         return normal_equations(features, labels, classes)
 
     def calibration_cost(self, images: int, clients: int, features: int, classes: int) -> tuple[int, int]:
-        """Sec. 4.3: l(l + C) numbers per client; 2 l D (l + C) FLOPs for Eq. 9, plus those of Eq. 10."""
+        """Return (numbers, FLOPs) of Sec. 4.3: l(l + C) per client; 2 l D (l + C) for Eq. 9, plus those of Eq. 10."""
         fitted = least_squares_flops(features, classes)
         return clients * features * (features + classes), 2 * features * images * (features + classes) + fitted
 

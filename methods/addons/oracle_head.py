@@ -27,13 +27,13 @@ from fedspan.benchmark.tree import Tree, finite
 class OracleHead(HeadTraining):
     """Dong et al. 2022 (ECCV), Sec. 5.3, Table 4: the sanity check, a head tuned on the pooled features of all clients.
 
-    A bound, not a federated method. `by` chooses the training:
+    A bound, not a federated method. `by` selects the training:
 
     - ``search``, as in the paper: SGD from the trained head with each of `criteria` at each of `rates`; the best is
-      reported. Here candidates train on all but a share `held_out` of the training images, and the one most accurate
-      on that share (the first of equals) is trained again on all. No test image is used. The paper states neither the
-      rates (`rates` are those of its App. F.2) nor the epochs nor the images that decide; its other tuning holds back
-      15% of the training images (Sec. 5.1);
+      reported. Here candidates train without a share `held_out` of the training images, and the most accurate one on
+      that share (the first of equals) is retrained on all images. No test image is used. The paper states neither the
+      rates (`rates` are those of its App. F.2) nor the epochs nor the images used for selection; its other tuning holds
+      out 15% of the training images (Sec. 5.1);
     - ``sgd``: SGD with `criterion` at `lr`;
     - ``closed``: least squares with `ridge` and without bias, the head that ``ffc`` computes from sums.
     """
@@ -63,7 +63,7 @@ class OracleHead(HeadTraining):
         require(0 < self.held_out < 1, "addon.oracle_head.held_out", "must lie in (0, 1)", self.held_out)
 
     def calibration_cost(self, images: int, clients: int, features: int, classes: int) -> tuple[int, int]:
-        """Numbers: all features and labels. FLOPs: the closed form, one fit, or every candidate and the best again."""
+        """Return (numbers, FLOPs): all features and labels; the closed form, one fit, or all candidates and a refit."""
         if self.by == "closed":
             flops = 2 * images * features * (features + classes) + least_squares_flops(features, classes)
         else:
@@ -75,7 +75,7 @@ class OracleHead(HeadTraining):
         return images * (features + 1), flops
 
     def _held(self, images: int) -> int:
-        """Return how many images choose among the candidates."""
+        """Return the number of images held out to choose among the candidates."""
         return min(max(1, round(self.held_out * images)), images - 1)
 
     def calibrate(self, params: Mapping[str, Tensor], sums: Mapping[str, Tensor], rng: torch.Generator) -> Tree:
@@ -92,7 +92,7 @@ class OracleHead(HeadTraining):
         order = torch.randperm(len(labels), generator=rng).to(labels.device)
         count = self._held(len(labels))
         held, rest = order[:count], order[count:]
-        seed = int(torch.randint(2**62, (1,), generator=rng))  # candidates differ in loss and rate only, not in batches
+        seed = int(torch.randint(2**62, (1,), generator=rng))  # candidates differ in loss and rate only: same batches
 
         def fitted(criterion: Criterion, rate: float, images: Tensor) -> Tree:
             draws = torch.Generator().manual_seed(seed)
@@ -104,7 +104,7 @@ class OracleHead(HeadTraining):
 
 
 def right_answers(params: Mapping[str, Tensor], features: Tensor, labels: Tensor) -> int:
-    """Return how many features [n, d] the head classifies as their labels [n]; -1 if its weights are not finite."""
+    """Return how many features [n, d] the head classifies as labelled [n]; -1 if its weights are not finite."""
     head = {path: params[path] for path in (WEIGHT, BIAS) if path in params}
     if not finite(head):
         return -1

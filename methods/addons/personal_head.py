@@ -1,4 +1,4 @@
-"""A head for each client."""
+"""A personal head for each client."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -17,9 +17,9 @@ from fedspan.benchmark.tree import Tree
 class PersonalHead(HeadTraining):
     """Oh et al. 2022 (ICLR), and Dong et al. 2022 (ECCV), App. B: after training each client tunes its own head.
 
-    Each client fits the head to the features of its own training images, which gives the stage ``personalised``: by
-    ``sgd`` from the trained head with `criterion`, or by ``ffc`` as its least-squares head without bias (Eq. 7, with
-    `ridge`). It starts from the trained weights, even if the method also calibrates them. The sources name no learning
+    Each client fits the head to the features of its own training images, for the stage ``personalised``: with ``sgd``
+    from the trained head, minimising `criterion`, or with ``ffc`` as the least-squares head without bias (Eq. 7, with
+    `ridge`). It starts from the trained weights, even if the method also calibrates them. The sources state no learning
     rate; Oh et al. tune for 5 epochs.
     """
 

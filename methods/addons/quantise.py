@@ -14,13 +14,13 @@ from fedspan.benchmark.tree import Tree, root
 
 @addon("quantise")
 class Quantise(Component):
-    """Alistarh et al. 2017 (NeurIPS), Sec. 3.1, for updates: clients round their update to few levels, without bias.
+    """Alistarh et al. 2017 (NeurIPS), Sec. 3.1, applied to updates: unbiased random rounding to few levels.
 
     Each tensor v of the update becomes ``norm(v) sign(v) l / s`` with s levels, ``s = 2^(bits-1) - 1``; l is
-    ``s |v| / norm(v)`` rounded up or down by chance so that its mean is exact (Eq. 4). A number travels as its sign and
-    level in `bits` bits, each tensor with its norm. The norm is the largest magnitude, as in the paper's experiments
-    (Sec. 4), or the Euclidean length of its theory (``l2``). The paper encodes levels by Elias's code, in buckets; here
-    the width is fixed and a tensor is a bucket. Numbers that are 0, as after top-k, stay 0.
+    ``s |v| / norm(v)`` rounded up or down at random so that its mean is exact (Eq. 4). Each number is sent as its sign
+    and level in `bits` bits, each tensor with its norm. The norm is the largest magnitude, as in the paper's
+    experiments (Sec. 4), or the Euclidean length, as in its theory (``l2``). The paper uses Elias coding of the levels,
+    in buckets; here the width is fixed and each tensor is one bucket. Zeros, such as those left by top-k, stay 0.
     """
 
     title = "QSGD"
@@ -44,7 +44,7 @@ class Quantise(Component):
     def _rounded(self, v: Tensor, rng: torch.Generator) -> Tensor:
         levels = 2 ** (self.bits - 1) - 1
         length = v.abs().max() if self.norm == "max" else root(v.square().sum().clamp(min=torch.finfo(v.dtype).tiny))
-        unit = length + (length == 0).to(v)  # of a tensor of zeros: it stays as it is
+        unit = length + (length == 0).to(v)  # a tensor of zeros is divided by 1, and stays
         draws = torch.rand(v.shape, generator=rng, dtype=v.dtype).to(v)
         level = (levels * (v.abs() / unit) + draws).floor().clamp(max=levels)
         return unit * v.sign() * level / levels

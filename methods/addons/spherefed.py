@@ -30,8 +30,8 @@ class SphereFed(FFC):
     - `temperature` multiplies the logits before the loss (Sec. 4.2, tau W z; tuned for ``ce``, value not stated);
     - `ffc`: calibrate with `ridge` and `every`, like the add-on ``ffc``.
 
-    To compare calibrations of one trained model, set ``ffc=false`` and add ``ffc``, ``ccvr`` or ``oracle_head``.
-    The paper tunes the learning rate anew for the squared loss (over 0.005, 0.01, 0.05, 0.1, 0.5, 0.8, 1).
+    To compare calibrations of one trained model, set ``ffc=false`` and add ``ffc``, ``ccvr`` or ``oracle_head``. The
+    paper retunes the learning rate for the squared loss (over 0.005, 0.01, 0.05, 0.1, 0.5, 0.8, 1).
     """
 
     title = "SphereFed"
@@ -103,8 +103,8 @@ def spread_rows(rows: int, dimensions: int) -> Tensor:
     """Return unit rows [rows, dimensions] that are far apart.
 
     Mettes et al. 2019 (NeurIPS): gradient descent on the mean over rows of the largest cosine to another row, with the
-    settings of SphereFed 2022, App. D (learning rate 0.1, momentum 0.9, 10^4 steps); rows are scaled back to unit
-    length after each step. Steps of constant length end in an oscillation, so the best rows seen are kept.
+    settings of SphereFed 2022, App. D (learning rate 0.1, momentum 0.9, 10^4 steps); rows are rescaled to unit length
+    after each step. Steps of constant length end in an oscillation, so the best rows seen are returned.
     """
     w = F.normalize(torch.randn(rows, dimensions), dim=1)
     if rows == 1:

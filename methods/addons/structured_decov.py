@@ -16,12 +16,12 @@ from fedspan.methods.addons.decov import DeCov, squared_covariances
 class StructuredDeCov(DeCov):
     """Xiong et al. 2016 (ICDM): DeCov between groups of features only; features of one group may covary.
 
-    beta/2 times the sum of squared covariances between features of different groups; `groups` counts groups of
-    consecutive features, as equal in size as possible. One feature per group gives DeCov.
+    beta/2 times the sum of squared covariances between features of different groups; `groups` is the number of groups
+    of consecutive features, as equal in size as possible. One feature per group gives DeCov.
 
-    Its abstract also encourages strong connections within a group. We know no public text or code of that term, so it
-    is left out: covariances within a group are neither penalised nor rewarded. FedDecorr 2023, Table 6, reports the
-    method without naming beta, groups or terms.
+    The paper's abstract also encourages strong connections within a group. We know of no public text or code of that
+    term, so it is left out: covariances within a group are neither penalised nor rewarded. FedDecorr 2023, Table 6,
+    reports the method without naming beta, groups or terms.
     """
 
     title = "Structured DeCov"

@@ -16,20 +16,20 @@ from fedspan.benchmark.tree import Tree, sub, tree_map
 class SWA(Component):
     """Caldarola et al. 2022 (ECCV): the final model is the mean of the global models of the last rounds.
 
-    Averaged are the models after every `every` rounds, counted back from the last one, of the rounds after the first
-    `start` of all (0.75 in the paper). Training goes on from the running model; the mean takes its place in the last
-    round, so the curve shows it there alone. A round from which nothing arrives counts too: its model is that of the
-    round before. The paper also lets the clients' learning rate rise and fall within each cycle of `every` rounds (10
-    or 20), here the protocol's schedule holds.
+    After the share `start` of all rounds (0.75 in the paper), the mean takes in the global model of every `every`-th
+    round, counted back from the last one. Training continues from the running model; the mean replaces it in the last
+    round, so only that point of the curve shows it. A round in which no update arrives counts too, with the model of
+    the round before. The paper also cycles the clients' learning rate within every `every` rounds (10 or 20); here the
+    protocol's schedule holds.
 
     Only weights are averaged. BatchNorm's running statistics are those of the last round, not of the mean model, and
-    nobody holds images to estimate them anew; the paper's models have none.
+    the server has no images to re-estimate them; the paper's models have none.
     """
 
     title = "Server SWA"
     summary = "The final model is the mean of the last rounds' global models."
     papers = ("caldarola2022",)
-    version = 2  # 1 left out rounds from which nothing arrived, and then took the initial weights for a model
+    version = 2  # 1 skipped rounds in which nothing arrived, and then counted the initial weights as a model
     every_round = True
     wording = {"start": "after {:.0%} of the rounds", "every": "every {} rounds"}
 

@@ -18,13 +18,13 @@ INDEX_BITS = 32
 
 @addon("topk")
 class TopK(Component):
-    """Stich et al. 2018 (NeurIPS), Algorithm 1, for updates: clients send only the largest of their weights' changes.
+    """Stich et al. 2018 (NeurIPS), Algorithm 1, applied to updates: clients send only the largest entries.
 
-    Of an update of D numbers travel the ``ceil(share D)`` of largest magnitude, each with a position of 32 bits. With
-    `memory` a client adds to its next update what it did not send (Eq. 4); then it stands before an add-on that rounds,
-    since the sum is of more digits. Not beside FedAMP, whose clients keep their weights: their next update has what was
-    kept back anyway. BatchNorm's statistics travel whole. The paper compresses every gradient; here, as in federated
-    learning since Sattler et al. 2019, it is a round's update.
+    Of the D numbers of an update, a client sends the ``ceil(share D)`` of largest magnitude, each with a position of 32
+    bits. With `memory` a client adds what it did not send to its next update (Eq. 4). List `topk` then before an add-on
+    that rounds, because the sum needs more digits. Memory excludes FedAMP, whose clients keep their weights, so that
+    their next update has the unsent part anyway. BatchNorm's statistics are sent in full. The paper compresses every
+    gradient; here, as in federated learning since Sattler et al. 2019, it is a round's update.
     """
 
     title = "Top-k"
@@ -75,12 +75,12 @@ class TopK(Component):
         return replace(size, numbers=size.numbers - dropped, extra=size.extra + kept * INDEX_BITS)
 
     def kept(self, update: Mapping[str, Tensor]) -> int:
-        """Return how many numbers of an update travel."""
+        """Return how many numbers of an update are sent."""
         return math.ceil(self.share * sum(leaf.numel() for leaf in update.values()) - 1e-9)
 
 
 def largest(tree: Mapping[str, Tensor], count: int) -> Tree:
-    """Return the tree with all but its `count` numbers of largest magnitude set to zero."""
+    """Return the tree with all but its `count` entries of largest magnitude set to zero."""
     every = torch.cat([leaf.flatten() for leaf in tree.values()])
     chosen = torch.zeros_like(every)
     where = every.abs().topk(count).indices

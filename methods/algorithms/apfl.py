@@ -18,15 +18,15 @@ MIXING = "alpha"
 
 @algorithm("apfl")
 class APFL(Component):
-    """Deng et al. 2020 (arXiv 2003.13461), Algorithm 1: each client mixes a model v of its own with the global one.
+    """Deng et al. 2020 (arXiv 2003.13461), Algorithm 1: each client mixes its own model v with the global one.
 
-    Beside FedAvg's local step on w, v moves along the gradient in v of the loss of ``alpha v + (1 - alpha) w``, on the
-    same batch, both as they were before it. With `adaptive` alpha moves along its own gradient (Eq. 10), within [0, 1],
-    at the protocol's rate: in every `step`, or, as in the authors' code, in the first step of a `round` alone. That
-    code mixes outputs, not weights, and adds 0.02 alpha to the gradient. v and alpha never travel; v starts from the
-    initial weights, and steps by the protocol's SGD, with momentum of its own (plain in the paper). The stage
-    ``personalised`` scores ``alpha v + (1 - alpha) w`` with the last global w, and with the statistics that BatchNorm
-    had for the mixture; ``trained`` scores w.
+    Alongside FedAvg's local step on w, v follows the gradient in v of the loss of ``alpha v + (1 - alpha) w`` on the
+    same batch, with v and w from before the step. With `adaptive`, alpha follows its own gradient (Eq. 10) at the
+    protocol's learning rate, clipped to [0, 1]: in every `step`, or, as in the authors' code, only in the first step of
+    a `round`. That code mixes outputs, not weights, and adds 0.02 alpha to the gradient. v and alpha stay on the
+    client; v starts from the initial weights and uses the protocol's SGD with its own momentum (plain SGD in the
+    paper). The stage ``personalised`` scores ``alpha v + (1 - alpha) w`` with the last global w and the mixture's own
+    BatchNorm statistics; ``trained`` scores w.
     """
 
     title = "APFL"

@@ -7,8 +7,8 @@ from fedspan.benchmark.component import Component, algorithm
 class Centralized(Component):
     """No federation, the upper bound (as in SphereFed 2022, Sec. 4.1): one client holds the images of all clients.
 
-    It makes rounds x local epochs passes over the data, whatever the participation. Momentum restarts every round and
-    the schedule advances per round, exactly as in FedAvg with one client. Nothing travels, so bytes are 0.
+    Training makes rounds x local epochs passes over the data, regardless of participation. Momentum restarts every
+    round and the schedule advances per round, exactly as in FedAvg with one client. Nothing is sent, so bytes are 0.
     """
 
     title = "Centralized training"

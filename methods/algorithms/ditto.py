@@ -14,16 +14,16 @@ from fedspan.benchmark.tree import Tree, prefixed, under, zeros
 
 @algorithm("ditto")
 class Ditto(Component):
-    """Li et al. 2021 (ICML), Algorithm 1: beside FedAvg's model w each client trains a model v of its own, near w.
+    """Li et al. 2021 (ICML), Algorithm 1: alongside FedAvg's model w each client trains its own model v, near w.
 
-    In every local step v moves along the gradient of ``F(v) + lam/2 ||v - w||^2``, w as it was received, on the batch
-    on which the client's copy of w moves along its own. v starts from the initial weights, never travels, and keeps
-    BatchNorm statistics of its own. The stage ``personalised`` scores it, ``trained`` scores w. A client that never
-    trained has the initial v.
+    In every local step v moves along the gradient of ``F(v) + lam/2 ||v - w||^2``, with w as received, on the same
+    batch as the client's copy of w. v starts from the initial weights, stays on the client and has its own BatchNorm
+    statistics. The stage ``personalised`` scores v, ``trained`` scores w. A client that never trained has the initial
+    v.
 
-    Both models step by the protocol's SGD, v with momentum of its own, new in every round; at momentum and weight decay
-    0 this is the authors' code. That code averages the updates of w uniformly (here by numbers of samples), and may
-    choose lam on each client's validation images (``dynamic_lam``, not here). The penalties of add-ons apply to both.
+    Both models use the protocol's SGD, v with its own momentum, reset every round; at momentum and weight decay 0 this
+    is the authors' code. That code averages the updates of w uniformly (here by numbers of samples), and may choose lam
+    on each client's validation images (``dynamic_lam``, not here). The penalties of add-ons apply to both.
     """
 
     title = "Ditto"

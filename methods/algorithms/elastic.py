@@ -14,18 +14,19 @@ from fedspan.benchmark.tree import Tree, add, scale, tree_map, zeros
 
 @algorithm("elastic")
 class Elastic(Component):
-    """Chen et al. 2023 (CVPR): the weights on which the model's output depends most move least.
+    """Chen et al. 2023 (CVPR): the weights to which the model's output is most sensitive move least.
 
-    ``w = w + zeta D`` weight by weight, D the mean update, ``zeta = 1 + tau - Omega / max Omega`` (Eq. 6 and 7): from
-    tau for the most sensitive weight to 1 + tau. Omega is the mean over the participants, by their images, of what each
-    measures before it trains, over its images in batches, without labels: ``Omega_k = mu Omega_k + (1 - mu) |g|`` with
-    g the gradient of the logits' mean squared norm (Eq. 5). Tau and mu default to the authors' 0.5 and 0.95.
+    ``w = w + zeta D`` elementwise, with D the mean update and ``zeta = 1 + tau - Omega / max Omega`` (Eq. 6 and 7):
+    from tau for the most sensitive weight to 1 + tau. Omega is the sample-weighted mean of the participants' Omega_k,
+    each measured before training, over the client's images in batches, without labels:
+    ``Omega_k = mu Omega_k + (1 - mu) |g|`` with g the gradient of the logits' mean squared norm (Eq. 5). tau and mu
+    default to the authors' 0.5 and 0.95.
 
-    We know of no code by the authors; their abstract and others' notes on the equations are what this follows. The
-    maximum is over the whole model (``scope=tensor``: over each tensor), Omega_k begins at 0 and is kept from round to
-    round, and batches are in evaluation mode, not augmented. FL-bench's method of this name differs: one sensitivity
-    for a tensor, of the cross-entropy, relative to the largest among participants, on 30% of the images, which are then
-    not trained on.
+    We know of no code by the authors; this follows their abstract and others' notes on the equations. The maximum is
+    over the whole model (``scope=tensor``: over each tensor), Omega_k starts at 0 and is kept between rounds, and
+    batches run in evaluation mode, not augmented. FL-bench's method of this name differs: one sensitivity per tensor,
+    of the cross-entropy, relative to the largest among participants, on 30% of the images, which are then excluded from
+    training.
     """
 
     title = "Elastic aggregation"

@@ -15,8 +15,8 @@ class FedAdam(Adaptive):
     """Reddi et al. 2021 (ICLR), Algorithm 2: Adam on the server, ``v = beta2 v + (1 - beta2) D^2``.
 
     Later comparisons use beta1 0.9, beta2 0.99 and tau 10^-3. The paper tunes lr and tau for every task; so should you.
-    The code of FedExP 2023 runs it with lr 0.1 on CIFAR10 and CIFAR100. `fedspan.methods.adaptive` has the rest and the
-    differences of released code.
+    The code of FedExP 2023 runs it with lr 0.1 on CIFAR10 and CIFAR100. See `fedspan.methods.adaptive` for the rest and
+    for how released code differs.
     """
 
     title = "FedAdam"

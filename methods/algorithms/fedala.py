@@ -13,24 +13,24 @@ from fedspan.benchmark.search import choice, fixed
 from fedspan.benchmark.tree import Tree, prefixed, tree_map, under
 
 WEIGHT, MODEL, LEARNT = "weight", "model", "learnt"
-WINDOW = 10  # passes whose losses tell whether the weights have converged
+WINDOW = 10  # passes whose losses decide whether the mixing weights have converged
 
 
 @algorithm("fedala")
 class FedALA(Component):
-    """Zhang et al. 2023 (AAAI), Algorithm 1: each client starts from its own mixture of the global model and its last.
+    """Zhang et al. 2023 (AAAI), Algorithm 1: each client starts from its own mixture of global and last local model.
 
-    Its lower layers are the global ones. In the last `layers` each weight is ``v + W (w - v)``, with w global and v as
-    the client's last training left it. W lies in [0, 1], begins at 1, and follows the loss of the mixture by gradient
-    steps of rate `eta`, clipped, over batches of a random `share` of the client's images, not augmented: to
-    convergence when the client first has a model of its own, by one pass in every later round. The whole model is sent
-    and averaged, as in FedAvg. The stage ``personalised`` scores the mixture of a client's last model with the last
-    global one, where the authors' code evaluates; ``trained`` scores the global model.
+    The lower layers are the global ones. In the last `layers` layers each weight is ``v + W (w - v)``, with w global
+    and v from the end of the client's last training. W starts at 1 and descends the loss of the mixture by gradient
+    steps of rate `eta`, clipped to [0, 1], over batches of a random `share` of the client's images, not augmented: to
+    convergence in the first round in which the client has its own model, by one pass in every later round. The whole
+    model is sent and averaged, as in FedAvg. The stage ``personalised`` scores the mixture of a client's last model
+    with the last global one, at which the authors' code evaluates; ``trained`` scores the global model.
 
-    W has converged when the last losses of 10 passes have a standard deviation below `threshold`: 0.1 by default in the
-    authors' code, which has no bound on the `passes`. That code also mixes the models of clients that do not
-    participate, takes consecutive images for the random share, and leaves out the last, short batch. BatchNorm's
-    statistics are those received; while W is learnt a batch is normalised by its own.
+    W has converged when the final losses of the last 10 passes have a standard deviation below `threshold` (0.1 by
+    default in the authors' code, which does not bound the `passes`). That code also mixes the models of clients that do
+    not participate, draws the random share as consecutive images, and drops the last, short batch. BatchNorm uses the
+    received statistics, but batch statistics while W is learnt.
     """
 
     title = "FedALA"
@@ -71,7 +71,7 @@ class FedALA(Component):
 
     def client_start(self, params: Tree, local: Local) -> tuple[Tree, Tree]:
         mine, weight = under(MODEL, local.client), under(WEIGHT, local.client)
-        if all(torch.equal(mine[path], params[path]) for path in mine):  # nothing to choose from
+        if all(torch.equal(mine[path], params[path]) for path in mine):  # nothing to mix
             return params, dict(local.client)
         weight = self._learnt(params, mine, weight, local)
         learnt = prefixed(WEIGHT, weight) | {LEARNT: torch.ones_like(local.client[LEARNT])}
@@ -84,7 +84,7 @@ class FedALA(Component):
         return self.client_start(params, local)[0]
 
     def _learnt(self, params: Tree, mine: Tree, weight: Tree, local: Local) -> Tree:
-        """Return the weights of the mixture after one pass over a share of the images, or for the first time many."""
+        """Return the mixing weights after one pass over a share of the images, the first time after many."""
         rows = torch.randperm(local.n, generator=local.rng)[: max(1, int(self.share * local.n))]
         losses: list[float] = []
         for _ in range(1 if local.client[LEARNT] else self.passes):
@@ -105,5 +105,5 @@ def last_layers(params: Mapping[str, Tensor], count: int) -> Tree:
 
 
 def mixed(params: Mapping[str, Tensor], mine: Tree, weight: Tree) -> Tree:
-    """Return `params` with ``v + W (w - v)`` where a client has weights `mine` of its own."""
+    """Return `params` with ``v + W (w - v)`` for the client's own weights `mine`."""
     return {**params, **{path: v + weight[path] * (params[path] - v) for path, v in mine.items()}}

@@ -16,27 +16,25 @@ from fedspan.benchmark.tree import Tree, prefixed, sqdist, under
 
 @algorithm("fedamp")
 class FedAMP(Component):
-    """Huang et al. 2021 (AAAI), Algorithm 1: the server mixes for each client a model of its own from those like its.
+    """Huang et al. 2021 (AAAI), Algorithm 1: the server mixes a model for each client from those of similar clients.
 
-    Client i keeps its model w_i, from one round to the next, and trains it on its loss plus
-    ``lam/(2 alpha) ||w - u_i||^2``. Its cloud model is ``u_i = sum_j xi_ij w_j``, of what all clients sent last, and
-    ``xi_ii`` is what the others leave of 1. `attention` says how much they take:
+    Client i keeps its model w_i between rounds and trains it on its loss plus ``lam/(2 alpha) ||w - u_i||^2``. Its
+    cloud model is ``u_i = sum_j xi_ij w_j``, over the models that all clients sent last, where ``xi_ii`` is 1 minus the
+    other weights. `attention` sets the other weights:
 
     - ``cosine``, the authors' form for deep networks (HeurFedAMP): ``xi_ii`` is `self_weight`, and the others share the
       rest by a softmax of ``sigma cos(w_i, w_j)``.
     - ``distance``: ``xi_ij = alpha A'(||w_i - w_j||^2)``, with ``A(x) = 1 - exp(-x / sigma)``.
 
-    SGD begins at w_i, the client's `own` model, or at u_i, the `cloud` model: public copies of the method do either.
-    Two of them state the paper's strength as lam 1 and alpha 10^4, a tenth of it every 30 rounds: then u_i hardly
-    pulls, and where SGD begins decides what a client learns from others. Under `cosine` lam and alpha count by their
-    ratio alone.
+    SGD starts at w_i, the client's `own` model, or at u_i, the `cloud` model: public implementations do either. Two of
+    them state the paper's strength as lam 1 and alpha 10^4, divided by 10 every 30 rounds: u_i then hardly pulls, and
+    the starting point decides what a client learns from others. With `cosine` only the ratio of lam to alpha matters.
 
-    The stage ``personalised`` scores w_i; ``trained`` scores the mean, by images, of the w_i that arrived in the last
-    round, which nobody uses. BatchNorm's statistics are averaged in every round, and w_i keeps those that its last
-    training left. PFLlib has `distance` alone, takes the distance to u_i without the square, and mixes the
-    participants of the last round. Nothing there keeps the others' weights from passing 1; here settings that could
-    are refused. Bytes down count the global model too, as for every method; the algorithm sends a client its cloud
-    model alone, half of them.
+    The stage ``personalised`` scores w_i; ``trained`` scores the sample-weighted mean of the w_i that arrived in the
+    last round, which no client uses. BatchNorm's statistics are averaged in every round, and w_i keeps those of its
+    last training. PFLlib has only `distance`, does not square the distance to u_i, and mixes the last round's
+    participants. There the others' weights can exceed 1 in sum; here settings that allow this are refused. Bytes down
+    include the global model, as for every method; the algorithm sends a client only its cloud model, half of them.
     """
 
     title = "FedAMP"

@@ -10,7 +10,7 @@ from fedspan.benchmark.component import Component, algorithm
 class FedAvgUniform(Component):
     """McMahan et al. 2017, Algorithm 1, with equal weights: the plain mean of the participants' updates.
 
-    The released code of many later papers averages so, BatchNorm's statistics too.
+    The released code of many later papers averages this way, including BatchNorm's statistics.
     """
 
     title = "FedAvg (uniform)"

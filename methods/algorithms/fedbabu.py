@@ -8,8 +8,8 @@ from fedspan.benchmark.head import in_head
 class FedBABU(Component):
     """Oh et al. 2022 (ICLR), Algorithm 1: train and average the body only, under a head fixed at its initial values.
 
-    The fixed head is part of the global model but never sent. The paper then fine-tunes the model on each client:
-    add an add-on with the stage `personalised`. There is nothing to tune.
+    The fixed head is part of the global model but never sent. The paper then fine-tunes the model on each client; for
+    that, use an add-on with the stage `personalised`. There is nothing to tune.
     """
 
     title = "FedBABU"

@@ -10,13 +10,12 @@ from fedspan.benchmark.component import Component, algorithm
 class FedBN(Component):
     """Li et al. 2021 (ICLR), Algorithm 1: BatchNorm layers stay with their clients, the rest is averaged.
 
-    The whole layer stays: weight, bias and running statistics. Other normalisation layers travel; on a model without
-    BatchNorm this is FedAvg. Averages are weighted by numbers of samples (uniform in the paper). There is no single
-    global model: scores are `client_accuracy`; a client that never trained has the initial BatchNorm.
+    The whole layer stays: weight, bias and running statistics. Other normalisation layers are averaged; on a model
+    without BatchNorm this is FedAvg. Averages are weighted by numbers of samples (uniform in the paper). There is no
+    single global model: scores are `client_accuracy`; a client that never trained has the initial BatchNorm.
 
-    The authors' setup differs around the method: images in [0, 1] are not normalised (here by the dataset), local SGD
-    has no momentum, and the test uses the round with the best mean accuracy on validation images (here the last
-    round).
+    The authors' experimental setup differs: images in [0, 1] are not normalised (here by the dataset), local SGD has no
+    momentum, and the round tested is the one with the best mean accuracy on validation images (here the last round).
     """
 
     title = "FedBN"

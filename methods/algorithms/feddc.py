@@ -18,15 +18,15 @@ VARIATE = "c"
 class FedDC(DriftCorrection):
     """Gao et al. 2022 (CVPR): FedDyn's drift h_i in the local objective, and SCAFFOLD's correction.
 
-    Client i minimises ``L_i(v) + alpha/2 ||v + h_i - w||^2 + <v, c - c_i>``. After K steps at rate eta it
-    adds its update to the drift h_i and sets ``c_i = c_i - c + (w - w_i) / (K eta)``; the server adds the mean change
-    over all clients to c and sets ``w = mean w_i + mean h_i`` (`fedspan.methods.drift`). alpha is 0.01 in the authors'
-    script for CIFAR10 and CIFAR100, 0.1 for MNIST and 0.005 for synthetic data.
+    Client i minimises ``L_i(v) + alpha/2 ||v + h_i - w||^2 + <v, c - c_i>``. After K steps at rate eta it adds its
+    update to the drift h_i and sets ``c_i = c_i - c + (w - w_i) / (K eta)``; the server adds the mean change over all
+    clients to c and sets ``w = mean w_i + mean h_i`` (`fedspan.methods.drift`). alpha is 0.01 in the authors' script
+    for CIFAR10 and CIFAR100, 0.1 for MNIST and 0.005 for synthetic data.
 
-    The variates are kept from round to round like SCAFFOLD's, as in the authors' code; the paper's text has the last
-    update alone. That code scales them by the mean client's steps and the first round's rate, and divides alpha and c
-    by the client's share of the images and clips gradients at norm 10. As in SCAFFOLD here, the correction is a step of
-    its own beside the protocol's momentum; the paper's SGD has none. Two trees travel in both directions.
+    The variates are kept between rounds, as in SCAFFOLD and in the authors' code; the paper's text uses only the last
+    update. That code scales them by the mean client's steps and the first round's rate, divides alpha and c by the
+    client's share of the images, and clips gradients at norm 10. As in SCAFFOLD here, the correction is a separate step
+    outside the protocol's momentum; the paper's SGD has none. Two trees are sent in each direction.
     """
 
     title = "FedDC"

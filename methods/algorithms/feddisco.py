@@ -15,15 +15,15 @@ Metric = Literal["kl", "l1", "l2", "cosine"]
 
 @algorithm("feddisco")
 class FedDisco(Component):
-    """Ye et al. 2023 (ICML), Eq. 5: clients whose classes are out of balance weigh less in the mean.
+    """Ye et al. 2023 (ICML), Eq. 5: clients with unbalanced classes weigh less in the mean.
 
     A participant's weight is ``max(0, share - a d + b)``, normalised over participants: `share` is its part of their
-    images, d how far the shares of its classes are from uniform by `metric`. As in the authors' code, Kullback-Leibler
+    images, d the distance by `metric` of its class shares from uniform. As in the authors' code, Kullback-Leibler
     divergences are divided by their sum over participants, so they compare clients and do not depend on the number of
-    classes. BatchNorm's statistics are averaged by the same weights. a and b default to that code's 0.5 and 0.1.
+    classes. BatchNorm's statistics are averaged with the same weights. a and b default to that code's 0.5 and 0.1.
 
-    The server knows each participant's images per class. The code fails where no weight is positive; here the cell
-    ends with that line.
+    The server knows each participant's images per class. The authors' code fails if no weight is positive; here the
+    cell ends with an error that says so.
     """
 
     title = "FedDisco"
@@ -48,7 +48,7 @@ class FedDisco(Component):
 
 
 def discrepancy(shares: Tensor, metric: Metric) -> Tensor:
-    """Return how far the shares of classes [m, classes] of m clients are from uniform, [m]."""
+    """Return the distances [m] from uniform of the class shares [m, classes] of m clients."""
     uniform = 1 / shares.shape[1]
     if metric == "kl":
         each = torch.special.xlogy(shares, shares / uniform).sum(1)

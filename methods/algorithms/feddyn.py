@@ -18,12 +18,12 @@ class FedDyn(DriftCorrection):
     Client i minimises ``L_i(v) - <g_i, v> + alpha/2 ||v - w||^2`` and sets ``g_i = g_i - alpha (w_i - w)``. With the
     drift ``h_i = -g_i / alpha``, the sum of its updates, this is ``L_i(v) + alpha/2 ||v - w + h_i||^2`` up to a
     constant, and the server's step is ``w = mean w_i + mean h_i`` (`fedspan.methods.drift`), as in the authors' code.
-    Both means count every client the same. The paper tunes alpha over 0.1, 0.01 and 0.001.
+    Both means weigh all clients equally. The paper tunes alpha over 0.1, 0.01 and 0.001.
 
-    The authors' code also divides alpha by the client's number of images relative to the mean, which changes nothing
-    where clients hold equally many, clips gradients at norm 10, and has no momentum. Here the regulariser is part of
-    the objective, so it goes through the protocol's momentum. BatchNorm's running statistics are averaged like models;
-    the authors' models have none.
+    The authors' code also divides alpha by the client's number of images relative to the mean, which changes nothing if
+    clients hold equally many, clips gradients at norm 10, and has no momentum. Here the regulariser is part of the
+    objective, so it goes through the protocol's momentum. BatchNorm's running statistics are averaged like models; the
+    authors' models have none.
     """
 
     title = "FedDyn"

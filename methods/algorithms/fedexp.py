@@ -20,8 +20,8 @@ class FedExp(Component):
 
     That code also multiplies epsilon by the number of participants, decays it by 0.998^2 per round, and scores the mean
     of the last two models; here epsilon is constant, as in the paper, and the last model is scored. In the code
-    released with FedDecorr 2023 step counters enter the norms, so its eta stays 1. Beside an add-on that compresses,
-    ``||D_i||`` is that of what client i computed, D that of what arrived: eta grows with what is lost on the way.
+    released with FedDecorr 2023 step counters enter the norms, so its eta stays 1. With an add-on that compresses, D_i
+    is the update that client i computed and D the mean of those that arrived: eta grows with what compression loses.
     """
 
     title = "FedExP"

@@ -17,7 +17,7 @@ class FedLC(Component):
 
     Local training minimises the cross-entropy of the logits minus ``tau n_c^(-1/4)``, where n_c counts the client's
     images of class c. A class without images has an infinite margin and leaves the softmax at every tau > 0. With tau 0
-    there are no margins: FedAvg. tau defaults to 1, and to 0.1 in the code released with FedDecorr 2023. The paper's
+    there are no margins: FedAvg. tau defaults to 1; the code released with FedDecorr 2023 has 0.1. The paper's
     denominator omits the true class; released code keeps it, as cross-entropy does, and so does this one.
     """
 
@@ -27,7 +27,7 @@ class FedLC(Component):
 
     tau: Annotated[float, log(0.05, 2.0, source="ours, around the paper's 1 and the released 0.1")] = 1.0
     neutral = {"tau": 0.0}
-    version = 2  # 1 took 100 tau off the logit of a class without images, too little at a small tau
+    version = 2  # 1 subtracted 100 tau from the logit of a class without images, too little at a small tau
 
     def __post_init__(self) -> None:
         require(self.tau >= 0, "algorithm.tau", "must not be negative", self.tau)

@@ -13,13 +13,13 @@ from fedspan.benchmark.search import log
 
 @algorithm("fedntd")
 class FedNTD(Component):
-    """Lee et al. 2022 (NeurIPS): distil what the global model thinks of all classes but the true one.
+    """Lee et al. 2022 (NeurIPS): distil the global model's predictions for all classes but the true one.
 
     ``beta`` times the mean over a batch of ``KL(q_global || q_local)``, where q is the softmax of the logits over
     ``tau`` without the logit of the image's own class. The global model is the one that the client received, without
-    gradient. beta and tau are 1 in the authors' configuration (their class has a tau of 3 by default). One version of
-    their code multiplies the term by tau^2, another does not, nor does this. Here the global model runs in evaluation
-    mode; the authors' models have no BatchNorm, where that would matter.
+    gradient. beta and tau are 1 in the authors' configuration (their class defaults to a tau of 3). One version of
+    their code multiplies the term by tau^2; another, like this one, does not. Here the global model runs in evaluation
+    mode; this matters for BatchNorm, which the authors' models lack.
     """
 
     title = "FedNTD"
@@ -40,7 +40,7 @@ class FedNTD(Component):
         return self.beta * (theirs.exp() * (theirs - mine)).sum(1).mean()
 
     def _not_true(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Return the log-softmax [B, classes - 1] over the classes that are not an image's own."""
+        """Return the log-softmax [B, classes - 1] over all classes but each image's own."""
         classes = logits.shape[1]
         others = torch.arange(classes - 1, device=y.device)
         others = others + (others >= y[:, None])  # skips the image's own class

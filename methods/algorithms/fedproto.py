@@ -15,23 +15,25 @@ from fedspan.benchmark.tree import Tree, add, scale
 
 @algorithm("fedproto")
 class FedProto(Component):
-    """Tan et al. 2022 (AAAI), Algorithm 1: clients keep their models and share prototypes, means of features.
+    """Tan et al. 2022 (AAAI), Algorithm 1: clients keep their models and share prototypes, mean features of classes.
 
-    A client adds ``weight`` times the mean squared difference between features and the global prototypes of their
-    classes (Eq. 7), where there are any: the first round is local training. It sends its own prototypes (Eq. 3), and
-    the server averages those of each class (Eq. 6). No weight travels. The stage ``trained`` scores the clients'
-    models, ``personalised`` their features by the nearest global prototype; a head without bias cannot say that, and
-    keeps ``trained``.
+    A client's loss adds ``weight`` times the mean squared difference between features and the global prototypes of
+    their classes (Eq. 7), where these exist: the first round is local training. Clients send their own prototypes (Eq.
+    3), and the server averages them per class (Eq. 6). No weights are sent. The stage ``trained`` scores the clients'
+    models; ``personalised`` classifies features by the nearest global prototype, which a head without bias cannot
+    express: there it equals ``trained``.
 
-    Where the paper and the authors' code differ, the default is the code:
+    Where the paper and the authors' code differ, the default follows the code:
 
-    - prototypes: ``last_epoch`` averages the features that the last local epoch computed, under weights that moved
-      meanwhile; ``final`` is Eq. 3, under the last weights, without augmentation.
-    - mean: over ``clients`` alike, or by numbers of ``samples`` (Eq. 6, without its division by the number of clients).
-    - Eq. 7 compares a client's prototypes; the code, and this, each image's features, by the mean over dimensions too.
-    - The code looks for the nearest prototype among the client's own classes; the paper, and this, among all.
-    - An upload is counted with a row for every class, also of those that the client does not hold.
-    - All clients take part there; here a class that no participant holds keeps its prototype.
+    - prototypes: ``last_epoch`` averages the features computed in the last local epoch, while the weights move;
+      ``final`` is Eq. 3, with the final weights and without augmentation.
+    - mean: ``clients`` weighs clients equally, ``samples`` by numbers of samples (Eq. 6, without its division by the
+      number of clients).
+    - Eq. 7 compares a client's prototypes; the code, and this, compare each image's features, also averaging over
+      dimensions.
+    - The code searches for the nearest prototype among the client's own classes; the paper, and this, among all.
+    - An upload is counted with a row for every class, including those that the client does not hold.
+    - There all clients take part; here a class that no participant holds keeps its prototype.
     """
 
     title = "FedProto"
@@ -100,6 +102,6 @@ class FedProto(Component):
 
 
 def sums_by_class(features: Tensor, y: Tensor, classes: int) -> Tree:
-    """Return the sum [classes, d] and the number [classes] of features [n, d] of each class."""
+    """Return the sums [classes, d] and counts [classes] of features [n, d] by class."""
     members = one_hot(y, classes, features.dtype)
     return {"sums": members.T @ features, "counts": members.sum(0)}

@@ -17,17 +17,17 @@ from fedspan.benchmark.tree import Tree, add, prefixed, under, zeros
 
 @algorithm("fedrod")
 class FedRoD(Component):
-    """Chen and Chao 2022 (ICLR): a generic head trained on a balanced loss, and a personal one beside it.
+    """Chen and Chao 2022 (ICLR): a generic head trained on a balanced loss, and a personal head beside it.
 
     Body and generic head minimise the balanced softmax, the cross-entropy of ``g + gamma log n_k`` with logits g and
-    the client's images of each class n_k, and are averaged; a class without images leaves the softmax. Each client adds
-    to g the logits of a head of its own, which minimises the cross-entropy of the sum by the protocol's SGD; its
-    gradient reaches neither body nor generic head. The stage ``trained`` scores the generic model, ``personalised`` the
-    sum. This is the linear head; the variant whose personal heads come from a hypernetwork is not here.
+    n_k the client's images per class, and are averaged; a class without images leaves the softmax. Each client adds to
+    g the logits of its own head, which minimises the cross-entropy of the sum by the protocol's SGD; its gradient
+    reaches neither body nor generic head. The stage ``trained`` scores the generic model, ``personalised`` the sum.
+    This is the variant with a linear personal head; the one with heads from a hypernetwork is not implemented.
 
-    Personal heads never travel and start from 0, so a client that never trained has the generic model. Public code
-    starts them from the generic head (FedETF's authors, FL-bench), trains the body on the personal loss too (FL-bench),
-    leaves out the momentum of the personal head, and counts one image of an absent class (both FedETF's authors).
+    Personal heads stay on their clients and start from 0, so a client that never trained has the generic model. Public
+    code starts them from the generic head (FedETF's authors, FL-bench), trains the body on the personal loss too
+    (FL-bench), uses no momentum for the personal head, and counts one image of an absent class (both FedETF's authors).
     """
 
     title = "Fed-RoD"

@@ -16,9 +16,9 @@ class FedRS(Component):
     """Li and Zhan 2021 (KDD): restricted softmax, against the drift of classes that a client does not hold.
 
     Local training multiplies the logits of the classes missing on the client by alpha (0 to 1; 1 is FedAvg). 0.5 is the
-    default of the paper and of the code released with FedDecorr 2023. The two codes differ: the authors' scales the
-    products without bias and also weakens rare classes by their share; FedDecorr's, like this one, scales the logits of
-    missing classes, bias included.
+    default of the paper and of the code released with FedDecorr 2023. The two implementations differ: the authors'
+    scales the products without bias and also weakens rare classes by their share; FedDecorr's, like this one, scales
+    the logits of missing classes, bias included.
     """
 
     title = "FedRS"

@@ -15,7 +15,7 @@ class FedSAM(Component):
     The gradient at ``w + rho g / ||g||`` replaces each gradient g, at twice the cost. rho is 0.05 in the code released
     with FedDecorr 2023, where the option clashes with that of the SGD momentum and sets it to 0.05 too; here the
     protocol's momentum holds. BatchNorm's running statistics follow the first pass only; in that code the second pass
-    updates them again, which changes tests but never training.
+    updates them again, which affects tests but never training.
     """
 
     title = "FedSAM"

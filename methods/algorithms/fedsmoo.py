@@ -16,17 +16,17 @@ DUAL, ASCENT, CONSENSUS = "mu", "ascent", "s"
 
 @algorithm("fedsmoo")
 class FedSMOO(DriftCorrection):
-    """Sun et al. 2023 (ICML): FedDyn's regulariser, and perturbations as FedSAM's that all clients agree on.
+    """Sun et al. 2023 (ICML): FedDyn's regulariser, and perturbations like FedSAM's that all clients agree on.
 
     With the gradient g at v, a client perturbs its weights by ``e = rho d / ||d||`` along ``d = g - mu_i - s``, adds
     ``e - s`` to its dual variable mu_i, and follows ``g' + prox (v - w + h_i)``, where g' is the gradient at ``v + e``
-    and h_i the client's drift (`fedspan.methods.drift`). The server sends s, of length rho, along the mean of what
-    clients upload beside their update: ``mu_i - e`` with the last e (``dual=full``), or mu_i alone (``released``, the
-    default), as the authors' code does, which says that it leaves out e because it is small. Every step costs two
-    gradients, every round twice the bytes.
+    and h_i the client's drift (`fedspan.methods.drift`). The server sends s, the mean of a second upload scaled to
+    length rho: ``mu_i - e`` with the last e (``dual=full``), or mu_i alone (``released``, the default), as in the
+    authors' code, which states that it omits e because it is small. Every step costs two gradients, every round twice
+    the bytes.
 
-    rho and prox default to that code's. It clips gradients at norm 10, which is not done here, and has no momentum;
-    here the step goes through the protocol's SGD.
+    rho and prox default to that code's values. It clips gradients at norm 10, which is not done here, and has no
+    momentum; here the step goes through the protocol's SGD.
     """
 
     title = "FedSMOO"

@@ -18,10 +18,10 @@ class FedSpeed(DriftCorrection):
     ``q_i = q_i - prox (w_i - w)`` is -prox times the drift h_i of `fedspan.methods.drift`: the sum of the client's
     updates. The averaged models are ``w_i + h_i`` (the paper's w_i - lambda q_i). Every step costs two gradients.
 
-    The paper averages them over the participants (``corrections=participants``). The authors' code, which the default
-    follows, adds the mean h_i of all clients to the participants' mean w_i (``all``); with full participation the two
-    agree. That code has alpha 1, prox 0.1 and rho 0.1 and clips gradients at norm 10. Its SGD has no momentum; here the
-    step above goes through the protocol's, which the boards set to none.
+    The paper averages these models over the participants (``corrections=participants``). The authors' code, which the
+    default follows, adds the mean h_i of all clients to the participants' mean w_i (``all``); with full participation
+    the two agree. That code has alpha 1, prox 0.1 and rho 0.1 and clips gradients at norm 10. Its SGD has no momentum;
+    here the step above goes through the protocol's, which the boards set to none.
     """
 
     title = "FedSpeed"

@@ -14,8 +14,8 @@ from fedspan.methods.adaptive import Adaptive
 class FedYogi(Adaptive):
     """Reddi et al. 2021 (ICLR), Algorithm 2: Yogi on the server, ``v = v - (1 - beta2) D^2 sign(v - D^2)``.
 
-    Defaults and tuning as for FedAdam. v moves by D^2 whatever its own size, so large bursts are not forgotten faster.
-    `fedspan.methods.adaptive` has the rest and the differences of released code.
+    Defaults and tuning as for FedAdam. v changes by (1 - beta2) D^2 whatever its size, so large bursts are not
+    forgotten faster. See `fedspan.methods.adaptive` for the rest and for how released code differs.
     """
 
     title = "FedYogi"

@@ -16,13 +16,14 @@ class LGFedAvg(Component):
     """Liang et al. 2020 (arXiv 2001.01523), Algorithm 1: the body stays with its client, the head is averaged.
 
     The body includes its BatchNorm statistics; body and head train together. The authors share the last two or three
-    layers, here the last one is shared.
+    layers; here only the last one is shared.
 
     `warm_up` is the share of the rounds, from the first on, that run as FedAvg before bodies become local. Algorithm 1
     has none, hence the default 0: all clients start from the same initial model. The authors' code always starts from a
     FedAvg model: 400 rounds before 100 on MNIST, 1200 before 200 on CIFAR10 (`warm_up` 0.8 and 0.857). It also averages
-    without weights and keeps each client's best model on its test images; here the last round is scored. There is no
-    single global model: scores are `client_accuracy`; a client that never trained its own body has the global one.
+    without weights and keeps the model of each client that is best on its test images; here the last round is scored.
+    There is no single global model: scores are `client_accuracy`; a client that never trained its own body has the
+    global one.
     """
 
     title = "LG-FedAvg"

@@ -35,10 +35,10 @@ class ProjectingHead(nn.Linear):
 class Moon(Component):
     """Li et al. 2021 (CVPR), Eq. 3: features close to the global model's and far from the client's previous model's.
 
-    ``mu`` times the cross-entropy of telling the global from the previous model's features, by cosine similarity over
-    ``temperature``. `projection` lists the widths of a projection head between body and classifier; without one the
-    body's features are compared. The two other models run in evaluation mode, with their own BatchNorm statistics and
-    without gradient.
+    The penalty is ``mu`` times the cross-entropy of telling the global from the previous model's features, with cosine
+    similarities over ``temperature`` as logits. `projection` lists the widths of a projection head between body and
+    classifier; without one the body's features are compared. The two other models run in evaluation mode, with their
+    own BatchNorm statistics and without gradient.
 
     mu defaults to FedDecorr's (2023, App. F; tuned over 0.1, 1, 5, 10); the paper's own best values are 5, 1, 1 on
     CIFAR10, CIFAR100, TinyImageNet. Where the paper and released code differ:
@@ -49,9 +49,9 @@ class Moon(Component):
       [640, 256] for CIFAR with MobileNetV2, and none on TinyImageNet.
     - representation, for add-ons and diagnostics: FedDecorr's paper penalises the body's, its released code the
       projected one. Calibrations of a linear classifier need ``projected``.
-    - previous, of a client that never trained: ``global`` is the initial global model, so the first round is FedAvg's.
-      Both released codes take a freshly initialised model for each client, like ``untrained``: the initial weights,
-      each tensor shuffled anew for every client. Later it is the client's model at the end of its last round.
+    - previous, for a client that never trained: ``global`` is the initial global model, so the first round is FedAvg's.
+      Both released implementations initialise a new model for each client, like ``untrained``: the initial weights,
+      each tensor shuffled independently for every client. Later it is the client's model at the end of its last round.
     - Released code computes gradients for the other two models and drops them, which costs only time.
     """
 

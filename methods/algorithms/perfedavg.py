@@ -12,12 +12,12 @@ from fedspan.benchmark.tree import Tree
 class PerFedAvg(Component):
     """Fallah et al. 2020 (NeurIPS), Algorithm 1 with first-order gradients (FO): find weights that adapt in one step.
 
-    A local step takes the gradient at ``w - alpha g(w)``, g on the first half of the batch and that gradient on the
-    second, and moves w along it by the protocol's SGD, whose rate is the paper's beta. After training each client takes
-    `steps` of plain gradient descent at rate alpha on its own images, as they are: the stage ``personalised``.
+    A local step computes g on the first half of the batch, takes the gradient at ``w - alpha g(w)`` on the second half,
+    and moves w along it by the protocol's SGD, whose rate is the paper's beta. After training each client takes `steps`
+    steps of plain gradient descent at rate alpha on its own images, not augmented: the stage ``personalised``.
 
-    The paper draws a batch for each of the two gradients; halves of one keep an epoch what it is for other methods. A
-    batch of one image serves for both. Its term of second derivatives is left out (there, too, in FO).
+    The paper draws a batch for each of the two gradients; halving one keeps an epoch the same as for other methods. A
+    batch of one image serves for both. The term of second derivatives is omitted, as in the paper's FO.
     """
 
     title = "Per-FedAvg"

@@ -15,16 +15,16 @@ from fedspan.benchmark.tree import Tree, prefixed, scale, under
 class PFedMe(Component):
     """T. Dinh et al. 2020 (NeurIPS), Algorithm 1: personal models theta minimise ``f + lam/2 ||theta - w||^2``.
 
-    On every batch theta takes `steps` steps of rate `personal_lr` on that, and then w moves along ``lam (w - theta)``
-    by the protocol's SGD (Eq. 7; plain in the paper). theta starts each round from the weights received, and goes on
-    from batch to batch, as in the authors' code. The server moves w by ``beta`` times the mean update. The stage
-    ``personalised`` scores theta, ``trained`` scores w.
+    On every batch theta takes `steps` steps of rate `personal_lr` on this objective; then w moves along
+    ``lam (w - theta)`` by the protocol's SGD (Eq. 7; plain in the paper). theta starts each round from the received
+    weights and carries over from batch to batch, as in the authors' code. The server moves w by ``beta`` times the mean
+    update. The stage ``personalised`` scores theta, ``trained`` scores w.
 
-    lam, steps and beta default to the authors'. ``lam`` times the protocol's rate is the share of the way to theta that
-    w goes: above 1 it goes too far, and from 2 on, with momentum sooner, it diverges; the authors' rate is 0.005. The
-    same holds of theta and ``lam`` times `personal_lr`. Their code also decays theta (``mu``), lets all clients train
-    in every round though only the sampled ones are averaged, and draws one batch per local epoch; not here.
-    BatchNorm's statistics of theta are its own.
+    lam, steps and beta default to the authors' values. ``lam`` times the protocol's rate is the fraction of the way to
+    theta that w moves: above 1 it overshoots, and from 2 on, or earlier with momentum, it diverges; the authors' rate
+    is 0.005. The same holds for theta and ``lam`` times `personal_lr`. Their code also decays theta (``mu``), lets all
+    clients train in every round though only the sampled ones are averaged, and draws one batch per local epoch; not
+    here. theta has its own BatchNorm statistics.
     """
 
     title = "pFedMe"

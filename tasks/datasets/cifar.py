@@ -1,4 +1,4 @@
-"""Base of CIFAR-10 and CIFAR-100: their archive format, or a user's own images."""
+"""Base class of CIFAR-10 and CIFAR-100: their archive format, or a user's own images."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ PIXELS = 3 * SIZE * SIZE
 
 @dataclass(frozen=True)
 class Cifar(Published):
-    """Base of both: the publisher's python archive, or with `source` an image folder or archive.
+    """Base class of both: the publisher's python archive, or with `source` an image folder or archive.
 
-    `content` is the digest of the images in `source`. A board that states it can compute keys, and so tables, without
-    the images; training needs a `source` with exactly these images.
+    `content` is the digest of the images in `source`. If a board states it, keys, and so tables, can be computed
+    without the images; training needs a `source` with exactly these images.
     """
 
     source: str = how("")
@@ -45,7 +45,7 @@ class Cifar(Published):
 
     counts: ClassVar[dict[str, int]] = {"train": 50_000, "test": 10_000}
     class_count: ClassVar[int]
-    statistics: ClassVar[Statistics]  # of the training images, as the papers' code has them
+    statistics: ClassVar[Statistics]  # of the training images, as in the papers' code
 
     def __post_init__(self) -> None:
         if self.root and self.source:
@@ -56,7 +56,7 @@ class Cifar(Published):
             raise UserError("dataset.content is about dataset.source: leave it out beside dataset.root")
 
     def published(self) -> Any:
-        """Return torchvision's class, which has address, checksum and members of the archive."""
+        """Return torchvision's class, which has the archive's address, checksum and members."""
         raise NotImplementedError
 
     def files(self) -> tuple[PublishedFile, ...]:
@@ -131,7 +131,7 @@ class Cifar(Published):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles arrays, lists, numbers and strings, and nothing else."""
+    """Unpickler of arrays, lists, numbers and strings only."""
 
     ALLOWED = {
         ("numpy.core.multiarray", "_reconstruct"),
@@ -158,7 +158,7 @@ def _unpickle(path: Path, name: str, content: bytes) -> dict[str, Any]:
 
 
 def _images(pixels: np.ndarray) -> np.ndarray:
-    """Return rows of 1024 red, green and blue values as [N, 32, 32, 3]."""
+    """Return rows of 1024 red, then green, then blue values as images [N, 32, 32, 3]."""
     if pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != PIXELS:
         raise ValueError(f"pixels of {pixels.dtype}{list(pixels.shape)}")
     return np.ascontiguousarray(pixels.reshape(-1, 3, SIZE, SIZE).transpose(0, 2, 3, 1))

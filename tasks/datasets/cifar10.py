@@ -15,9 +15,9 @@ class Cifar10(Cifar):
 
     The published split: 50,000 images (5,000 of each class) for training, 10,000 for testing. Read from the publisher's
     python archive, checked against torchvision's md5, in the folder `root`; or with `source` from a folder or archive
-    of ``train/<class>/*`` and ``test/<class>/*`` (recompressed copies are other images, so their content enters the
-    record's key). Pixels are normalised by the constants of the FedDecorr code: means 125.3, 123.0, 113.9 and
-    deviations 63.0, 62.1, 66.7 of 255.
+    of ``train/<class>/*`` and ``test/<class>/*`` (recompressed copies are different images, so their content enters the
+    record's key). Pixels are normalised by the constants of the FedDecorr code: means 125.3, 123.0, 113.9 and standard
+    deviations 63.0, 62.1, 66.7, out of 255.
     """
 
     title = "CIFAR-10"

@@ -1,4 +1,4 @@
-"""Labelled images in a folder or an archive, by client."""
+"""Labelled images in a folder or an archive, grouped by client."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LAYOUT = (
 
 @dataset("client_folder")
 class ClientFolder(ImageFolder):
-    """Images in a folder for each client and, in it, one for each class, for ``partition=natural`` (ours 2026).
+    """Images in one folder per client and, inside it, one per class, for ``partition=natural`` (ours 2026).
 
-    `root` is a folder or an archive (zip; tar, plain or compressed) of ``train/<client>/<class>/*``. Test images are
-    either those of clients, ``test/<client>/<class>/*``, which are then tested on their own, or everybody's,
-    ``test/<class>/*``; folders in ``test/`` that are all named like clients and hold folders are clients. Clients and
-    classes are numbered in the alphabetical order of their names. Everything else is as in ``image_folder``: images are
-    decoded once to RGB of `size` x `size`, the content of `root` enters a record's key, and ``unreadable=skip`` leaves
-    out what cannot be decoded.
+    `root` is a folder or an archive (zip; tar, plain or compressed) of ``train/<client>/<class>/*``. Test images belong
+    either to clients, ``test/<client>/<class>/*``, each then tested on its own, or to everybody, ``test/<class>/*``.
+    Folders in ``test/`` are clients if all have names of clients and any holds a folder. Clients and classes are
+    numbered in the alphabetical order of their names. Everything else is as in ``image_folder``: images are decoded
+    once to RGB of `size` x `size`, the content of `root` enters a record's key, and ``unreadable=skip`` skips images
+    that cannot be decoded.
     """
 
     title = "Client folder"
@@ -75,7 +75,7 @@ def client_folders(root: Root) -> Labelled:
 
 
 def _files(root: Root, split: str, depth: int) -> Iterator[tuple[list[str], str]]:
-    """Yield for each file of a split the `depth` folders that it lies in, and its name."""
+    """Yield, for each file of a split, its first `depth` folders below the split, and its name; warn of other files."""
     outside = []
     for name in root.entries():
         top, *folders = name.split("/")

@@ -22,7 +22,7 @@ class Digits(Dataset):
     papers = ("alpaydin1998",)
 
     def load(self, cache: Path) -> Data:
-        # Read like `sklearn.datasets.load_digits`, without its import of a second per process.
+        # Does what `sklearn.datasets.load_digits` does, whose import takes a second per process.
         file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
         numbers = np.loadtxt(str(file), delimiter=",")
         x = np.rint(numbers[:, :-1].reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)

@@ -12,7 +12,7 @@ from fedspan.benchmark.rng import numpy_generator
 from fedspan.benchmark.task import Data, Dataset, Images, content_digest, dataset
 from fedspan.tasks.datasets.digits import Digits
 
-NOISE = 24  # largest change of a pixel, of 255
+NOISE = 24  # largest change of a pixel, out of 255
 
 
 @dataset("digits_domains")
@@ -20,16 +20,16 @@ class DigitsDomains(Dataset):
     """scikit-learn's digits (Alpaydin and Kaynak 1998) in four styles.
 
     1,797 images as uint8 8x8x1, 10 classes, split as in `digits`. Each image is in exactly one domain, so no client
-    sees another client's image in its own style: within each class of each split, images go to the domains in turn, in
-    a fixed random order.
+    sees another client's image in its own style: within each class of each split, images are dealt to the domains in
+    turn, in a fixed random order.
 
-    * ``plain``: as they are,
+    * ``plain``: unchanged,
     * ``inverted``: 255 - x,
     * ``rotated``: a quarter turn counter-clockwise,
-    * ``blurred``: the binomial 3x3 blur (1 2 1), rounded down, plus whole-number noise drawn evenly from
-      -24..24, clipped to 0..255.
+    * ``blurred``: the binomial 3x3 blur (1 2 1), rounded down, plus integer noise drawn uniformly from -24..24, clipped
+      to 0..255.
 
-    Pixels are normalised by mean and deviation of the training images of all domains.
+    Pixels are normalised by the mean and standard deviation of the training images of all domains.
     """
 
     title = "Digits in four styles"
@@ -73,7 +73,7 @@ def _styled(images: Images, split: str) -> Images:
     domain = np.empty(len(y), dtype=np.int64)
     for label in np.unique(y):
         members = numpy_generator(0, "digits_domains", split, int(label)).permutation(np.flatnonzero(y == label))
-        domain[members] = (np.arange(len(members)) + label) % len(STYLES)  # classes begin with different domains
+        domain[members] = (np.arange(len(members)) + label) % len(STYLES)  # classes start with different domains
     for number, style in enumerate(STYLES.values()):
         x[domain == number] = style(x[domain == number], split)
     return Images(torch.from_numpy(x), images.y, torch.from_numpy(domain))

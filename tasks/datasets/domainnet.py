@@ -55,10 +55,10 @@ class DomainNet(Published):
     ``<domain>_test.txt`` beside the six archives ``<domain>.zip``, all in the folder `root`. (For some domains the
     accuracies printed in the FedDecorr journal version fit smaller test sets than these lists.)
 
-    Images are squeezed to `size` x `size`, by default the 256 of FedBN's public code; 64 takes a sixteenth of the
-    work. Pixels are normalised by mean and deviation of the training images of all domains; ``normalise=false`` only
-    scales them to [0, 1], as in FedBN's code. If files in `root` differ from the published ones, their content enters
-    the record's key. ``unreadable=skip`` skips images that cannot be decoded, and reports how many.
+    Images are squeezed to `size` x `size`, by default the 256 of FedBN's public code; 64 takes a sixteenth of the work.
+    Pixels are normalised by the mean and standard deviation of the training images of all domains; ``normalise=false``
+    only scales them to [0, 1], as in FedBN's code. If files in `root` differ from the published ones, their content
+    enters the record's key. ``unreadable=skip`` skips images that cannot be decoded, and reports how many.
     """
 
     title = "DomainNet"
@@ -89,7 +89,7 @@ class DomainNet(Published):
         return super().what() | ({"content": content} if self.root and (content := self._own_content()) else {})
 
     def _own_content(self) -> str:
-        """Return a digest of the files in `root`, or an empty one if they are the published files."""
+        """Return a digest of the files in `root`, or an empty string if they are the published files."""
         places = self.places(Path())
         if missing := [file for file, path in places if not path.is_file()]:
             raise UserError(self.absent(missing, Path()))

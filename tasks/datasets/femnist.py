@@ -28,13 +28,13 @@ LAYOUT = (
 
 @dataset("femnist")
 class Femnist(Dataset):
-    """FEMNIST (Caldas et al. 2018, LEAF): grey 28x28 images of 62 digits and letters by their writers, the clients.
+    """FEMNIST (Caldas et al. 2018, LEAF): grey 28x28 images of 62 digits and letters; the writers are the clients.
 
-    `root` is a folder or an archive of ``train/*.json`` and ``test/*.json`` as LEAF's scripts write them. They draw
-    writers and images, so there is no one published file: the sha256 of the files, `content`, enters a record's key. A
-    board that states `content` can be planned without the files, and refuses others. LEAF's ``-t sample`` gives each
-    writer test images of its own, as ``partition=natural`` needs. Pixels are normalised by mean and deviation of the
-    training images.
+    `root` is a folder or an archive of ``train/*.json`` and ``test/*.json`` as written by LEAF's scripts. These draw
+    writers and images at random, so there is no single published file: the sha256 of the files, `content`, enters a
+    record's key. A board that states `content` can be planned without the files, and refuses other files. LEAF's
+    ``-t sample`` gives each writer test images of its own, as ``partition=natural`` needs. Pixels are normalised by the
+    mean and standard deviation of the training images.
     """
 
     title = "FEMNIST"

@@ -68,7 +68,7 @@ def class_folders(root: Root) -> Labelled:
 
 
 def _members(root: Root, split: str) -> dict[str, list[str]]:
-    """Return the names of the files of each class folder of a split, in order."""
+    """Return the file names of each class folder of a split, in order."""
     classes: dict[str, list[str]] = {}
     outside = []
     for name in root.entries():

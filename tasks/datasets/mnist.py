@@ -25,8 +25,8 @@ class Mnist(Published):
     """MNIST (LeCun, Bottou, Bengio and Haffner 1998): 70,000 grey 28x28 images of the digits 0 to 9.
 
     The published split: 60,000 images for training, 10,000 for testing. torchvision reads the four published files, in
-    the folder `root`, and has their addresses and md5 sums. Pixels are normalised by mean and deviation of the training
-    images.
+    the folder `root`, and supplies their addresses and md5 sums. Pixels are normalised by the mean and standard
+    deviation of the training images.
     """
 
     title = "MNIST"
@@ -49,7 +49,7 @@ class Mnist(Published):
         return data_of(found, (tuple(found.facts["mean"]), tuple(found.facts["std"])))
 
     def _read(self, paths: list[Path]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return the arrays and facts of training images, training labels, test images and test labels."""
+        """Return arrays and facts from `paths`: training images, training labels, test images, test labels."""
         from torchvision.datasets.mnist import read_image_file, read_label_file
 
         arrays: dict[str, np.ndarray] = {}

@@ -50,15 +50,15 @@ class OfficeCaltech10(Published):
     """Office-Caltech10 (Gong, Shi, Sha and Grauman 2012): photographs of 10 objects in four domains.
 
     2,533 images: Amazon 958, Caltech 1,123, DSLR 157, Webcam 295, of very different sizes. No split is published; here
-    a fixed random fifth of each domain is for testing: 192, 225, 32 and 59 images, which fit the accuracies printed in
+    a fixed random fifth of each domain is the test set: 192, 225, 32 and 59 images, which fit the accuracies printed in
     the FedDecorr journal version.
 
     `root` is a folder or an archive of ``<domain>/<class>/*``, in the spellings of common copies; the default is the
     data root. Images are squeezed to `size` x `size`, by default the 256 of FedBN's public code (Li et al. 2021), whose
-    setup the journal follows; 64 takes a sixteenth of the work. Pixels are normalised by mean and deviation of the
-    training images of all domains; ``normalise=false`` only scales them to [0, 1], as in FedBN's code. Content other
-    than the original images enters the record's key. ``unreadable=skip`` skips images that cannot be decoded, and
-    reports how many.
+    setup the journal follows; 64 takes a sixteenth of the work. Pixels are normalised by the mean and standard
+    deviation of the training images of all domains; ``normalise=false`` only scales them to [0, 1], as in FedBN's code.
+    Content other than the original images enters the record's key. ``unreadable=skip`` skips images that cannot be
+    decoded, and reports how many.
     """
 
     title = "Office-Caltech10"
@@ -79,7 +79,7 @@ class OfficeCaltech10(Published):
         return None if self.root else Extent((3, size, size), len(CLASSES), **COUNTS).cut(self.limit)
 
     def files(self) -> tuple[PublishedFile, ...]:
-        return ()  # no address works without a browser
+        return ()  # no download address works without a browser
 
     def absent(self, missing: Sequence[PublishedFile], cache: Path) -> str:
         return (
@@ -131,7 +131,7 @@ def _spelled(name: str, spellings: dict[str, str]) -> str | None:
 
 
 def _labelled(root: Root) -> Labelled:
-    """Return the images of the four domains, split."""
+    """Return the images of the four domains, split into training and test images."""
     content = root.digest(canonical)
     places: dict[tuple[int, int], dict[str, str]] = {}  # (domain, class) -> name in its folder -> file
     folders: dict[tuple[int, int], str] = {}

@@ -30,12 +30,12 @@ ARCHIVE = PublishedFile(
 class TinyImageNet(Published):
     """TinyImageNet (Stanford's CS231n 2015; Le and Yang): 64x64 RGB images in 200 classes of ImageNet.
 
-    100,000 images (500 of each class) for training; the test set is the official validation split, 10,000 images
-    (50 of each class), because the official test images have no labels. `root` is the folder of the published zip, or
-    a user's own copy in its layout: a folder, a tar or a zip of all or some of the images, whose content then enters
-    the record's key. Classes are numbered in the alphabetical order of their WordNet ids. Pixels are normalised by mean
-    and deviation 0.5, as in the FedDecorr code. ``unreadable=skip`` skips images that cannot be decoded, and reports
-    how many.
+    100,000 images (500 of each class) for training; the test set is the official validation split, 10,000 images (50 of
+    each class), because the official test images have no labels. `root` is the folder of the published zip, or a user's
+    own copy in its layout: a folder, a tar or a zip of all or some of the images, whose content then enters the
+    record's key. Classes are numbered in the alphabetical order of their WordNet ids. Pixels are normalised by mean and
+    standard deviation 0.5, as in the FedDecorr code. ``unreadable=skip`` skips images that cannot be decoded, and
+    reports how many.
     """
 
     title = "TinyImageNet"
@@ -48,7 +48,7 @@ class TinyImageNet(Published):
         return () if self._is_own() else (ARCHIVE,)
 
     def _is_own(self) -> bool:
-        """Tell whether `root` is a user's own copy."""
+        """Return whether `root` is a user's own copy."""
         root = Path(self.root).expanduser()
         is_place = (root / ARCHIVE.name).is_file() or (root.is_file() and ARCHIVE.is_at(root))
         return bool(self.root) and not is_place

@@ -1,1 +1,1 @@
-"""Fleets: how clients differ in more than data."""
+"""Fleets: the speed and reliability of clients, one per file."""

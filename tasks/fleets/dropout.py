@@ -1,4 +1,4 @@
-"""Clients that are lost."""
+"""Clients that drop out."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,10 @@ from fedspan.benchmark.fleet import Draws, Fleet, Turn, Work, fleet
 
 @fleet("dropout")
 class Dropout(Fleet):
-    """Each client is lost after its local training with probability `rate`, every round anew (Bonawitz et al. 2019).
+    """Each client drops out after its local training with probability `rate`, drawn every round (Bonawitz et al. 2019).
 
-    It has received the model and done its work; nothing of it arrives. Bonawitz et al. saw 6% to 10% of the
-    devices of a round drop out.
+    It has received the model and trained, but nothing of it arrives. Bonawitz et al. saw 6% to 10% of a round's devices
+    drop out.
     """
 
     title = "Dropout"

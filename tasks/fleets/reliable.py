@@ -1,4 +1,4 @@
-"""Everybody, always, fully."""
+"""Clients that always finish and arrive."""
 
 from fedspan.benchmark.fleet import Fleet, fleet
 

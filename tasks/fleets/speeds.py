@@ -9,12 +9,13 @@ from fedspan.benchmark.fleet import Draws, Fleet, Turn, Work, fleet
 
 @fleet("speeds")
 class Speeds(Fleet):
-    """Each client computes and communicates at its own speed, for good; what is late is lost (ours 2026).
+    """Each client computes and communicates at its own constant speed; late updates are lost (ours 2026).
 
-    A client's seconds per local step are log-normal, of median `step_seconds` and standard deviation `step_spread` of
-    the logarithm; so are its seconds per byte, down and up. A round lasts until its slowest client has sent its update.
-    With a `deadline` in seconds the server closes the round then, as in Nishio and Yonetani 2019 (FedCS): later updates
-    are lost, and a round that waits for one lasts as long as the deadline. 0 is no deadline. All times are simulated.
+    A client's seconds per local step are log-normal, with median `step_seconds` and standard deviation `step_spread` of
+    the logarithm; likewise its seconds per byte, down and up, with `byte_seconds` and `byte_spread`. A round lasts
+    until its slowest client has sent its update. With a `deadline` in seconds the server closes the round at that time,
+    as in Nishio and Yonetani 2019 (FedCS): later updates are lost, and a round that waits for one lasts as long as the
+    deadline. 0 means no deadline. All times are simulated.
     """
 
     title = "Speeds"
@@ -37,7 +38,7 @@ class Speeds(Fleet):
         return [self._timed(self._seconds(one, draws)) for one in work]
 
     def _seconds(self, work: Work, draws: Draws) -> float:
-        """Return how long a client takes from the first byte that it receives to the last that it sends."""
+        """Return a client's seconds from the first byte received to the last byte sent."""
         slow, far = draws.of_client("speed", work.client).standard_normal(2)
         step = self.step_seconds * math.exp(self.step_spread * slow)
         byte = self.byte_seconds * math.exp(self.byte_spread * far)

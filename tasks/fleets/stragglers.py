@@ -1,4 +1,4 @@
-"""Clients that do not finish."""
+"""Clients that do not finish their local work."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -9,12 +9,12 @@ from fedspan.benchmark.fleet import WHOLE, Draws, Fleet, Turn, Work, fleet
 
 @fleet("stragglers")
 class Stragglers(Fleet):
-    """In each round a drawn `share` of the clients finishes only part of its local work (Li et al. 2020, Sec. 5.2).
+    """In each round a random `share` of the clients does only part of its local work (Li et al. 2020, Sec. 5.2).
 
-    A straggler of FedProx's paper takes a number of epochs drawn evenly from 1 to the protocol's; the shares tested are
-    0, 0.5 and 0.9. There FedAvg drops stragglers (``dropped=true``) and FedProx keeps what they did. Wang et al. 2020
-    (FedNova) draw the epochs of all clients, from 2 to 5 (``share=1 least=2``). ``unit=steps`` draws the
-    number of steps, from `least` to all, for protocols of a single epoch.
+    In FedProx's paper the number of a straggler's epochs is uniform from 1 to the protocol's; the shares tested are 0,
+    0.5 and 0.9. There FedAvg drops stragglers (``dropped=true``) and FedProx keeps their partial work. Wang et al. 2020
+    (FedNova) draw the epochs of all clients, from 2 to 5 (``share=1 least=2``). ``unit=steps`` draws the number of
+    steps, from `least` to all, for protocols of a single epoch.
     """
 
     title = "Stragglers"

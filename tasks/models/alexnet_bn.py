@@ -18,7 +18,7 @@ class AlexNetBN(Model):
     setup there and gives no details. Five convolutions (64, 192, 384, 256, 256 channels), average pooling to 6x6, two
     hidden layers of 4,096, batch norm after each of the seven, a classifier with bias. FedBN's images have 256x256
     pixels and give a last map of 7x7. Below 223 pixels the map is smaller than 6x6 and pooling repeats pixels; below 63
-    the stem's stride is 1 instead of 4, which would leave nothing to pool.
+    the stem's stride is 1, because 4 would leave nothing to pool.
     """
 
     title = "AlexNet with batch norm"

@@ -16,14 +16,14 @@ NormOf = Callable[[int], nn.Module]  # channels -> normalisation layer
 
 
 def norm_of(norm: Norm, groups: int) -> NormOf:
-    """Return the factory of normalisation layers by number of channels; only group norm uses `groups`."""
+    """Return a factory from number of channels to normalisation layer; only group norm uses `groups`."""
     if norm == "batch":
         return nn.BatchNorm2d
     return lambda channels: nn.GroupNorm(groups, channels)
 
 
 def require_groups(groups: int, *widths: int) -> None:
-    """Raise `UserError` unless `groups` divides all numbers of channels."""
+    """Raise `UserError` unless `groups` divides every number of channels."""
     divides = groups >= 1 and all(width % groups == 0 for width in widths)
     require(divides, "model.groups", f"must divide the channel numbers {', '.join(map(str, widths))}", groups)
 
@@ -46,7 +46,7 @@ def first_stride(shape: tuple[int, int, int]) -> int:
 def conv_norm(
     inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, norm: NormOf = nn.BatchNorm2d
 ) -> nn.Sequential:
-    """Return a convolution without bias, padded to keep the size at stride 1, and normalisation."""
+    """Return a convolution without bias, padded to keep the size at stride 1, followed by normalisation."""
     conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
     return nn.Sequential(conv, norm(outputs))
 
@@ -71,14 +71,14 @@ class Residual(nn.Module):
 
 
 def projection(inputs: int, outputs: int, stride: int, norm: NormOf) -> nn.Module:
-    """Return the identity shortcut if the shape stays, else a 1x1 convolution and normalisation."""
+    """Return the identity shortcut if the shape does not change, else a 1x1 convolution and normalisation."""
     if stride == 1 and inputs == outputs:
         return nn.Identity()
     return conv_norm(inputs, outputs, 1, stride, norm=norm)
 
 
 class ZeroPadded(nn.Module):
-    """The shortcut without parameters: every `stride`-th pixel, zeros in new channels."""
+    """Shortcut without parameters: every `stride`-th pixel, zeros in new channels."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from fedspan.benchmark.task import Model, model
 
 @model("linear_net")
 class LinearNet(Model):
-    """`layers` linear layers without bias or activation, the classifier among them: the net of FedDecorr's theory.
+    """`layers` linear layers without bias or activation, including the classifier: the net of FedDecorr's theory.
 
     Shi et al. 2023, Sec. 3.3 and App. A; Fig. 6 trains three layers on MNIST without stating the `width` of the hidden
     layers. With one layer the representation is the image itself.

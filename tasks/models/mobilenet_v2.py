@@ -18,7 +18,7 @@ from fedspan.tasks.models.layers import (
     require_larger_than,
 )
 
-# expansion, output channels, blocks, stride of the first
+# expansion, output channels, blocks, stride of the first block
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 FEATURES = 1280
 
@@ -77,7 +77,7 @@ class MobileNetV2(Model):
 
 
 class InvertedResidual(nn.Module):
-    """Expand by 1x1, filter each channel by 3x3, project by 1x1 without activation.
+    """Inverted residual: expand by 1x1, filter each channel by 3x3, project by 1x1 without activation.
 
     At stride 1 the input is added, through a 1x1 convolution if `projected` and the channels change.
     """

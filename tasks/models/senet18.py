@@ -1,4 +1,4 @@
-"""SENet18: ResNet18 whose blocks weigh their channels."""
+"""SENet18: ResNet18 with squeeze and excitation in each block."""
 
 from torch import Tensor, nn
 
@@ -56,7 +56,7 @@ class SENet18(Model):
 
 
 class Excitation(nn.Module):
-    """Scale each channel of [B, C, H, W] by a number in (0, 1), computed from the channels' means."""
+    """Squeeze and excitation: scales each channel of [B, C, H, W] by a number in (0, 1) from the channels' means."""
 
     def __init__(self, channels: int, reduction: int) -> None:
         super().__init__()

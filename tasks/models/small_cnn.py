@@ -38,7 +38,7 @@ class SmallCNN(Model):
         body = nn.Sequential(
             nn.Conv2d(channels, self.width, 3, padding=1),
             nn.MaxPool2d(2),
-            nn.ReLU(),  # after the maximum: the same function on a quarter of the numbers
+            nn.ReLU(),  # after pooling: the same function on a quarter of the numbers
             nn.Conv2d(self.width, 2 * self.width, 3, padding=1),
             nn.MaxPool2d(2),
             nn.ReLU(),

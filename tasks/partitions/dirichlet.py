@@ -15,8 +15,8 @@ class Dirichlet(Partition):
     """Each class is spread over the clients by proportions from Dir(alpha) (Hsu et al. 2019; Yurochkin et al. 2019).
 
     ``balanced=true`` follows FedDecorr's released code (2023): a client that already holds N/clients samples gets none
-    of the later classes. The paper does not mention it. ``false`` is the plain form that the papers print. Both redraw
-    until every client has `min_size` samples, at most 1,000 times. Cut points are truncated to integers.
+    of the later classes. The paper does not mention this. ``false`` is the plain form in the papers. Both redraw until
+    every client has `min_size` samples, at most 1,000 times. Cut points are truncated to integers.
     """
 
     title = "Dirichlet"
@@ -49,7 +49,7 @@ class Dirichlet(Partition):
         return grouped(owner, clients)
 
     def _counts(self, class_sizes: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
-        """Return the number of samples of each class for each client, [classes, clients], before shuffling."""
+        """Return the number of samples per class and client, [classes, clients], before shuffling."""
         total = class_sizes.sum()
         for _ in range(ATTEMPTS):
             counts = self._draw(class_sizes, clients, rng)

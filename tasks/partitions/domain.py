@@ -1,4 +1,4 @@
-"""Feature skew: each client has images of its own kind."""
+"""Feature skew: one domain per client."""
 
 import numpy as np
 

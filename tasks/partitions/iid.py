@@ -1,4 +1,4 @@
-"""Identical distributions."""
+"""IID clients: no skew."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Clients as the data have them."""
+"""Natural clients, as given by the dataset."""
 
 import numpy as np
 
@@ -8,11 +8,11 @@ from fedspan.benchmark.task import Data, Partition, Split, grouped, partition
 
 @partition("natural")
 class Natural(Partition):
-    """Each client holds what one writer, camera or hospital made (Caldas et al. 2018, LEAF, Sec. 3).
+    """Each client holds the images of one writer, camera or hospital (Caldas et al. 2018, LEAF, Sec. 3).
 
-    The dataset says whose each image is, as ``femnist`` and ``client_folder`` do. Where it does so for test images too,
-    clients are tested on their own. Clients with fewer than `min_size` training images, or without a test image of
-    their own, take no part. Of more than `clients` that many are drawn.
+    The dataset names the client of each image, as ``femnist`` and ``client_folder`` do. If it does so for test images
+    too, clients are tested on their own. Clients with fewer than `min_size` training images, or without a test image of
+    their own, are left out. If more than `clients` remain, that many are drawn.
     """
 
     title = "Natural"

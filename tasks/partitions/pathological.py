@@ -1,4 +1,4 @@
-"""Label skew in its extreme form: a few classes per client."""
+"""Extreme label skew: a few classes per client."""
 
 from collections.abc import Sequence
 
@@ -12,8 +12,8 @@ from fedspan.benchmark.task import Partition, grouped, partition
 class Pathological(Partition):
     """Each client holds M classes, `classes_per_client` (McMahan et al. 2017, Sec. 3; Shi et al. 2023, App. C.5).
 
-    The papers do not say which classes. Here clients, in random order, draw among the classes with the fewest holders
-    so far, so holders per class differ by at most one; a class's samples are split evenly over its holders.
+    The papers do not specify which classes. Here clients, in random order, draw from the classes with the fewest
+    holders so far, so holders per class differ by at most one; a class's samples are split evenly over its holders.
     """
 
     title = "Pathological"
@@ -52,7 +52,7 @@ class Pathological(Partition):
         return [np.concatenate(shares) for shares in parts]
 
     def _deal(self, classes: int, clients: int, rng: np.random.Generator) -> np.ndarray:
-        """Return which client holds which class, bool [clients, classes]."""
+        """Return the classes that each client holds, bool [clients, classes]."""
         holds = np.zeros((clients, classes), dtype=bool)
         holders = np.zeros(classes, dtype=np.int64)
         for mine in holds:

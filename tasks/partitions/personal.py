@@ -1,4 +1,4 @@
-"""Label skew with test images of each client's own kind."""
+"""Label skew with a personal test set for each client."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ class Personal(Dirichlet):
     """Training and test images are merged and spread by `dirichlet`; each client is tested on `held_back` of its own.
 
     SphereFed (Dong et al. 2022, App. B): a random share of 0.15, rounded, at least one image. The paper does not
-    mention balancing, so its form is ``balanced=false``.
+    mention balancing, so its form, the default, is ``balanced=false``.
     """
 
     title = "Personal Dirichlet"
