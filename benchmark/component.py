@@ -310,7 +310,7 @@ class Component(Plugin):
         raise NotImplementedError
 
     def server(self, delta: Tree, agg: Aggregate) -> tuple[Tree, Tree]:
-        """Return (delta, server tree); delta is the sample-weighted mean, the result is added to the weights."""
+        """Return (delta, server tree); delta is the weighted mean update, the result is added to the weights."""
         return delta, dict(agg.server)
 
     # after ----------------------------------------------------------------------------------------

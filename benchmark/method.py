@@ -79,7 +79,7 @@ class Method:
         return bool(self._carriers)
 
     @property
-    def steps_alone(self) -> bool:
+    def needs_sequential_steps(self) -> bool:
         """Whether local steps need more than a loss, so that the steps of several clients cannot be stacked."""
         return self.edits_gradients or self.carries or bool(self._shifts or self.using("client_start") or self.writes)
 
@@ -325,7 +325,7 @@ def compose(base: Component, addons: Sequence[Component] = ()) -> Method:
 
 
 def _leak(guard: Component, other: str, does: str) -> str:
-    return f"'{guard.name}' lets nothing but an update leave a client, and '{other}' {does}"
+    return f"'{guard.name}' allows only updates to leave a client, but '{other}' {does}"
 
 
 def disclosure(cls: type[Plugin]) -> str:

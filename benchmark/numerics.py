@@ -26,7 +26,7 @@ ALL_OF_MKL, COMPATIBLE = -1, 3  # MKL_CBWR_ALL and MKL_CBWR_COMPATIBLE of its mk
 
 def prepare() -> None:
     """Make torch portable in this process and its children if possible, unless `FEDSPAN_NUMERICS` is native."""
-    if os.environ.get(CHOICE) != NATIVE and lack() is None:
+    if os.environ.get(CHOICE) != NATIVE and missing_features() is None:
         os.environ.update(VARIABLES)
 
 
@@ -50,7 +50,7 @@ def prepared() -> str:
 
 
 @cache
-def lack() -> str | None:
+def missing_features() -> str | None:
     """Return what this machine lacks for `portable`, or None."""
     machine = platform.machine()
     if machine.lower() not in ("x86_64", "amd64"):
@@ -75,7 +75,7 @@ def choose(asked: str | None, device: str, precision: str, threads: int) -> str:
     """
     if asked is not None and asked not in MODES:
         raise UserError(f"unknown numerics '{asked}'{did_you_mean(asked, MODES)}")
-    obstacle = lack()
+    obstacle = missing_features()
     if threads > 1:
         obstacle = f"is computed in one thread, not with threads={threads}"
     if precision == "bf16":
@@ -91,7 +91,7 @@ def check() -> None:
     """Raise `UserError` if torch uses instructions that `portable` forbids; from then on its choice is fixed."""
     if differing := [f"{library} {found}" for library, (found, good) in taken().items() if not good]:
         raise UserError(
-            "numerics=portable cannot be had in this process, torch has taken other instructions "
+            "numerics=portable is not possible in this process: torch already uses other instructions "
             f"({', '.join(differing)}); import FedSpan before anything computes with torch, or use numerics=native"
         )
 

@@ -97,7 +97,7 @@ def with_catalogue(text: str) -> str:
 def results() -> tuple[View, Panel]:
     """Return the ranking of the board's committed records, and singular values of some methods on one partition."""
     board, cells = load_board(BOARD), plan_grid({"board": [BOARD]})
-    frame = collect(cells, Results(ROOT / "results", mends=False))
+    frame = collect(cells, Results(ROOT / "results", sets_aside=False))
     found = summarise(board, Reported.of(cells, []), frame, [], f"{BOARD}/").results
     view = Overview(found, Comparisons(found)).view(frozenset(result.task for result in found))
     figure = Figure(kind="spectrum", where={"method": SPECTRA, "partition": PARTITION})

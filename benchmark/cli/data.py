@@ -37,7 +37,7 @@ def manage(arguments: argparse.Namespace) -> int:
     status = 0
     for name in names:
         known = ("dataset", "dataset.*", *PLACES)
-        config = taken([*settings, f"dataset={name}"], known, "the files of a dataset are looked at, not trained on")
+        config = taken([*settings, f"dataset={name}"], known, "this command manages the files of a dataset")
         values = {key: value for key, value in config["dataset"].items() if key != "name"}
         dataset = from_values(find("dataset", name), values, "dataset")
         assert isinstance(dataset, Dataset)

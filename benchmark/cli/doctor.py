@@ -33,7 +33,7 @@ TAKEN = ("device", "paths.data", "paths.results", "plugins")
 
 def show(arguments: argparse.Namespace) -> int:
     """Print one line per check; return 1 if one needs the user's attention."""
-    config = taken(arguments.settings, TAKEN, "a place to compute is looked at, and no cell")
+    config = taken(arguments.settings, TAKEN, "doctor checks the machine, not a cell")
     table = Table(box=None, show_header=False, padding=(0, 1))
     healthy = True
     for good, what, found in _checks(config):
@@ -64,7 +64,7 @@ def _checks(config: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
     yield True, "data folder", f"{how.data} ({'exists' if how.data.is_dir() else 'will be created'})"
     for name, cls in plugins("dataset").items():
         yield _dataset(name, cls, how.data)
-    results = Results(how.results, mends=False)
+    results = Results(how.results, sets_aside=False)
     try:
         results.check_writable()
         count = sum(1 for _ in results.records.glob("*.json"))
@@ -81,7 +81,7 @@ def _checks(config: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
 def _numerics() -> tuple[bool, str, str]:
     found = ", ".join(f"{library} {what}" for library, (what, _) in numerics.taken().items())
     if numerics.prepared() == numerics.NATIVE:
-        why = f"portable {lack}" if (lack := numerics.lack()) else f"{numerics.CHOICE}=native"
+        why = f"portable {lack}" if (lack := numerics.missing_features()) else f"{numerics.CHOICE}=native"
         return True, "numerics", f"native ({why}): {found}"
     return all(good for _, good in numerics.taken().values()), "numerics", f"portable: {found}"
 

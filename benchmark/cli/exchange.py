@@ -28,7 +28,7 @@ def sync(arguments: argparse.Namespace) -> int:
     if arguments.place is not None:
         return _collect(arguments.place, Results(how.results))
     try:
-        store = Mirror(Results(how.results, mends=False))
+        store = Mirror(Results(how.results, sets_aside=False))
         with doing("sending records to MLflow"):
             sent = store.sync()
         with doing("sending boards to MLflow"):
@@ -59,7 +59,7 @@ def validate(arguments: argparse.Namespace) -> int:
     """Check records and verifications; return 1 if one is refused."""
     settings = [word for word in arguments.words if "=" in word and not Path(word).exists()]
     places = [Path(word) for word in arguments.words if word not in settings]
-    results = Results(How.of(taken(settings, ("paths.results", "plugins"), WHOLE)).results, mends=False)
+    results = Results(How.of(taken(settings, ("paths.results", "plugins"), WHOLE)).results, sets_aside=False)
     folders = [place for place in places or [results.root] if place.is_dir()]
     repeated = Repeated(one for folder in folders or [results.root] for one in readable(folder))
     with doing("checking records"):

@@ -38,7 +38,7 @@ def show(arguments: argparse.Namespace) -> int:
         print(f"fedspan: {problem}", file=sys.stderr)
     studies = studies_of(axes)
     how = How.of(planned[0].config)
-    results = Results(how.results, mends=False)
+    results = Results(how.results, sets_aside=False)
     selections = [select(study, results.read) for study in studies]
     open_studies = [found.study for found in selections if found.chosen is None]
     reported = distinct([*planned, *(cell for found in selections for cell in found.tuned)])

@@ -46,7 +46,7 @@ def show(arguments: argparse.Namespace) -> int:
     for scale in axes.get("scale", []):
         if scale not in SCALES:
             raise UserError(f"unknown scale '{scale}'{did_you_mean(str(scale), SCALES)}")
-    results = Results(How.of(config).results, mends=False)
+    results = Results(How.of(config).results, sets_aside=False)
     pages = _pages(axes, results) or Path(config["paths"]["pages"])
     status, built, failed = 0, [], set()
     for name in named or sorted(board_files()):

@@ -188,7 +188,7 @@ def retry(arguments: argparse.Namespace) -> int:
         cells = "1 diverged cell is" if count == 1 else f"{count} diverged cells are"
         print(
             f"{cells} not retried, a repetition diverges again; "
-            "if its sources changed, 'fedspan run' with fresh=true computes a cell anew"
+            "if its sources changed, 'fedspan run' with fresh=true recomputes a cell"
         )
     board = again.prepare(results, places)
     if board is None:

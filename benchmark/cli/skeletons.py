@@ -185,7 +185,7 @@ from fedspan.benchmark.fleet import Draws, Fleet, Turn, Work, fleet
 
 @fleet("{name}")
 class {cls}(Fleet):
-    """Authors {year}: say here what becomes of clients. As written each is away in some rounds, at its own rate."""
+    """Authors {year}: describe the availability of clients here. The template drops each client at its own rate."""
 
     title = "{title}"
     summary = "Each client is away in some rounds, at a rate of its own."

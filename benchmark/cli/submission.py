@@ -31,9 +31,9 @@ from fedspan.benchmark.spec.studies import studies_of
 
 PUBLISHED = PurePosixPath("results/records")  # in the repository
 REVIEW = "Review: fedspan review "  # in a branch's description, before branch, board and scales
-DOES = {"A": "adds", "D": "deletes"}  # verbs for changed paths, by git's status letter
+VERBS = {"A": "adds", "D": "deletes"}  # verbs for changed paths, by git's status letter
 REPLACED = "compare it with the published one"
-UNREAD = "read it; records of plugins that are not checked out here are refused"
+REVIEW_NEEDED = "read it; records of plugins that are not checked out here are refused"
 SAMPLE = {"submit": 2, "review": 3}  # records to recompute by default
 
 
@@ -70,7 +70,7 @@ class Submission:
 def submit(arguments: argparse.Namespace) -> int:
     """Check the new records of a board, commit them to a new branch, and print the remaining steps."""
     submission = Submission.of(arguments.settings, SAMPLE["submit"])
-    results, top = Results(How.of(resolve(submission.how)).results, mends=False), _top()
+    results, top = Results(How.of(resolve(submission.how)).results, sets_aside=False), _top()
     published = set(_git(top, "ls-tree", "--full-tree", "-r", "--name-only", "HEAD", str(PUBLISHED)).split())
     keys = submission.keys(results)
     new = [key for key in keys if results.path(key).exists() and f"{PUBLISHED}/{key}.json" not in published]
@@ -108,7 +108,7 @@ def review(arguments: argparse.Namespace) -> int:
     for path, letter in sorted(changed.items()):
         own = path.parent == PUBLISHED and path.name.split(".")[0] in brought  # a record or its sidecar
         if not own or letter != "A":
-            print(f"also {DOES.get(letter, 'changes')} {path}: {REPLACED if own else UNREAD}")
+            print(f"also {VERBS.get(letter, 'changes')} {path}: {REPLACED if own else REVIEW_NEEDED}")
     if not brought:
         raise UserError(f"{branch} brings no record in {PUBLISHED}")
     with _published(top, branch) as results, _published(top, "HEAD") as before:
@@ -162,7 +162,7 @@ def _ranking(
 ) -> list[str]:
     """Return lines on how new and deleted records change the ranking of the board."""
     with tempfile.TemporaryDirectory() as folder:
-        both = Results(Path(folder), mends=False)
+        both = Results(Path(folder), sets_aside=False)
         both.records.mkdir(parents=True)
         kept = (path for path in before.records.glob("*") if path.name.split(".")[0] not in gone)
         for path in (*kept, *_files(after, new)):
@@ -246,7 +246,7 @@ def _published(top: str, commit: str) -> Iterator[Results]:
             place = Path(folder, *PurePosixPath(path).parts[1:])
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(content)
-        yield Results(Path(folder), mends=False)
+        yield Results(Path(folder), sets_aside=False)
 
 
 def _keep_verifications(made: Path, results: Path) -> int:

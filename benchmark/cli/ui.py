@@ -78,7 +78,7 @@ def show(arguments: argparse.Namespace) -> int:
         taken(arguments.settings, ("paths.results", "paths.pages", "plugins"), "all pages and runs are served")
     )
     try:
-        return run(Results(how.results, mends=False), how.pages, arguments.site_port, arguments.port)
+        return run(Results(how.results, sets_aside=False), how.pages, arguments.site_port, arguments.port)
     except KeyboardInterrupt as end:
         print("fedspan: the site and MLflow are closed", file=sys.stderr)
         return 128 + (signal.SIGTERM if isinstance(end, Stopped) else signal.SIGINT)

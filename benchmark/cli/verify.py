@@ -153,7 +153,7 @@ def show(arguments: argparse.Namespace) -> int:
     """Recompute the requested records and compare them; return the exit status."""
     request = Request.of(arguments.words)
     how = How.of(request.config)
-    results = Results(how.results, mends=False)
+    results = Results(how.results, sets_aside=False)
     with doing("choosing the records to repeat"):
         keys = request.records(results)
     console, sample = Console(soft_wrap=True, highlight=False, markup=False), None
@@ -245,9 +245,7 @@ class Verdicts:
         try:
             planned = rebuild(record["spec"])
             fields = {
-                f"{plugin.kind}.{one.name}"
-                for plugin in (planned.cell.dataset, planned.cell.partition, planned.cell.model)
-                for one in dataclasses.fields(plugin)
+                f"{plugin.kind}.{one.name}" for plugin in planned.cell.plugins for one in dataclasses.fields(plugin)
             }
             taken = {name: value for name, value in how.items() if name.split(".")[0] in HERE or name in fields}
             return Repetition(record, planned, scratch, taken)

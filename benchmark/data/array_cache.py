@@ -82,7 +82,7 @@ def cached(cache: Path, key: str, make: Maker) -> Cached:
             try:
                 return _open(place)
             except CorruptFile as error:
-                log.warning("the decoded arrays in %s are damaged (%s); they are made again", place, error)
+                log.warning("the decoded arrays in %s are damaged (%s); decoding them again", place, error)
         with _new_folder(place) as folder:
             arrays, facts = make()
             with _writing(place.parent):

@@ -75,7 +75,7 @@ def runs_of(client: Any, experiment: str) -> Iterator[Any]:
         if not token:
             return
         if token in seen:
-            raise Unreachable("it names the same page of runs again and again")
+            raise Unreachable("it returned the same page of runs twice")
         seen.add(token)
 
 
@@ -308,7 +308,7 @@ def _files(folder: Path, keys: Sequence[str] | None) -> list[Path]:
 
 def sync(results: Path, keys: Sequence[str] | None = None) -> tuple[str, int]:
     """Mirror everything, or only the records of `keys`, once; return (URI, runs sent). Raises `Unreachable`."""
-    mirror = Mirror(Results(results, mends=False))
+    mirror = Mirror(Results(results, sets_aside=False))
     return mirror.uri, mirror.sync(keys)
 
 
@@ -318,7 +318,7 @@ def follow(results: Path, keys: Sequence[str], ended: threading.Event) -> str:
     while True:
         final = ended.wait(POLL_SECONDS)
         try:
-            mirror = mirror or Mirror(Results(results, mends=False))
+            mirror = mirror or Mirror(Results(results, sets_aside=False))
             sent, trouble = sent + mirror.sync(keys), ""
         except Unreachable as error:
             mirror, trouble = None, str(error)

@@ -84,7 +84,7 @@ def results(board: str | None = None, *, folder: str | Path | None = None, scale
     if (folder or board) and not where.is_dir():
         clone = "" if folder else "; published runs lie in a clone of FedSpan, run this there or name a folder"
         raise UserError(f"the results folder {where} does not exist, seen from {Path.cwd()}{clone}")
-    place = Results(where, mends=False)
+    place = Results(where, sets_aside=False)
     if board is None:
         if scale is not None:
             raise UserError("a scale is that of a board; name the board")
@@ -107,7 +107,7 @@ def curves(runs: pd.DataFrame, *, folder: str | Path | None = None) -> pd.DataFr
     `runs` are rows from `results` or `run`. Records are read from the folder that the rows came from; concatenated
     frames do not know theirs, so give `folder`. Raises `UserError` if a finished run has no record there.
     """
-    place = Results(Path(folder or runs.attrs.get("folder", OWN)), mends=False)
+    place = Results(Path(folder or runs.attrs.get("folder", OWN)), sets_aside=False)
     records = {key: place.read(str(key)) for key in runs["key"]}
     finished = runs.loc[runs["status"].isin(["done", "diverged"]), "key"]
     if missing := sum(records[key] is None for key in finished):

@@ -30,14 +30,14 @@ TOLD = 2000  # characters kept of a failure's reason, and of its traceback
 class Results:
     """The results folder: records, failures, checkpoints and files set aside.
 
-    A process that computes sets damaged files aside. With ``mends=False``, for processes that only read, nothing is
-    moved; `passed_over` holds the unused files with the reason. A file that cannot be opened, or that a later version
-    wrote, is always passed over.
+    A process that computes sets damaged files aside. With ``sets_aside=False``, for processes that only read, nothing
+    is moved; `passed_over` holds the unused files with the reason. A file that cannot be opened, or that a later
+    version wrote, is always passed over.
     """
 
-    def __init__(self, root: Path, mends: bool = True) -> None:
+    def __init__(self, root: Path, sets_aside: bool = True) -> None:
         self.root = root
-        self.mends = mends
+        self.sets_aside = sets_aside
         self.passed_over: dict[Path, str] = {}
         self.records = root / "records"
         self.failures = root / "failures"
@@ -175,7 +175,7 @@ class Results:
         except LaterVersion as error:
             self._pass_over(path, f"{error}; a later version of FedSpan wrote it")
         except CorruptFile as error:
-            if self.mends:
+            if self.sets_aside:
                 self._set_aside(path, str(error))
             else:
                 self._pass_over(path, str(error))

@@ -19,7 +19,7 @@ from fedspan.benchmark.registration import FOR_READERS
 from fedspan.benchmark.spec.cell import Cell
 
 # Packages and modules of the engine that no number depends on: they plan, start, store, send and show cells.
-NUMBERLESS = frozenset(
+WITHOUT_NUMBERS = frozenset(
     (
         "cli", "mirror", "notebook", "report", "bibliography", "names", "patience", "places", "search",
         "running.compat", "running.estimate", "running.grid", "running.hydra_jobs", "running.job", "running.launchers",
@@ -32,7 +32,7 @@ NUMBERLESS = frozenset(
         "data.download", "data.shares", "training.costs",
     )
 )  # fmt: skip
-REMEDY = "'fedspan verify' tells if their numbers hold, fresh=true computes them anew"
+REMEDY = "'fedspan verify' checks their numbers, fresh=true recomputes them"
 FORM = "syntax:"  # prefix of current digests; digests without it covered comments too
 SILENT = ("ctx", "kind", "type_comment")  # syntax fields that repeat other fields
 # Class attributes that no result depends on: those shown on pages, and those that make costs quick to compute.
@@ -102,7 +102,7 @@ def engine_files() -> list[Path]:
 def numberless(path: Path) -> bool:
     """Return whether no number depends on a file of the engine."""
     parts = path.relative_to(_engine_root()).with_suffix("").parts
-    return any(".".join(parts[:depth]) in NUMBERLESS for depth in range(1, len(parts) + 1))
+    return any(".".join(parts[:depth]) in WITHOUT_NUMBERS for depth in range(1, len(parts) + 1))
 
 
 def _engine_root() -> Path:

@@ -68,7 +68,7 @@ def _sentence(record: Any, complaint: str) -> str:
     for step in path:
         value = value[step]
     if place.startswith("`key`"):
-        return f"{name} is of no such name"
+        return f"{name} is not a valid key"
     if missing := re.fullmatch("Object missing required field `(.*)`", problem):
         return f"{name} lacks {missing[1]}"
     return f"{name} is {_shown(value)}, {_fault(problem, value)}"

@@ -259,7 +259,7 @@ def reach_targets(table: Tabulated, frame: pd.DataFrame) -> Targets | None:
         return None
     runs: dict[str, Any] = {str(run.key): run for run in frame.itertuples(index=False)}
     cells = {
-        (r, c): _Drawn.of(entry, runs)
+        (r, c): _CellRuns.of(entry, runs)
         for r, row in enumerate(table.rows)
         for c, entry in enumerate(row.entries)
         if entry is not None
@@ -281,7 +281,7 @@ def _untimed(reach: Reach | None) -> Reach | None:
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class _CellRuns:
     """Runs of a table cell with an outcome: those with a curve, and the number that diverged."""
 
     asked: int
@@ -289,10 +289,10 @@ class _Drawn:
     diverged: int
 
     @staticmethod
-    def of(entry: TableCell, runs: Mapping[str, Any]) -> _Drawn:
+    def of(entry: TableCell, runs: Mapping[str, Any]) -> _CellRuns:
         mine = [(runs[seed.key], seed) for seed in entry.runs if seed.key in runs]
         done = [run for run, seed in mine if run.status == "done" and seed.value is not None and run.curve is not None]
-        return _Drawn(entry.asked, tuple(done), sum(seed.status == "diverged" for _, seed in mine))
+        return _CellRuns(entry.asked, tuple(done), sum(seed.status == "diverged" for _, seed in mine))
 
     @property
     def end(self) -> float:
@@ -308,11 +308,12 @@ class _Drawn:
             above = np.flatnonzero(accuracy >= target)
             when = int(rounds[above[0] if len(above) else -1])
             seconds = run.elapsed.get(when, run.seconds * when / run.rounds)
-            cost = float(when), run.travelled.get(when, math.nan), seconds, run.simulated.get(when, math.nan)
+            cost = float(when), run.bytes_until.get(when, math.nan), seconds, run.simulated.get(when, math.nan)
             (arrived if len(above) else censored).append(cost)
         if self.done:
             ends = [
-                (float(run.rounds), _last(run.travelled), _last(run.elapsed), _last(run.simulated)) for run in self.done
+                (float(run.rounds), _last(run.bytes_until), _last(run.elapsed), _last(run.simulated))
+                for run in self.done
             ]
             rounds, traffic, seconds, simulated = (fmean(values) for values in zip(*ends, strict=True))
             censored += self.diverged * [(rounds, traffic, seconds, simulated)]
@@ -323,7 +324,7 @@ def _last(by_round: Mapping[int, float]) -> float:
     return by_round[max(by_round)] if by_round else math.nan
 
 
-def _reach(cell: _Drawn | None, target: float) -> Reach | None:
+def _reach(cell: _CellRuns | None, target: float) -> Reach | None:
     if cell is None or math.isnan(target) or not (cell.done or cell.diverged):
         return None
     arrived, censored = cell.costs(target)

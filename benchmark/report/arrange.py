@@ -40,7 +40,7 @@ def arrange(frame: pd.DataFrame, axes: Axes, part: Table | Figure) -> Arranged:
         labels = list(zip(*(axes.labels(axis, runs.index) for axis in names), strict=True)) or [()] * len(runs)
         runs = runs.assign(**{name: pd.Series(labels, index=runs.index, dtype=object)})
     arranged = Arranged(runs, part.rows, part.columns)
-    _refuse_strangers(arranged)
+    _refuse_outliers(arranged)
     _refuse_mixtures(arranged)
     return arranged
 
@@ -48,11 +48,11 @@ def arrange(frame: pd.DataFrame, axes: Axes, part: Table | Figure) -> Arranged:
 def comparable(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the runs that a table of the whole frame counts: those with the most common schema, scale and data."""
     arranged = Arranged(frame.assign(state=frame["status"]), (), ())
-    _refuse_strangers(arranged)
+    _refuse_outliers(arranged)
     return arranged.runs[arranged.runs["state"] != REFUSED]
 
 
-def _refuse_strangers(arranged: Arranged) -> None:
+def _refuse_outliers(arranged: Arranged) -> None:
     """Refuse runs whose schema, scale or data is not the most common one."""
     for name in ("schema", "scale"):
         _refuse_minority(arranged, arranged.runs.index, name, "")

@@ -63,7 +63,7 @@ def spoken(axis: str, label: str) -> str:
     )
 
 
-def told_apart(tasks: Iterable[str]) -> tuple[str, dict[str, str]]:
+def common_and_distinct(tasks: Iterable[str]) -> tuple[str, dict[str, str]]:
     """Return the parts of their labels that all tasks have in common, and those that distinguish each task."""
     parts = {task: names.split(task, ", ") for task in tasks}
     common = [part for part in next(iter(parts.values()), []) if all(part in others for others in parts.values())]
@@ -82,7 +82,7 @@ class Axes:
         self._values: dict[tuple[str, str], dict[str, set[str]]] = {}
         self._known: dict[str, list[str]] = {name: list(labels) for name, labels in (more or {}).items()}
         self._seeds = [planned.cell.seed for planned in cells]
-        self._alike = [(planned.overrides.get(PROTOCOL), planned.cell.but_seed) for planned in cells]
+        self._alike = [(planned.overrides.get(PROTOCOL), planned.cell.identity_without_seed) for planned in cells]
         self._first: dict[tuple[Any, ...], Planned] = {}  # the first of the cells that differ only in the seed
         for alike, planned in zip(self._alike, cells, strict=True):
             self._first.setdefault(alike, planned)

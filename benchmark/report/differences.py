@@ -39,7 +39,7 @@ def subtract(runs: pd.DataFrame, axes: Axes, table: Table) -> pd.DataFrame:
     known = _References(runs[chosen], compress(places, chosen), reference_name(table))
     pairs = [None if skip else known.of(place) for place, skip in zip(places, chosen, strict=True)]
     if not any(pairs):
-        raise UserError(f"minus: no cell has {reference_name(table)} to be measured against")
+        raise UserError(f"minus: no cell matches the reference {reference_name(table)}")
     mine = runs[[pair is not None for pair in pairs]]
     found = [
         _difference(run, pair, table.relative)
@@ -59,7 +59,8 @@ class _References:
             if any(other.point != run.point for other in known.values()):
                 beside = f" beside {', '.join(place)}" if place else ""
                 raise UserError(
-                    f"minus: {name} is several cells{beside}; name in rows, columns or minus what tells them apart"
+                    f"minus: {name} is several cells{beside}; "
+                    "add the axis that distinguishes them to rows, columns or minus"
                 )
             known[run.seed] = run
         self._named: dict[Place, list[Place]] = {}

@@ -75,7 +75,7 @@ class CellRow:
     rounds: int
     bound: bool  # whether its method only shows what the others can reach at most
     elapsed: Mapping[int, float]  # evaluated round -> seconds until then
-    travelled: Mapping[int, float]  # evaluated round -> bytes of all clients until then
+    bytes_until: Mapping[int, float]  # evaluated round -> bytes of all clients until then
     simulated: Mapping[int, float]  # evaluated round -> seconds of the fleet's clock until then
     over_time: tuple[np.ndarray, np.ndarray] | None  # `simulated` seconds [R], accuracy in percent [R]
     beside: float
@@ -119,7 +119,7 @@ class _Shared:
     def of_point(self, planned: Planned) -> dict[str, Any]:
         """Return the fields of a `CellRow` that are the same for cells that differ only in the seed."""
         cell = planned.cell
-        if (alike := (cell.but_seed, planned.origin.but_seed)) not in self._points:
+        if (alike := (cell.identity_without_seed, planned.origin.identity_without_seed)) not in self._points:
             self._points[alike] = {
                 "point": point_of(cell),
                 "what": _but_seed(cell.settings),
@@ -130,7 +130,7 @@ class _Shared:
                 "dataset_name": cell.dataset.name,
                 "rounds": cell.protocol.rounds,
                 "bound": cell.bound,
-                "label": cell.label_of_all_seeds,
+                "label": cell.label_without_seed,
             }
         return self._points[alike]
 
@@ -179,7 +179,7 @@ def _row(planned: Planned, record: Record | None, repeated: Repeated, shared: _S
 def _measured(record: Record | None, cell: Cell) -> dict[str, Any]:
     """Return the fields of a `CellRow` that come from a record's numbers."""
     empty: dict[str, Any] = {"scores": {}, "stages": {}, "curve": None, "over_time": None}
-    empty |= {name: {} for name in ("elapsed", "travelled", "simulated")}
+    empty |= {name: {} for name in ("elapsed", "bytes_until", "simulated")}
     if record is None:
         return empty | _figures(None) | dict.fromkeys(COSTS, math.nan)
     curve, simulated = _curve(record), _simulated(record)
@@ -190,7 +190,7 @@ def _measured(record: Record | None, cell: Cell) -> dict[str, Any]:
         "simulated": simulated,
         "over_time": (np.array([simulated[int(when)] for when in curve[0]]), curve[1]) if curve and simulated else None,
         "elapsed": _elapsed(record),
-        "travelled": _travelled(record, cell),
+        "bytes_until": _bytes_until(record, cell),
         **_figures(record),
         **_costs(record),
     }
@@ -301,7 +301,7 @@ def _simulated(record: Record) -> dict[int, float]:
     return dict(zip(record["curve"].get("round", []), map(float, seconds), strict=False))
 
 
-def _travelled(record: Record, cell: Cell) -> dict[int, float]:
+def _bytes_until(record: Record, cell: Cell) -> dict[int, float]:
     """Return the bytes that all clients have sent and received by each evaluated round.
 
     A record of an earlier version has only their total. It is then spread evenly over the rounds, without the bytes of

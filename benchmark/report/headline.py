@@ -105,7 +105,7 @@ def _undecided(rows: Sequence[tuple[str, Place]], word: str) -> tuple[str, str]:
     most = all(first.ahead > place.ahead for _, place in others)
     how = f"{name} is ahead of more {word}s than any other" if most else f"{name} is shown first"
     if len(may) < 2:
-        return f"No clear winner: {name} comes first, but not surely.", how
+        return f"No clear winner: {name} ranks first, but its lead is not significant.", how
     who = f"{', '.join(may[:-1])} or {may[-1]}" if len(may) <= NAMED else counted_as(len(may), word)
     return f"No clear winner: {who} may be the best.", how
 

@@ -118,9 +118,9 @@ class Metric:
         return self.name in scores, scores.get(self.name)
 
     def write(self, value: float) -> str:
-        """Return the value with the metric's decimals, a cost with four significant digits, a difference with its sign.
+        """Return the value with the metric's decimals, a difference with its sign.
 
-        Sizes have decimal units: ``398 MB``.
+        Costs have four significant digits, or all before the point; sizes have decimal units: ``398 MB``.
         """
         return self.write_difference(value) if self.minus else self.write_spread(value)
 
@@ -139,4 +139,6 @@ class Metric:
             return f"{value:.2f}"
         if self.name in BYTES:
             return write_bytes(value)
-        return f"{value:.4g}" if self.stage in ("cost", STAGE) else f"{value:.{self.digits}f}"
+        if self.stage in ("cost", STAGE):
+            return f"{value:.0f}" if abs(value) >= 9_999.5 else f"{value:.4g}"
+        return f"{value:.{self.digits}f}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedspan.benchmark import names
 from fedspan.benchmark.report import forest
-from fedspan.benchmark.report.headline import headline, points, split
+from fedspan.benchmark.report.headline import headline, split
 from fedspan.benchmark.report.overall import Comparisons, Ranked, choices, rounded
 from fedspan.benchmark.report.pages import place_text, slug
 from fedspan.benchmark.report.statistics import Difference, Withheld
@@ -46,18 +46,24 @@ FILTERS = [
     ("scale", "Scale"),
 ]
 OPENING = ("scale", "dataset", "tested")  # fields whose filters are set when the page opens
-SAID = ("dataset", "clients", "partition", "model", "rounds")  # named for a task, and for several that share them
-SAID_IF_SET = ("fleet", "unseen")  # named only for tasks that set them
+SUMMARY_FIELDS = (
+    "dataset",
+    "clients",
+    "partition",
+    "model",
+    "rounds",
+)  # named for a task, and for several that share them
+OPTIONAL_FIELDS = ("fleet", "unseen")  # named only for tasks that set them
 
 
 def sentence(task: Task) -> str:
     """Return a task in words: ``CIFAR-10 (5,000 images), 10 clients, alpha 0.05, ConvNet (batch norm), 8 rounds``."""
-    parts = [FIELDS[name](task) for name in SAID]
+    parts = [FIELDS[name](task) for name in SUMMARY_FIELDS]
     if task.participation != 1:
         parts[1] += f" ({names.percent(task.participation)} a round)"
     if task.local_epochs != 1:
         parts[-1] += f" of {task.local_epochs} epochs"
-    return ", ".join([*parts, *(FIELDS[name](task) for name in SAID_IF_SET if getattr(task, name))])
+    return ", ".join([*parts, *(FIELDS[name](task) for name in OPTIONAL_FIELDS if getattr(task, name))])
 
 
 def choice(task: Task, name: str) -> Any:
@@ -287,13 +293,13 @@ def _bits(tasks: Iterable[Task], number: Mapping[Task, int]) -> str:
 def about(tasks: Sequence[Task], results: Sequence[Result]) -> str:
     """Return the common fields of some tasks in words, with counts of fields that differ, seeds and tasks."""
     parts = []
-    for name in SAID:
+    for name in SUMMARY_FIELDS:
         found = list(dict.fromkeys(FIELDS[name](task) for task in tasks))
         if len(found) == 1:
             parts.append(found[0])
         elif found and name in ("dataset", "partition", "model"):
             parts.append(f"{len(found)} {name}s")
-    for name in SAID_IF_SET:
+    for name in OPTIONAL_FIELDS:
         found = list(dict.fromkeys(FIELDS[name](task) for task in tasks if getattr(task, name)))
         if len(found) == 1 and all(getattr(task, name) for task in tasks):
             parts.append(found[0])
@@ -312,8 +318,3 @@ def repeated(results: Sequence[Result]) -> str:
         return f"{refuted} not repeatable"
     same = sum(result.repeated for result in results)
     return f"{same} of {sum(len(result.seeds) for result in results)}" if same else "not yet"
-
-
-def one_decimal(value: float) -> str:
-    """Return a score or a ratio as shown in the table, a dash if unknown."""
-    return points(value) if math.isfinite(value) else "—"

@@ -77,7 +77,7 @@ def draw(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -> Drawin
     panels, labels = makers.get(figure.kind, _curves)(parts)
     for found, most, what in ((len(labels), MOST_LINES, "lines"), (len(panels), MOST_PANELS, "panels")):
         if found > most:
-            raise UserError(f"{found} {what} cannot be told apart, {most} can; choose some with where")
+            raise UserError(f"{found} {what} are too many to tell apart (at most {most}); select some with where")
     return Drawing(
         number=number,
         title=figure.title or kind.y,

@@ -32,8 +32,8 @@ def draw_partitions(cells: Sequence[Planned], folder: Path, data: Path) -> None:
                 continue
             try:
                 found = shares(planned.cell, data)
-            except (CorruptFile, Incompatible, UserError):
-                break
+            except (CorruptFile, Incompatible, UserError):  # maybe of this partition alone
+                continue
             put(path, figure(found))
             put(
                 path.with_suffix(".json"),

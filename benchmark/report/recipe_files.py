@@ -64,7 +64,7 @@ class RecipeLine:
 
 
 @dataclass(frozen=True)
-class NoCell:
+class Excuse:
     """The reason why the numbers of a printed table (all, or those of a `metric`) have no cell."""
 
     printed: str
@@ -121,7 +121,7 @@ class RecipeLines:
     """The lines of all recipe files."""
 
     lines: tuple[RecipeLine, ...] = ()
-    no_cell: tuple[NoCell, ...] = ()
+    no_cell: tuple[Excuse, ...] = ()
 
 
 def lines() -> RecipeLines:
@@ -142,7 +142,7 @@ def _lines(files: tuple[tuple[Path, int], ...]) -> RecipeLines:
         for number, item in enumerate(raw.get("lines") or ()):
             found.append(_line(item, boards, f"{path}: lines[{number}]"))
         for number, item in enumerate(raw.get("no_cell") or ()):
-            without.append(from_values(NoCell, {"source": "", "reason": "", **item}, f"{path}: no_cell[{number}]"))
+            without.append(from_values(Excuse, {"source": "", "reason": "", **item}, f"{path}: no_cell[{number}]"))
             _require_source(without[-1], f"{path}: no_cell[{number}]")
     return RecipeLines(tuple(found), tuple(without))
 
@@ -155,7 +155,7 @@ def _line(item: Any, boards: tuple[str, ...], where: str) -> RecipeLine:
     return line
 
 
-def _require_source(line: RecipeLine | NoCell, where: str) -> None:
+def _require_source(line: RecipeLine | Excuse, where: str) -> None:
     if not line.source.strip():
         raise UserError(f"{where} has no source: name a paper with its section, a released code, or 'ours'")
     differs = isinstance(line, RecipeLine) and line.differs

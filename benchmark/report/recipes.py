@@ -16,7 +16,7 @@ from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.registry import KINDS
 from fedspan.benchmark.report.axes import flat, text
 from fedspan.benchmark.report.printed import VALUE, Printed, all_printed, kind_of, printed_in
-from fedspan.benchmark.report.recipe_files import OURS, NoCell, RecipeLine, Stated, lines, name_of, stated
+from fedspan.benchmark.report.recipe_files import OURS, Excuse, RecipeLine, Stated, lines, name_of, stated
 from fedspan.benchmark.spec.board import Board, load_board
 from fedspan.benchmark.spec.plan import Planned, plan
 
@@ -123,7 +123,7 @@ def examine(board: Board, cells: Iterable[Planned]) -> Recipe:
     owners: dict[tuple[str, ...], set[str]] = {}
     known_settings: dict[tuple[Any, ...], tuple[dict[str, Any], str]] = {}  # of cells that differ only in the seed
     for planned in cells:
-        if (alike := planned.cell.but_seed) not in known_settings:
+        if (alike := planned.cell.identity_without_seed) not in known_settings:
             what = settings_of(planned)
             known_settings[alike] = what, json.dumps({**what, "seed": None}, sort_keys=True)
         what, point = known_settings[alike]
@@ -144,7 +144,7 @@ def examine(board: Board, cells: Iterable[Planned]) -> Recipe:
     for number_name, points in owners.items():
         if len(points) > 1:
             recipe.problems.append(
-                f"board '{board.name}': {len(points)} different cells have the number {', '.join(number_name)}"
+                f"board '{board.name}': the number {', '.join(number_name)} matches {len(points)} different cells"
             )
     for problem, found in missing.items():
         recipe.problems.append(f"board '{board.name}': {problem} ({len(found)} cells, as {found[0].cell.label})")
@@ -244,7 +244,7 @@ def _without_cell(board: Board, numbers: Sequence[Printed], held: set[tuple[str,
     ]
 
 
-def excuse(number: Printed) -> NoCell | None:
+def excuse(number: Printed) -> Excuse | None:
     """Return the line that explains why a number has no cell, if any."""
     source = f"{number.paper}/{number.table}"
     return next((no for no in lines().no_cell if no.printed == source and no.metric in ("", number.metric)), None)
@@ -299,13 +299,13 @@ def audit(boards: Sequence[tuple[Board, Sequence[Planned]]]) -> Audit:
     known, mine = stated(), lines()
     for row in known:
         if id(row) not in used:
-            problems.append(f"hyperparameters.csv: no cell takes {_condition(row.settings)} of {row.source}")
+            problems.append(f"hyperparameters.csv: {_condition(row.settings)} of {row.source} applies to no cell")
     for line in mine.lines:
         if id(line) not in used:
             problems.append(f"recipes: no cell needs the line {_condition(line.set)} ({_condition(line.when)})")
     for no in mine.no_cell:
         if not any(excuse(number) is no for number in excused):
-            problems.append(f"recipes: {no.printed} {no.metric} has a line that it has no cell, which is not so")
+            problems.append(f"recipes: {no.printed} {no.metric} is excused as having no cell, but it has one")
     ours = sum(line.source.startswith(OURS) for line in mine.lines)
     met = {row for recipe in recipes for row in recipe.met}
     having = sum(number.name in held for number in numbers)

@@ -16,7 +16,7 @@ from fedspan.benchmark.records.verification import samples
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.report import figures
 from fedspan.benchmark.report.analysis import Analysis, Targets
-from fedspan.benchmark.report.axes import flat, text, told_apart
+from fedspan.benchmark.report.axes import common_and_distinct, flat, text
 from fedspan.benchmark.report.diagrams import Diagram
 from fedspan.benchmark.report.frame import COSTS, STATUSES
 from fedspan.benchmark.report.overview import FIELDS, sentence
@@ -92,7 +92,7 @@ def board_page(
         provenance=provenance(frame.itertuples(index=False)),
         recipe=recipe,
         tuned=tuned,
-        told_apart=told_apart(one.task for one in tuned),
+        common_and_distinct=common_and_distinct(one.task for one in tuned),
         tune=tune,
         cost_of_trials=cost_of_trials(tune),
         sensitivities=[(one, found) for one in tuned if (found := sensitivities(one))],

@@ -193,8 +193,8 @@ def _without_printed(path: str, runs: pd.DataFrame, printed: Sequence[Printed]) 
     """Return why the table has no printed number: other settings, or other names of parts (stand-in data)."""
     start = path.removesuffix("*")
     names = [name.removeprefix(start) for name in _printed_metrics(start, runs, printed)] if start != path else []
-    whose = f", whose {_part(path)}s are {', '.join(names)}" if names else ""
-    return f"None of these cells has a number in {'; '.join(dict.fromkeys(n.source for n in printed))}{whose}."
+    whose = f"; its {_part(path)}s are {', '.join(names)}" if names else ""
+    return f"No number in {'; '.join(dict.fromkeys(n.source for n in printed))} matches these cells{whose}."
 
 
 def _part(path: str) -> str:
@@ -315,7 +315,7 @@ def _marks(runs: Sequence[Any], lacking: bool, holds: bool, metric: Metric, note
         if not holds:
             said.append(f"finished, but without {metric.path}")
     if any(run.badge.state in ("refuted", "mixed") for run in runs):
-        said.append("a run of this could not be repeated on some machine: see its page")
+        said.append("a run could not be reproduced on some machine: see its page")
     return _in_order(map(notes.mark, said))
 
 

@@ -27,7 +27,7 @@ from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.saving import keep_trained, resume, save, take_trained
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.training.traffic import classifier_cost
-from fedspan.benchmark.training.workers.spread import dismiss, employ
+from fedspan.benchmark.training.workers.spread import start_workers, stop_workers
 
 log = logging.getLogger("fedspan")
 
@@ -95,7 +95,7 @@ def run_cell(
         outcome = Outcome("diverged", str(reason))
     finally:
         if run is not None:
-            dismiss(run)
+            stop_workers(run)
     record = make_record(cell, how, outcome, run)
     if beside is not None:
         record["provenance"]["cells_beside"] = beside()
@@ -124,7 +124,7 @@ def _train(run: Run, results: Results, watch: Watch, share: Callable[[Run], int]
             progress.client += 1
             watch(progress)
 
-        employ(run, share(run))
+        start_workers(run, share(run))
         run.advance(tick)
         progress.round = run.state.round
         progress.accuracy = run.curve["accuracy"][-1] if run.curve["accuracy"] else None

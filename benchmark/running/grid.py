@@ -70,7 +70,7 @@ def run_grid(planned: Sequence[Planned], launcher: Launcher) -> int:
     todo = sharing_last(cell for cell in todo if not _impossible(cell, how))
     workers = how.cells_at_a_time
     running = f"{len(todo)} to run with workers={workers}" if todo else "nothing to run"
-    kept = f"{unread} with one that cannot be used and is not replaced (move it away), " if unread else ""
+    kept = f"{unread} with an unusable record (move it away to rerun), " if unread else ""
     done = len(planned) - len(todo) - unread
     console.print(f"{_count(planned)}: {done} with a record, {kept}{running}", highlight=False, soft_wrap=True)
     for cell in todo:

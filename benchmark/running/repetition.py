@@ -47,7 +47,7 @@ def compare(record: Record, again: Record) -> FirstDifference | None:
     if record["status"] != again["status"]:
         reason = f": {again['reason']}" if again["reason"] else ""
         return FirstDifference(
-            "status", None, points, f"it is {record['status']}, computed anew {again['status']}{reason}"
+            "status", None, points, f"its status is {record['status']}, recomputed {again['status']}{reason}"
         )
     for when, where, there, here in _rounds(record, again):
         if there != here:
@@ -58,7 +58,7 @@ def compare(record: Record, again: Record) -> FirstDifference | None:
     for where, there, here in _ends(record, again):
         if there != here:
             said = where if where.startswith("digests") else _both(where, there, here)
-            same = " though its digests are repeated" if where.startswith("scores") and record.get("digests") else ""
+            same = " although its digests match" if where.startswith("scores") and record.get("digests") else ""
             return FirstDifference(where, None, points, f"it differs in {said}{same}{_by(points)}")
     return None
 
@@ -106,11 +106,11 @@ def _both(where: str, there: Any, here: Any) -> str:
     def short(value: Any) -> str:
         return f"{value:.10g}" if is_number(value) else "absent" if value is None else str(value)[:40]
 
-    return f"{where}: {short(there)} in the record, {short(here)} anew"
+    return f"{where}: {short(there)} in the record, {short(here)} recomputed"
 
 
 def _by(points: float | None) -> str:
-    return "" if points is None else f"; {points:+.2f} points in the end"
+    return "" if points is None else f"; final accuracy {points:+.2f} points"
 
 
 def _points(record: Record, again: Record) -> float | None:

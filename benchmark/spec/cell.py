@@ -182,17 +182,17 @@ class Cell:
     @property
     def label(self) -> str:
         """A short readable text; for a trial it includes the learning rate, which is tuned for all methods."""
-        return f"{self.label_of_all_seeds}, seed {self.seed}"
+        return f"{self.label_without_seed}, seed {self.seed}"
 
     @property
-    def label_of_all_seeds(self) -> str:
+    def label_without_seed(self) -> str:
         """The same text without the seed."""
         method = " + ".join(component.label() for component in (self.algorithm, *self.addons))
         tried = f", lr {self.protocol.lr:.3g}" if self.protocol.trial else ""
         return f"{method} on {self.dataset.name}/{self.partition.label()}, {self.clients} clients{tried}"
 
     @property
-    def but_seed(self) -> tuple[Any, ...]:
+    def identity_without_seed(self) -> tuple[Any, ...]:
         """Its identity among the cells of its plan, apart from the seed: a plan's cells share equal parts."""
         return (
             *(self.clients, self.participation, self.unseen, self.scale),

@@ -56,7 +56,7 @@ def plan(points: Sequence[Overrides]) -> list[Planned]:
     for overrides in points:
         for key in overrides:
             if key.startswith("addon.") and (addon := key.split(".")[1]) not in used:
-                raise UserError(f"'{key}' is set, but '{addon}' is in no cell's addons; add addons=[{addon}]")
+                raise UserError(f"'{key}' has no effect: no cell uses the add-on '{addon}'; add addons=[{addon}]")
     return list(planned.values())
 
 

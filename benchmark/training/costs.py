@@ -27,7 +27,7 @@ from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Data, Extent, Images, Split
 from fedspan.benchmark.training.executors.round_sums import RoundSums
-from fedspan.benchmark.training.local import Finished, LocalTrainer
+from fedspan.benchmark.training.local import ClientResult, LocalTrainer
 from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.run import assemble, clients_a_round
 from fedspan.benchmark.training.state import Paths, State
@@ -161,9 +161,9 @@ def without_values(cell: Cell, data: Data, method: Method, net: Net, paths: Path
     return trainer, State.initial(net, method, paths)
 
 
-def hand_over(trainer: LocalTrainer, state: State) -> Finished:
+def hand_over(trainer: LocalTrainer, state: State) -> ClientResult:
     """Return a client's result of a round as if it had trained; raise `Incompatible` if it may not be sent."""
-    return trainer.handed(state, 0, trainer.first_visit(state), steps=1, images=1, loss=0.0)
+    return trainer.result(state, 0, trainer.first_visit(state), steps=1, images=1, loss=0.0)
 
 
 def _quick_to_make(cell: Cell) -> Cell:

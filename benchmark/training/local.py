@@ -58,7 +58,7 @@ class Visit:
 
 
 @dataclass(frozen=True)
-class Finished:
+class ClientResult:
     """One client's result: `delta` and `buffers` of shared leaves, uploads, row and mean loss.
 
     `sent_bytes` is the size of delta and buffers on the wire.
@@ -183,7 +183,7 @@ class LocalTrainer:
         leaves = [self.params[path] for path in moved]
         return SGD(leaves, lr=lr, momentum=self.protocol.momentum, weight_decay=self.protocol.weight_decay)
 
-    def train(self, state: State, client: int, steps: int | None = None) -> Finished:
+    def train(self, state: State, client: int, steps: int | None = None) -> ClientResult:
         """Run one client's local epochs of round `state.round`, or its first `steps` local steps.
 
         Raises `Diverged` as `finish` does.
@@ -330,7 +330,7 @@ class LocalTrainer:
                     self.params[path] += shift[path]
 
     @torch.no_grad()
-    def finish(self, state: State, client: int, visit: Visit, steps: int, images: int, total: float) -> Finished:
+    def finish(self, state: State, client: int, visit: Visit, steps: int, images: int, total: float) -> ClientResult:
         """Return the result of the client whose trained weights are in the net; `total` is its loss summed over images.
 
         Raises `Diverged` if the mean loss exceeds the range of a record or a weight is not finite, except for a client
@@ -338,15 +338,15 @@ class LocalTrainer:
         """
         loss = total / max(images, 1)
         if client in self.lost and not (abs(loss) <= LARGEST and finite(self.params)):
-            return Finished(client, self.data.size(client), steps, images, {}, {}, {}, Row({}, {}), 0.0, 0)
+            return ClientResult(client, self.data.size(client), steps, images, {}, {}, {}, Row({}, {}), 0.0, 0)
         if not abs(loss) <= LARGEST:
             raise Diverged(f"round {state.round + 1}, client {client}: the training loss is {loss}")
         if not finite(self.params):  # the last step can overflow without any later loss showing it
             raise Diverged(f"round {state.round + 1}, client {client}: the trained weights are not finite")
-        return self.handed(state, client, visit, steps=steps, images=images, loss=loss)
+        return self.result(state, client, visit, steps=steps, images=images, loss=loss)
 
     @torch.no_grad()
-    def handed(self, state: State, client: int, visit: Visit, steps: int, images: int, loss: float) -> Finished:
+    def result(self, state: State, client: int, visit: Visit, steps: int, images: int, loss: float) -> ClientResult:
         """Return the result of the client whose trained weights are in the net, unchecked."""
         n, paths = self.data.size(client), self.paths.at(state.round, self.net)
         # in the net's order: the order of a set differs between processes, and hooks draw leaf by leaf
@@ -364,7 +364,7 @@ class LocalTrainer:
             written = self._written(delta, seen["wire"]) if self.method.using("wire") else None
         live = self.params | self.buffers
         own = {path: leaf.detach().clone() for path, leaf in live.items() if path in paths.own}  # in the net's order
-        return Finished(
+        return ClientResult(
             client=client,
             n=n,
             steps=steps,

@@ -34,7 +34,7 @@ from fedspan.benchmark.training.penalty_trace import watch
 from fedspan.benchmark.training.process import device_of, numerics_of
 from fedspan.benchmark.training.state import Paths, State
 from fedspan.benchmark.training.traffic import count_round, count_sent_weights, download_bytes
-from fedspan.benchmark.training.turns import FleetAtWork, count_turns
+from fedspan.benchmark.training.turns import FleetRunner, count_turns
 from fedspan.benchmark.tree import Tree, add, finite, zeros
 
 Curve = dict[str, list[Any]]
@@ -167,7 +167,7 @@ class Run:
         if newcomers is not None and not cell.protocol.trial:
             theirs = DeviceData(data, newcomers, cell.protocol, device=self.device, seed=cell.seed)
             self.newcomers = LocalTrainer(net, self.method, self.paths, data=theirs, meter=self.meter)
-        self.fleet = FleetAtWork(cell.fleet, self.trainer, cell.seed)
+        self.fleet = FleetRunner(cell.fleet, self.trainer, cell.seed)
         self.fleet.check(self.state, cell.protocol.rounds, self._participants)
         self.executor = self.alone = make_executor(how.executor, self.trainer)  # `alone` runs in this process
         if cell.diagnostics.spaces:

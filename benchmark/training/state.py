@@ -70,7 +70,7 @@ class Paths:
             raise Incompatible(f"{names('trainable')} freezes every weight")
         if method.guard and (self.shared_buffers or (self.warm_rounds and self.has_buffers)):
             raise Incompatible(
-                f"'{method.guard.name}' lets nothing but an update leave a client, and BatchNorm's statistics would; "
+                f"'{method.guard.name}' allows only updates to leave a client, but BatchNorm's statistics would too; "
                 "use a model without, or algorithm=fedbn"
             )
         averaging = " and ".join(f"'{component.name}'" for component in method.components if component.every_round)
@@ -256,7 +256,7 @@ def _by_section(flat: Tree) -> dict[tuple[str, ...], Tree]:
         *where, path = name.split("/", DEPTH.get(name.split("/")[0], 0))
         trees.setdefault(tuple(where), {})[path] = flat.pop(name)
     if () in trees:
-        raise CorruptFile(f"it holds '{next(iter(trees[()]))}', which nothing knows")
+        raise CorruptFile(f"it holds the unknown entry '{next(iter(trees[()]))}'")
     return trees
 
 

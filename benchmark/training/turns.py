@@ -22,7 +22,7 @@ from fedspan.benchmark.training.traffic import download_bytes
 LONGEST = 1e12  # seconds of a simulated round, about 30,000 years
 
 
-class FleetAtWork:
+class FleetRunner:
     """The fleet of one run: requests the turns of every round and validates them."""
 
     def __init__(self, fleet: Fleet, trainer: LocalTrainer, seed: int) -> None:
@@ -75,7 +75,7 @@ class FleetAtWork:
             sums, meter = RoundSums(), trainer.meter
             try:
                 trainer.meter = Meter()  # computation of hooks here is not part of the cell's cost
-                sums.add(trainer.handed(state, client, trainer.visit(state, client), steps=1, images=1, loss=0.0))
+                sums.add(trainer.result(state, client, trainer.visit(state, client), steps=1, images=1, loss=0.0))
             finally:
                 trainer.meter = meter
             self._uploads[warm] = sums.upload_bytes

@@ -145,7 +145,7 @@ def test_an_error_in_a_hook_names_the_line_that_raised_and_what_was_expected():
     said = raised(lambda: trained(toy_cell(Divides(), protocol=ONE_ROUND)))
     assert said == (
         f"algorithm 'fedavg', server ({__file__}, line {line_of(Divides._helper) + 1}): ZeroDivisionError: division by "
-        "zero; expected: Return (delta, server tree); delta is the sample-weighted mean, the result is added to the "
+        "zero; expected: Return (delta, server tree); delta is the weighted mean update, the result is added to the "
         "weights"
     )
 

@@ -18,7 +18,7 @@ from fedspan.methods.addons.ffc import FFC
 from tests.helpers import how, toy_cell
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.skipif(bool(numerics.lack()), reason=f"portable {numerics.lack()}")
+pytestmark = pytest.mark.skipif(bool(numerics.missing_features()), reason=f"portable {numerics.missing_features()}")
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def test_on_a_processor_without_its_instructions_portable_is_refused_and_nothing
 ):
     monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setattr(numerics, "_flags", lambda: set(flags.split()))
-    monkeypatch.setattr(numerics, "lack", numerics.lack.__wrapped__)
+    monkeypatch.setattr(numerics, "missing_features", numerics.missing_features.__wrapped__)
     for name in numerics.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     assert choose(None, **WHERE) == NATIVE
@@ -132,8 +132,8 @@ def test_a_script_is_portable_also_where_it_imports_torch_first(tmp_path):
 def test_a_script_that_computes_before_it_imports_fedspan_is_told_so_when_it_runs_a_cell_and_not_before():
     program = f"import torch; torch.ones(2) + 1; import fedspan.benchmark.training.run; print('imported')\n{RUN}"
     assert said(program).endswith(
-        "UserError: numerics=portable cannot be had in this process, torch has taken other instructions (ATen AVX512); "
-        "import FedSpan before anything computes with torch, or use numerics=native"
+        "UserError: numerics=portable is not possible in this process: torch already uses other instructions "
+        "(ATen AVX512); import FedSpan before anything computes with torch, or use numerics=native"
     )
 
 

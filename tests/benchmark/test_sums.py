@@ -5,7 +5,7 @@ import torch
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.training.executors import make_executor
 from fedspan.benchmark.training.executors.round_sums import RoundSums
-from fedspan.benchmark.training.local import Finished
+from fedspan.benchmark.training.local import ClientResult
 from fedspan.benchmark.training.state import Row
 from fedspan.benchmark.tree import nbytes
 
@@ -15,7 +15,7 @@ def finished(client, n, steps=2, dtype=torch.float32, uploads=None):
     delta = {"w": torch.from_numpy(rng.normal(size=(3, 2)) * 10.0 ** rng.integers(-4, 4)).to(dtype)}
     buffers = {"mean": torch.from_numpy(rng.normal(size=2)).to(dtype)}
     sent = nbytes(delta) + nbytes(buffers)
-    return Finished(client, n, steps, steps * 8, delta, buffers, uploads or {}, Row({}, {}), 0.5 + client, sent)
+    return ClientResult(client, n, steps, steps * 8, delta, buffers, uploads or {}, Row({}, {}), 0.5 + client, sent)
 
 
 def summed(clients):

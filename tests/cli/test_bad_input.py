@@ -66,11 +66,11 @@ MISTAKES = {
     "sync board=nonexistent": "all records of a folder are taken, so 'board' cannot be set; known: paths.pages,",
     "sync --from there workers=2": "all records of a folder are taken, so 'workers' cannot be set; known: paths.pages,",
     "test fedavg protocol.rounds=7": "the settings of their cells, so 'protocol.rounds' cannot be set; known: plug",
-    "doctor board=digits": "a place to compute is looked at, and no cell, so 'board' cannot be set; known: device,",
+    "doctor board=digits": "doctor checks the machine, not a cell, so 'board' cannot be set; known: device,",
     "ui seed=3": "all pages and runs are served, so 'seed' cannot be set; known: paths.pages, paths.results, plugins",
     "data where seed=3": "one folder holds the data, so 'seed' cannot be set; known: paths.data, plugins",
     "data fetch mnist dataset=digits": "name the dataset by itself: fedspan data fetch NAME, without dataset=",
-    "data fetch mnist seed=3": "looked at, not trained on, so 'seed' cannot be set; known: dataset,",
+    "data fetch mnist seed=3": "manages the files of a dataset, so 'seed' cannot be set; known: dataset,",
     "list methods seed=3": "lists show every plugin as it is, so 'seed' cannot be set; known: plugins",
     "cite fedavg scale=small": "is of a plugin or of a whole board, so 'scale' cannot be set; known: board, plugins",
     # values and types
@@ -131,8 +131,8 @@ MISTAKES = {
     "run -m seed=range(0,1000000000)": "at most 100,000 values can be swept",
     "run -m seed=range(0,9000) clients=range(1,9000)": "a grid of 80,991,000 cells is too large",
     # what cannot be together
-    "run addon.feddecorr.beta=0.2": "'feddecorr' is in no cell's addons; add addons=[feddecorr]",
-    "run -m addon.feddecorr.beta=0.2,0.3": "'feddecorr' is in no cell's addons; add addons=[feddecorr]",
+    "run addon.feddecorr.beta=0.2": "no cell uses the add-on 'feddecorr'; add addons=[feddecorr]",
+    "run -m addon.feddecorr.beta=0.2,0.3": "no cell uses the add-on 'feddecorr'; add addons=[feddecorr]",
     "run addons=feddecorr,ccvr": "; for all of them in one method write 'addons=[feddecorr,ccvr]'",
     "run seed=0 seed=1": "'seed' is given twice",
     # what cannot be read
@@ -172,7 +172,7 @@ BOARDS = {
     "grid: [{sed: [0, 1]}]": "board.yaml: unknown setting 'sed'; did you mean 'seed'?",
     "base: {algorithm: fedprx}": "board.yaml: unknown algorithm 'fedprx'; did you mean 'fedprox'?",
     "base: {1: 2}": "board.yaml: unknown setting '1'",
-    "base: {addon.feddecorr.beta: 1}": "board.yaml: 'addon.feddecorr.beta' is set, but",
+    "base: {addon.feddecorr.beta: 1}": "board.yaml: 'addon.feddecorr.beta' has no effect",
     "scales: {smal: {seed: 1}}": "board.yaml: unknown scale 'smal'; did you mean 'small'?",
     "tables: [{row: [method]}]": "board.yaml: tables[0].row'; did you mean",
     "figures: [{kind: pie}]": "board.yaml: figures[0].kind must be one of accuracy, accuracy_over_time, spectrum,",

@@ -12,7 +12,7 @@ from fedspan.benchmark import numerics
 from tests.cli.conftest import ONE, QUICK, ROOT
 from tests.helpers import PATIENCE
 
-pytestmark = pytest.mark.skipif(bool(numerics.lack()), reason=f"portable {numerics.lack()}")
+pytestmark = pytest.mark.skipif(bool(numerics.missing_features()), reason=f"portable {numerics.missing_features()}")
 GRID = ("run", "-m", *QUICK, "seed=0,1")
 
 

@@ -108,7 +108,7 @@ def test_a_grid_over_a_record_of_a_later_version_says_that_it_is_neither_used_no
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 2}))
     ran = fedspan(*command)
     assert ran.status == 1
-    kept = "1 with one that cannot be used and is not replaced (move it away)"
+    kept = "1 with an unusable record (move it away to rerun)"
     assert f"2 cells: 1 with a record, {kept}, nothing to run" in ran.out
 
 

@@ -175,7 +175,7 @@ FORGED = {
     "score and curve": (score, "it differs from round 3 on (curve.accuracy: 100 in the record, ", 3),
     "loss": (lambda r: r["scores"]["trained"].update(loss=0.1), "it differs in scores.trained.loss: 0.1 in the ", None),
     "spec": (lambda r: r["spec"].update(seed=77), "it differs from round 1 on", 1),
-    "digest": (weights, "it differs from round 2 on; +0.00 points in the end", 2),
+    "digest": (weights, "it differs from round 2 on; final accuracy +0.00 points", 2),
 }
 
 
@@ -394,7 +394,7 @@ def test_a_record_of_other_sources_is_named_by_run_and_computed_anew_on_request(
     old, command = path.read_bytes(), ("run", *grid, *QUICK, "seed=1")
     ran = fedspan(*command)
     assert SAID in ran.out
-    assert "'fedspan verify' tells if their numbers hold, fresh=true computes them anew" in ran.out
+    assert "'fedspan verify' checks their numbers, fresh=true recomputes them" in ran.out
     assert path.read_bytes() == old
     assert "  1 made by other sources (algorithm:fedavg): results/records" in fedspan("validate").out
     ran = fedspan(*command, "fresh=true")

@@ -23,7 +23,7 @@ def findings():
 
 def test_its_tables_are_those_of_the_records(findings):
     assert {name for _, name, _ in findings.BLOCK.findall(TEXT)} == set(findings.TABLES)
-    assert findings.with_tables(TEXT, findings.Runs(Results(ROOT / "results", mends=False))) == TEXT, (
+    assert findings.with_tables(TEXT, findings.Runs(Results(ROOT / "results", sets_aside=False))) == TEXT, (
         "run nox -s findings"
     )
 

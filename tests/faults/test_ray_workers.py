@@ -14,7 +14,7 @@ from fedspan.benchmark.running.launchers import connect
 from fedspan.benchmark.running.signals import TimedOut, stopping
 from fedspan.benchmark.training.process import settle
 from fedspan.benchmark.training.workers import actors
-from fedspan.benchmark.training.workers.spread import dismiss, employ
+from fedspan.benchmark.training.workers.spread import start_workers, stop_workers
 from fedspan.tasks.fleets.dropout import Dropout
 from tests.cli.conftest import QUICK, finish, records
 from tests.faults.conftest import ray_nodes
@@ -66,11 +66,11 @@ def spread(cell, workers=2, **more):
     """Start a cell on so many actors."""
     settle(how())
     run = start(cell, launcher="ray", **more)
-    employ(run, workers)
+    start_workers(run, workers)
     try:
         yield run
     finally:
-        dismiss(run)
+        stop_workers(run)
 
 
 @pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
@@ -142,7 +142,7 @@ def refused(cell):
 def test_a_worker_with_other_versions_is_refused(cluster, monkeypatch):
     origin = actors.origin
     monkeypatch.setattr(actors, "origin", lambda *cell: origin(*cell) | {"versions": {"torch": "1.0"}})
-    said = rf"a worker on \S+ would give other bits: its torch {re.escape(versions()['torch'])}, here 1.0"
+    said = rf"the worker on \S+ would compute different bits: its torch {re.escape(versions()['torch'])}, here 1.0"
     assert re.fullmatch(said, refused(toy_cell()))
 
 
@@ -182,7 +182,7 @@ def test_workers_that_end_before_they_are_ready_fail_the_cell(cluster):
 def test_a_model_too_large_for_the_object_store_is_refused(cluster):
     said = refused(toy_cell(model=PlainNet(width=400_000)))
     assert said.startswith(
-        "what clients are sent takes 116 MiB, the smallest object store of the Ray cluster has 80 MiB"
+        "the data sent to clients take 116 MiB, the smallest object store of the Ray cluster has 80 MiB"
     )
 
 

@@ -176,7 +176,7 @@ def check_records(place, found):
     """Every cell has the record of an undisturbed run or one of a later version; none has failed by a traceback."""
     forged = {key_of(path) for path, one in found.items() if one.forged}
     later = {key_of(path) for path, one in found.items() if one.later}
-    results = Results(Path("results"), mends=False)
+    results = Results(Path("results"), sets_aside=False)
     for kind, cells in place.cells.items():
         for cell in (planned.cell for planned in cells):
             failure, record = results.failure(cell.key), results.read(cell.key)
@@ -242,6 +242,6 @@ def test_what_is_no_file_of_ours_at_all_stops_no_command(place, damage):
         assert {path: path.read_bytes() for path in good} == good
         if command in reading(place):
             assert all(map(os.path.lexists, harmed.values())), command
-    results = Results(Path("results"), mends=False)
+    results = Results(Path("results"), sets_aside=False)
     for cell in (planned.cell for planned in place.cells[GOOD]):
         assert numbers_of(results.read(cell.key)) == numbers_of(place.records[cell.key])

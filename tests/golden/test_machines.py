@@ -10,7 +10,7 @@ from tests.golden import cells, machines
 KEPT = json.loads(machines.FILE.read_text())
 
 
-@pytest.mark.skipif(bool(numerics.lack()), reason=f"portable {numerics.lack()}")
+@pytest.mark.skipif(bool(numerics.missing_features()), reason=f"portable {numerics.missing_features()}")
 def test_the_portable_curve_of_another_machine_is_repeated_to_the_last_digit():
     cell = KEPT["cells"]["digits_fedavg"]
     if any(KEPT["versions"][package] != version for package, version in cells.here().items()):

@@ -174,13 +174,13 @@ def test_weights_and_prototypes_are_no_updates_of_bounded_length(algorithm, why)
 
 
 def test_a_bound_that_pools_features_of_all_clients_is_refused():
-    with pytest.raises(Incompatible, match="lets nothing but an update leave a client, and 'oracle_head' pools"):
+    with pytest.raises(Incompatible, match="allows only updates to leave a client, but 'oracle_head' pools"):
         start(toy_cell(FedAvg(), ClipNoise(), OracleHead()))
 
 
 def test_statistics_that_travel_in_a_warm_up_alone_are_refused_too():
     start(toy_cell(LGFedAvg(), ClipNoise(), model=NormNet()))
-    with pytest.raises(Incompatible, match="'clip_noise' lets nothing but an update leave a client, and BatchNorm's"):
+    with pytest.raises(Incompatible, match="'clip_noise' allows only updates to leave a client, but BatchNorm's"):
         start(toy_cell(LGFedAvg(warm_up=0.5), ClipNoise(), model=NormNet(), protocol={"rounds": 4}))
 
 

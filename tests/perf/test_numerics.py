@@ -13,7 +13,7 @@ from tests.perf.test_methods import Noise
 
 pytestmark = [
     pytest.mark.perf,
-    pytest.mark.skipif(bool(numerics.lack()), reason=f"portable {numerics.lack()}"),
+    pytest.mark.skipif(bool(numerics.missing_features()), reason=f"portable {numerics.missing_features()}"),
 ]
 
 BATCH, STEPS = 32, 2

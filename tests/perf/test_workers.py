@@ -13,7 +13,7 @@ from fedspan.benchmark.task import Data, Dataset, Images, content_digest
 from fedspan.benchmark.training.process import settle
 from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.workers.schedule import round_seconds
-from fedspan.benchmark.training.workers.spread import dismiss, employ
+from fedspan.benchmark.training.workers.spread import start_workers, stop_workers
 from fedspan.tasks.models.small_cnn import SmallCNN
 from fedspan.tasks.partitions.iid import IID
 from tests.helpers import toy, toy_cell
@@ -50,12 +50,12 @@ def spread(tmp_path):
         how = How(results=tmp_path, data=tmp_path)
         settle(how)
         runs.append(Run(cell, how))
-        employ(runs[-1], workers)
+        start_workers(runs[-1], workers)
         return runs[-1]
 
     yield begin
     for run in runs:
-        dismiss(run)
+        stop_workers(run)
 
 
 def bound(run, workers=2):

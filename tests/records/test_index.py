@@ -34,7 +34,7 @@ def test_a_record_is_known_by_its_accuracy_at_the_stage_that_is_judged():
 def results(tmp_path, records, monkeypatch):
     """A folder of records whose files count as old enough to be told from what replaces them."""
     monkeypatch.setattr(indexes, "SETTLED_SECONDS", -60.0)
-    found = Results(tmp_path, mends=False)
+    found = Results(tmp_path, sets_aside=False)
     keep(found, list(records.values()))
     return found
 
@@ -243,7 +243,7 @@ def test_many_may_write_at_once(results):
     expected, found = truth(results), []
 
     def look():
-        found.append(Results(results.root, mends=False).entries())
+        found.append(Results(results.root, sets_aside=False).entries())
 
     threads = [threading.Thread(target=look) for _ in range(8)]
     for thread in threads:

@@ -36,7 +36,7 @@ def half_copied(path):
 @pytest.fixture
 def kept(tmp_path):
     run_cell(CELL, how(tmp_path))
-    return Results(how(tmp_path).results, mends=False)
+    return Results(how(tmp_path).results, sets_aside=False)
 
 
 def test_a_record_that_another_process_has_set_aside_is_no_error(kept):

@@ -199,12 +199,12 @@ def modules():
 
 
 def test_of_every_module_of_the_engine_it_is_said_whether_a_number_can_depend_on_it():
-    """A new module belongs into `sources.NUMBERLESS` or into `NUMBERS` above; where in doubt into the latter."""
+    """A new module belongs into `sources.WITHOUT_NUMBERS` or into `NUMBERS` above; where in doubt into the latter."""
     counted = {name for name, path in modules() if not sources.numberless(path)}
     rooms = {name for name in counted if name.startswith(("data.", "training."))}
     assert counted - rooms == NUMBERS
     there = {".".join(name.split(".")[:depth]) for name, _ in modules() for depth in (1, 2)}
-    assert there >= sources.NUMBERLESS
+    assert there >= sources.WITHOUT_NUMBERS
 
 
 # where a record goes, when a cell ends, and what stands beside a field
@@ -217,7 +217,7 @@ def test_what_trains_does_not_import_what_has_no_numbers_but_to_keep_and_to_name
             text = path.read_text()
             wrong = [
                 name
-                for name in sources.NUMBERLESS
+                for name in sources.WITHOUT_NUMBERS
                 if not name.startswith(KEPT) and f"from fedspan.benchmark.{name} import" in text
             ]
             assert wrong == [], path

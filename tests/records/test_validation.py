@@ -214,7 +214,7 @@ RULES = {
     "digests of other stages": (lambda r: r["digests"]["stages"].pop("trained"), "its digests.stages are of"),
     "uneven shares": (lambda r: r["diagnostics"]["shares"][0].pop(), "its diagnostics.shares has rows of different"),
     "points of no class": (lambda r: r["diagnostics"]["embedding"]["classes"].pop(), "one class and one client for"),
-    "a client without number": (lambda r: r["spectra"]["gap"].update(x=1.0), "its spectra.gap.x is of no such name"),
+    "a client without number": (lambda r: r["spectra"]["gap"].update(x=1.0), "its spectra.gap.x is not a valid key"),
 }
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.report.axes import Axes, named, spoken, title, told_apart
+from fedspan.benchmark.report.axes import Axes, common_and_distinct, named, spoken, title
 from tests.report.made import board, cells_of
 
 
@@ -48,7 +48,7 @@ def test_cells_of_a_plan_are_alike_exactly_when_they_differ_in_nothing_but_the_s
     settings = [{**cell.what, "seed": None} for cell in cells]
     for one, what in zip(cells, settings, strict=True):
         for other, others in zip(cells, settings, strict=True):
-            assert (one.but_seed == other.but_seed) == (what == others)
+            assert (one.identity_without_seed == other.identity_without_seed) == (what == others)
 
 
 def test_a_method_is_its_algorithm_and_addons_and_both_forms_show_when_both_are_there(digits):
@@ -165,4 +165,4 @@ def test_where_takes_labels_bare_names_and_lists(digits):
     ],
 )  # fmt: skip
 def test_tasks_are_told_apart_by_what_they_do_not_share(tasks, common, own):
-    assert told_apart([*tasks, *tasks]) == (common, dict(zip(tasks, own, strict=True)))
+    assert common_and_distinct([*tasks, *tasks]) == (common, dict(zip(tasks, own, strict=True)))

@@ -99,7 +99,7 @@ def test_a_cell_whose_plugin_is_tuned_is_measured_against_the_plugin_of_that_nam
     cells = cells_of(board(tuned | {"seed": [0]}, plain | {"seed": [0]}))
     assert numbers(make(cells=cells)) == {("fedprox(mu=0.5)", "feddecorr"): [3.0]}
     both = cells_of(board(tuned | {"seed": [0]}, plain | {"seed": [0]}, plain | {"algorithm.mu": 0.2, "seed": [0]}))
-    with pytest.raises(UserError, match="no cell has no add-ons to be measured against"):
+    with pytest.raises(UserError, match="no cell matches the reference no add-ons"):
         make(cells=both)
 
 
@@ -193,7 +193,7 @@ def test_at_another_scale_a_printed_difference_is_not_compared(make):
             {"addon": "none"},
             r"minus: 'addon' is no axis of the table; did you mean 'addons'\?; it has algorithm, addons",
         ),
-        ({"addons": "feddecor"}, "minus: no cell has feddecor to be measured against"),
+        ({"addons": "feddecor"}, "minus: no cell matches the reference feddecor"),
     ],
 )
 def test_a_reference_that_cannot_be_is_one_line(make, minus, message):
@@ -203,7 +203,7 @@ def test_a_reference_that_cannot_be_is_one_line(make, minus, message):
 
 def test_a_reference_that_is_several_cells_is_one_line(make):
     grid = GRID | {"algorithm": "fedavg", "partition": "iid", "addons": [[], ["feddecorr"], ["decov"]]}
-    with pytest.raises(UserError, match=r"minus: \[none, decov\] is several cells beside fedavg, iid; name in rows"):
+    with pytest.raises(UserError, match=r"minus: \[none, decov\] is several cells beside fedavg, iid; add the axis"):
         make(Table(rows=("algorithm", "addons"), minus={"addons": ["none", "decov"]}), cells=cells_of(board(grid)))
 
 

@@ -71,7 +71,7 @@ def test_a_row_has_the_same_look_in_every_panel_and_no_two_rows_share_one(drawn)
 
 def test_more_lines_than_can_be_told_apart_are_refused(drawn):
     cells = cells_of(board({"partition": "iid", "clients": list(range(1, 30))}))
-    with pytest.raises(UserError, match="29 lines cannot be told apart, 28 can; choose some with where"):
+    with pytest.raises(UserError, match=r"29 lines are too many to tell apart \(at most 28\); select some with where"):
         drawn(cells, [], Figure(rows=("clients",)))
     assert len(drawn(cells, [], Figure(rows=("clients",), where={"clients": [1, 2]})).labels) == 2
 

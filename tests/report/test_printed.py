@@ -121,11 +121,11 @@ def test_at_another_scale_the_number_is_shown_and_not_compared(made):
 def test_changed_settings_have_no_printed_number(made):
     table = made(cells=cells_of(board(METHODS | {"partition": "dirichlet"})))
     assert {entry.printed for row in table.rows for entry in row.entries} == {None}
-    assert "None of these cells has a number in mine, Table 1; mine, Table 2." in table.remarks
+    assert "No number in mine, Table 1; mine, Table 2 matches these cells." in table.remarks
 
 
 def test_a_table_with_printed_numbers_does_not_say_that_it_has_none(made):
-    assert not [remark for remark in made().remarks if remark.startswith("None of these cells")]
+    assert not [remark for remark in made().remarks if remark.startswith("No number in")]
 
 
 @pytest.mark.parametrize(("numbers", "waiting"), [(NUMBERS, []), (NUMBERS.replace("=fedprox", "=moon"), ["fedprox"])])
@@ -140,7 +140,7 @@ PER_DOMAIN = NUMBERS.replace("trained.accuracy", "trained.domain_accuracy.amazon
 
 @pytest.mark.parametrize(
     ("domain", "remarks"),
-    [("amazon", []), ("plain", ["None of these cells has a number in mine, Table 1, whose domains are amazon."])],
+    [("amazon", []), ("plain", ["No number in mine, Table 1 matches these cells; its domains are amazon."])],
 )
 def test_a_number_per_domain_stands_beside_its_own_domain_only(made, domain, remarks):
     scores = {"trained": {f"domain_accuracy.{domain}": 49.0}}

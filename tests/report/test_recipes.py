@@ -93,7 +93,7 @@ def test_a_printed_number_that_no_cell_has_is_named():
 def test_a_number_that_fits_several_cells_is_named():
     board = load_board("feddecorr_architectures")
     twice = [*plan(board.expand()), *plan(board.expand({"protocol.momentum": [0.5]}))]
-    assert any("2 different cells have the number" in problem for problem in recipes.examine(board, twice).problems)
+    assert any("matches 2 different cells" in problem for problem in recipes.examine(board, twice).problems)
 
 
 def test_a_printed_source_without_settings_is_named():

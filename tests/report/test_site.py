@@ -106,6 +106,15 @@ def test_a_picture_of_a_partition_without_its_words_is_drawn_again(tmp_path):
     assert words.read_text() == said
 
 
+def test_a_partition_that_is_impossible_on_a_dataset_leaves_the_pictures_of_others(tmp_path):
+    """Digits have no domains, so `domain` cannot split them; a missing dataset would leave none."""
+    domain, iid = (cells_of(board({"partition": name}))[0] for name in ("domain", "iid"))
+    draw_partitions([domain, iid], tmp_path, tmp_path)
+    assert [path.name for path in tmp_path.glob("*.svg")] == [
+        f"digits.{slug(f'{iid.cell.dataset.label()} {iid.cell.partition.label()} {iid.cell.clients}')}.svg"
+    ]
+
+
 def test_a_run_that_failed_was_asked_for(tmp_path):
     example = board({"partition": "iid", "algorithm": ["fedavg", "fedprox"], "seed": [0, 1, 2]})
     cells = cells_of(example)

@@ -275,6 +275,12 @@ def test_a_metric_is_a_stage_and_a_name():
         Metric.of("accuracy")
 
 
+def test_large_costs_are_written_without_a_power_of_ten():
+    seconds = Metric.of("cost.simulated_seconds")
+    assert [seconds.write(value) for value in (9_999.4, 9_999.6, 123_456.7)] == ["9999", "10000", "123457"]
+    assert seconds.difference("FedAvg", relative=False).write(-12_345.6) == "−12346"
+
+
 def test_sizes_are_written_for_people_whether_measured_or_computed():
     assert Metric.of("cost.bytes").write(398_307_840) == "398 MB"
     assert Metric.of("computed.memory_bytes").write_spread(54_824) == "54.8 kB"

@@ -346,7 +346,7 @@ def test_a_damaged_trial_is_left_out_by_name(made, tmp_path):
     example, cells, found, results, _ = made
     key = found[0].trials[2].cells[0].cell.key
     results.path(key).write_text('{"damaged')
-    reading = Results(results.root, mends=False)
+    reading = Results(results.root, sets_aside=False)
     made_report = write_report(
         example, cells, reading, tmp_path / "pages", [select(study, reading.read) for study in found]
     )

@@ -13,7 +13,7 @@ from fedspan.benchmark.training.executors.loop import Visits
 from fedspan.benchmark.training.process import settle
 from fedspan.benchmark.training.workers.actors import RemoteWorker, Setup, identity_of
 from fedspan.benchmark.training.workers.messages import pack, unpack
-from fedspan.benchmark.training.workers.replica import news_of, residents_of
+from fedspan.benchmark.training.workers.replica import residents_of, state_update
 from fedspan.benchmark.training.workers.spread import call_of, train
 from fedspan.benchmark.tree import digest
 from tests.contract.tape import Tapes
@@ -38,7 +38,7 @@ def prepared(driver, room=2**24):
     """Return an actor's worker that has prepared the driver's cell and heard its state, and its identity."""
     worker = RemoteWorker()
     identity = worker.prepare(Setup(driver.how, pickle.dumps(driver.cell), folder=Path.cwd(), room=room))
-    news = news_of(driver, driver.state)
+    news = state_update(driver, driver.state)
     worker.hear(news.head, news.memory().numpy())
     return worker, identity
 
@@ -81,5 +81,5 @@ def test_an_actor_trains_clients_side_by_side(monkeypatch, executor):
 
 def test_a_result_too_large_for_the_object_store_is_refused(driver):
     worker, _ = prepared(driver, room=1000)
-    with pytest.raises(UserError, match=r"^what clients hand back takes 0 MiB, the smallest object store of the Ray"):
+    with pytest.raises(UserError, match=r"^the results of clients take 0 MiB, the smallest object store of the Ray"):
         worker.make(*call(driver, [3]))

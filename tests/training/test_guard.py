@@ -60,11 +60,11 @@ def test_it_is_the_last_at_clients_and_the_first_at_the_server_wherever_it_stand
         ((Median(), Guard()), {}, "'toy_median' looks at single clients' updates"),
         ((Messages(), Guard()), {}, "'toy_messages' looks at single clients' updates"),
         ((Scaffold(), Guard()), {}, "'toy_scaffold' uploads more"),
-        ((FedAvg(), Guard()), {"model": NormNet()}, "BatchNorm's statistics would; use a model without"),
+        ((FedAvg(), Guard()), {"model": NormNet()}, "BatchNorm's statistics would too; use a model without"),
     ],
 )
 def test_whatever_else_would_leave_a_client_is_refused_by_name(stack, parts, why):
-    said = "'toy_guard' lets nothing but an update leave a client, and "
+    said = "'toy_guard' allows only updates to leave a client, but "
     with pytest.raises(Incompatible, match=said + why):
         start(toy_cell(*stack, **parts)).advance()
 

@@ -34,7 +34,7 @@ from fedspan.benchmark.training.workers import spread as spreads
 from fedspan.benchmark.training.workers.messages import ALIGNMENT, pack, unpack
 from fedspan.benchmark.training.workers.regions import Region
 from fedspan.benchmark.training.workers.schedule import Schedule, round_seconds
-from fedspan.benchmark.training.workers.spread import MESSAGE_SECONDS, Spread, dismiss, employ, train
+from fedspan.benchmark.training.workers.spread import MESSAGE_SECONDS, Spread, start_workers, stop_workers, train
 from fedspan.benchmark.tree import clone, nbytes, scale
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.tasks.fleets.dropout import Dropout
@@ -70,11 +70,11 @@ def settled():
 def spread(cell, workers, **more):
     """Start a cell on so many workers."""
     run = start(cell, **more)
-    employ(run, workers)
+    start_workers(run, workers)
     try:
         yield run
     finally:
-        dismiss(run)
+        stop_workers(run)
 
 
 def finish(run):
@@ -181,7 +181,7 @@ def test_the_number_of_workers_may_change_between_rounds():
     cell = toy_cell(*STACKS["server and client state"], protocol={"rounds": 5})
     with spread(cell, 3) as run:
         for workers in (3, 2, 1, 4, 2):
-            employ(run, workers)
+            start_workers(run, workers)
             run.advance()
         assert run.workers == 4
         assert run.meter.worker_seconds > 0
@@ -205,12 +205,12 @@ def test_a_cell_goes_on_with_workers_from_a_checkpoint_of_one_process(tmp_path):
     save(first, tmp_path / "checkpoint")
     run = start(cell)
     assert resume(run, tmp_path / "checkpoint")
-    employ(run, 3)
+    start_workers(run, 3)
     try:
         finish(run)
         agree(run, outcome(trained(cell)))
     finally:
-        dismiss(run)
+        stop_workers(run)
 
 
 def children():
@@ -312,7 +312,7 @@ def test_workers_end_with_their_driver():
     if driver == 0:
         os.close(read)
         run = start(toy_cell())
-        employ(run, 2)
+        start_workers(run, 2)
         run.advance()
         os.kill(os.getpid(), signal.SIGKILL)
     os.close(write)

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.sgd import SGD
 from fedspan.benchmark.training.executors.loop import Loop, Trained, Visits
-from fedspan.benchmark.training.local import Finished, LocalTrainer, Position, Visit
+from fedspan.benchmark.training.local import ClientResult, LocalTrainer, Position, Visit
 from fedspan.benchmark.training.state import State
 from fedspan.benchmark.tree import clone
 
@@ -120,7 +120,7 @@ class ReplayLane:
                     self.taken, self.images = self.taken + 1, self.images + len(y)
                     yield
 
-    def finish(self, state: State) -> Finished:
+    def finish(self, state: State) -> ClientResult:
         """Wait for the client whose steps were submitted; return its result."""
         visit = self.visit
         if self.trainer.method.carries and self.place is not None:

@@ -9,11 +9,11 @@ import torch
 
 from fedspan.benchmark.fleet import NO_TURNS, WHOLE, Turn, Turns, lost
 from fedspan.benchmark.training.executors.round_sums import RoundSums
-from fedspan.benchmark.training.local import Finished, LocalTrainer
+from fedspan.benchmark.training.local import ClientResult, LocalTrainer
 from fedspan.benchmark.training.state import State
 from fedspan.benchmark.tree import Tree
 
-Trained = tuple[Finished, Tree | None]  # a client's result, and its weights and buffers if they are kept
+Trained = tuple[ClientResult, Tree | None]  # a client's result, and its weights and buffers if they are kept
 
 
 def untold() -> None:
@@ -107,7 +107,7 @@ class Loop:
         return 1
 
     @staticmethod
-    def _take(state: State, sums: RoundSums, done: Finished, turn: Turn) -> None:
+    def _take(state: State, sums: RoundSums, done: ClientResult, turn: Turn) -> None:
         """Add a client's result; a lost one counts only as work, and its client keeps its previous row."""
         if turn.arrives:
             state.remember(done.client, done.row)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedspan.benchmark.method import States
-from fedspan.benchmark.training.local import Finished
+from fedspan.benchmark.training.local import ClientResult
 from fedspan.benchmark.tree import Tree, nbytes
 
 
@@ -36,7 +36,7 @@ class RoundSums:
     _uploads: States = field(default_factory=dict)
     _types: dict[str, torch.dtype] = field(default_factory=dict)
 
-    def add(self, done: Finished) -> None:
+    def add(self, done: ClientResult) -> None:
         """Add one client's result: update and buffers multiplied by its weight, uploads unweighted."""
         weight = done.n if self.weights is None else self.weights[done.client]
         self.weight += weight
@@ -58,7 +58,7 @@ class RoundSums:
             _accumulate(self._uploads.setdefault(name, {}), tensors, 1)
             self._types |= {f"{name}/{path}": _wide(leaf) for path, leaf in tensors.items()}
 
-    def lose(self, done: Finished) -> None:
+    def lose(self, done: ClientResult) -> None:
         """Count the work of a client whose result is lost."""
         self.steps += done.steps
         self.images += done.images

@@ -18,7 +18,7 @@ from fedspan.benchmark.net import Twin
 from fedspan.benchmark.sgd import update
 from fedspan.benchmark.training.executors.loop import Loop, Trained, Visits
 from fedspan.benchmark.training.executors.stacked_layers import stackable
-from fedspan.benchmark.training.local import Finished, LocalTrainer, Position
+from fedspan.benchmark.training.local import ClientResult, LocalTrainer, Position
 from fedspan.benchmark.training.state import Row, State
 from fedspan.benchmark.tree import Tree, clone
 
@@ -120,7 +120,7 @@ class Vmap(Loop):
     def _stacks(self) -> bool:
         """Whether clients of this method can be stacked."""
         method = self.trainer.method
-        return not method.steps_alone and len(method.phases(self.trainer.protocol.local_epochs)) == 1
+        return not method.needs_sequential_steps and len(method.phases(self.trainer.protocol.local_epochs)) == 1
 
     def _stacked(self, state: State, visits: Visits) -> Iterator[Trained]:
         """Train the clients in parallel."""
@@ -249,7 +249,7 @@ class Vmap(Loop):
         for _, leaf in leaves:
             leaf.grad = None
 
-    def _end(self, state: State, lane: StackLane, leaves: Tree) -> Finished:
+    def _end(self, state: State, lane: StackLane, leaves: Tree) -> ClientResult:
         """Return the result of a lane's client after its last batch."""
         visit = self.trainer.visit(state, lane.client)
         self.trainer.put(leaves)

@@ -82,14 +82,14 @@ class RemoteWorker:
     def make(self, head: bytes, array: Any) -> tuple[bytes, Any]:
         """Run a call; return its packed reply."""
         reply = self.replica.make(unpack(head, _owned(array), self.replica.residents))
-        return reply.head, fitting(reply, self.room, "what clients hand back").memory().numpy()
+        return reply.head, fitting(reply, self.room, "the results of clients").memory().numpy()
 
 
 def fitting(message: Packed, room: int, what: str) -> Packed:
     """Return `message` if it fits into an object store of `room` bytes; raise `UserError` otherwise."""
     if message.size > room:
         raise UserError(
-            f"{what} takes {message.size / 2**20:.0f} MiB, the smallest object store of the Ray cluster has "
+            f"{what} take {message.size / 2**20:.0f} MiB, the smallest object store of the Ray cluster has "
             f"{room / 2**20:.0f} MiB; start Ray with a larger --object-store-memory, or run without launcher=ray"
         )
     return message
@@ -168,7 +168,7 @@ class Actors:
 
     def publish(self, news: Packed) -> Sequence[Any]:
         """Put news into the object store, from which each machine fetches them once."""
-        fitting(news, self.setup.room, "what clients are sent")
+        fitting(news, self.setup.room, "the data sent to clients")
         return news.head, self.ray.put(news.memory().numpy())
 
     def listen(self, workers: Iterable[Actor], wait: bool) -> Iterator[Actor]:
@@ -200,7 +200,7 @@ class Actors:
         """Accept a worker; raise `UserError` if it would compute different bits."""
         host, theirs = identity
         if said := difference(self._origin, theirs):
-            raise UserError(f"a worker on {host} would give other bits: its {said}")
+            raise UserError(f"the worker on {host} would compute different bits: its {said}")
         self.failed_starts = 0
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.training.state import State
 from fedspan.benchmark.training.workers.messages import pack
-from fedspan.benchmark.training.workers.replica import news_of, residents_of
+from fedspan.benchmark.training.workers.replica import residents_of, state_update
 from fedspan.benchmark.training.workers.replies import Reply
 from fedspan.benchmark.training.workers.schedule import Schedule
 from fedspan.benchmark.training.workers.transport import SLOTS, Transport, Worker
@@ -75,7 +75,7 @@ class Pool:
         """Send the state to the workers, unless they have it."""
         trees = (state.params, state.buffers, state.server, state.round)
         if self._told is None or not all(a is b for a, b in zip(self._told[0], trees, strict=True)):
-            self._told = trees, self.transport.publish(news_of(self.run, state))
+            self._told = trees, self.transport.publish(state_update(self.run, state))
             for worker in self.workers:
                 worker.hear(self._told[1])
 

@@ -19,7 +19,7 @@ def residents_of(run: Run, state: State) -> dict[str, Any]:
     return {"executor": run.alone, "trainer": run.trainer, "state": state}
 
 
-def news_of(run: Run, state: State) -> Packed:
+def state_update(run: Run, state: State) -> Packed:
     """Return the parts of a state that workers need, and the FLOPs of the steps counted so far."""
     senders = {component.name for component in run.method.using("broadcast")}
     server = {name: tree if name in senders else {} for name, tree in state.server.items()}
@@ -27,7 +27,7 @@ def news_of(run: Run, state: State) -> Packed:
 
 
 class Replica:
-    """A run with the parts of the driver's state from `news_of`, and no rows, which are sent with the calls."""
+    """A run with the parts of the driver's state from `state_update`, and no rows, which are sent with the calls."""
 
     def __init__(self, run: Run) -> None:
         run.trainer.pool = None  # nested calls run in this process

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedspan.benchmark.method import States
 from fedspan.benchmark.training.client_view import received
 from fedspan.benchmark.training.executors.loop import Loop, Trained, Visits
-from fedspan.benchmark.training.local import Finished
+from fedspan.benchmark.training.local import ClientResult
 from fedspan.benchmark.training.state import Row, State
 from fedspan.benchmark.training.workers.actors import Actors
 from fedspan.benchmark.training.workers.pool import Pool
@@ -49,7 +49,7 @@ class Spread(Loop):
                 visits.tick()
         self.seconds = (self.trainer.meter.worker_seconds - before) / max(len(visits.clients), 1)
 
-    def _lasting(self, done: Finished) -> Finished:
+    def _lasting(self, done: ClientResult) -> ClientResult:
         """Return a result in which only tensors that are summed immediately are still lent."""
         if done.row.empty and not self.trainer.method.sees_updates:
             return done
@@ -113,10 +113,10 @@ def train(
     return list(executor.each(state.holding(rows, messages), visits))
 
 
-def employ(run: Run, workers: int) -> None:
+def start_workers(run: Run, workers: int) -> None:
     """Make a run train on `workers` workers, or in this process if 1; the results are the same, bit for bit."""
     if workers == 1:
-        dismiss(run)
+        stop_workers(run)
         return
     if run.trainer.pool is None:
         run.trainer.pool = Pool(run, Actors(run) if run.how.launcher == "ray" else Processes(run))
@@ -125,7 +125,7 @@ def employ(run: Run, workers: int) -> None:
     run.workers = max(run.workers, workers)
 
 
-def dismiss(run: Run) -> None:
+def stop_workers(run: Run) -> None:
     """End a run's workers, if any, and continue in this process."""
     if run.trainer.pool is not None:
         run.trainer.pool.close()
