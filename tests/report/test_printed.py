@@ -147,7 +147,7 @@ def test_a_number_per_domain_stands_beside_its_own_domain_only(made, domain, rem
     table = made(PER_DOMAIN, ["mine/1"], metric="trained.domain_accuracy.*", scores=scores)
     assert table.columns == (("iid", domain),)
     assert [row.entries[0].printed is not None for row in table.rows] == [domain == "amazon", False]
-    assert [remark for remark in table.remarks if remark.startswith("None")] == remarks
+    assert [remark for remark in table.remarks if remark.startswith("No number in")] == remarks
 
 
 def test_a_mean_without_any_spread_is_compared_without_a_verdict(made):
