@@ -29,7 +29,7 @@ class CCVR(HeadTraining):
     """
 
     title = "CCVR"
-    summary = "After training the server tunes the head on virtual features, drawn from a Gaussian per class."
+    summary = "After training, the server tunes the head on virtual features drawn from a Gaussian per class."
     papers = ("luo2021",)
     wording = {"per_class": "{:,} features per class"}
 

@@ -37,7 +37,7 @@ class ClipNoise(Component):
     """
 
     title = "Client-level DP"
-    summary = "Clients clip their update, and the server adds noise to the sum: differential privacy for each client."
+    summary = "Clients clip their updates and the server adds noise to the sum: client-level differential privacy."
     papers = ("mcmahan2018",)
     wording = {"noise": "noise {}", "clip": "clip {}", "epsilon": "", "delta": "delta {}"}
     identifying = ("noise",)

@@ -25,7 +25,7 @@ class FFC(Component):
     """
 
     title = "FFC"
-    summary = "After training the server solves for the least-squares head from sums over the clients."
+    summary = "After training, the server solves for the least-squares head from sums over the clients."
     papers = ("dong2022",)
     wording = {"every": {0: "calibrated at the end", ...: "calibrated every {} rounds"}}
 

@@ -39,7 +39,7 @@ class OracleHead(HeadTraining):
     """
 
     title = "Oracle head"
-    summary = "After training the head is tuned on the pooled features of all clients: a bound, no federated method."
+    summary = "After training, tune the head on the pooled features of all clients: a bound, not a federated method."
     papers = ("dong2022",)
     wording = {
         "by": {"search": "by search", "sgd": "by SGD", "closed": "in closed form"},

@@ -24,7 +24,7 @@ class PersonalHead(HeadTraining):
     """
 
     title = "Personal head"
-    summary = "After training each client tunes a head of its own."
+    summary = "Each client fine-tunes its own head after training."
     papers = ("oh2022", "dong2022")
     wording = {
         "by": {"sgd": "by SGD", "ffc": "in closed form"},

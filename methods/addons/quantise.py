@@ -24,7 +24,7 @@ class Quantise(Component):
     """
 
     title = "QSGD"
-    summary = "Clients round their update to few levels by chance, right on average."
+    summary = "Clients round their updates to a few levels, stochastically and without bias."
     papers = ("alistarh2017",)
     wording = {"norm": {"l2": "by length"}}
 

@@ -28,7 +28,7 @@ class TopK(Component):
     """
 
     title = "Top-k"
-    summary = "Clients send the largest part of their update, and keep the rest for later."
+    summary = "Clients send the largest entries of their updates and add the rest to the next ones."
     papers = ("stich2018",)
     wording = {"memory": {False: "without memory"}}
 

@@ -30,7 +30,7 @@ class APFL(Component):
     """
 
     title = "APFL"
-    summary = "Each client mixes a model of its own with the global one, and learns how much."
+    summary = "Each client mixes its own model with the global one at a learned ratio."
     papers = ("deng2020",)
     wording = {"adaptive": {False: "fixed mixing"}, "moves": "mixing moves every {}"}
 

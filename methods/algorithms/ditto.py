@@ -27,7 +27,7 @@ class Ditto(Component):
     """
 
     title = "Ditto"
-    summary = "Each client trains a model of its own beside the global one, and keeps it near."
+    summary = "Each client also trains its own model, kept near the global one."
     papers = ("li2021ditto",)
 
     lam: Annotated[float, choice(0.1, 1.0, 2.0, source="the candidates of the authors' code")] = 1.0

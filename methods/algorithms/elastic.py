@@ -30,7 +30,7 @@ class Elastic(Component):
     """
 
     title = "Elastic aggregation"
-    summary = "The server moves a weight the less, the more the clients' outputs depend on it."
+    summary = "The server moves a weight less if the clients' outputs depend on it more."
     papers = ("chen2023",)
 
     tau: Annotated[float, linear(0.0, 1.0, source="ours, around the authors' 0.5")] = 0.5

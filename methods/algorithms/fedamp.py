@@ -38,7 +38,7 @@ class FedAMP(Component):
     """
 
     title = "FedAMP"
-    summary = "The server mixes a model for each client from those of clients like it, and clients stay near theirs."
+    summary = "The server mixes each client's model from those of similar clients, and the client stays near it."
     papers = ("huang2021",)
     wording = {"start": {"own": "from the client's model", "cloud": "from the cloud model"}}
 

@@ -27,7 +27,7 @@ class FedDisco(Component):
     """
 
     title = "FedDisco"
-    summary = "Clients weigh by how many images they have and how balanced their classes are."
+    summary = "Weight clients by their number of images and the balance of their classes."
     papers = ("ye2023",)
 
     a: Annotated[float, linear(0.0, 1.0, source="ours, around the authors' 0.5")] = 0.5

@@ -25,7 +25,7 @@ class FedExp(Component):
     """
 
     title = "FedExP"
-    summary = "The server extrapolates the mean update, the further the more the clients disagree."
+    summary = "The server extrapolates the mean update, further when clients disagree more."
     papers = ("jhunjhunwala2023",)
 
     epsilon: Annotated[float, log(1e-4, 1.0, source="ours, around the authors' 1e-3 and 0.1")] = 1e-3

@@ -24,7 +24,7 @@ class FedNova(Component):
     """
 
     title = "FedNova"
-    summary = "Updates are averaged per local step, so clients of many steps weigh no more."
+    summary = "Average updates per local step, so that clients with more steps do not count more."
     papers = ("wang2020",)
     wording = {"statistics": {False: "", True: "BatchNorm statistics as weights"}}
 

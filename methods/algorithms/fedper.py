@@ -16,7 +16,7 @@ class FedPer(Component):
     """
 
     title = "FedPer"
-    summary = "Every client keeps a head of its own; the body is averaged."
+    summary = "Each client keeps its own head; the body is averaged."
     papers = ("arivazhagan2019",)
 
     def shared(self, path: str, module: nn.Module) -> bool:

@@ -37,7 +37,7 @@ class FedProto(Component):
     """
 
     title = "FedProto"
-    summary = "Clients share the mean features of classes in place of weights."
+    summary = "Clients share class prototypes, the mean features of each class, instead of weights."
     papers = ("tan2022",)
     wording = {"prototypes": {"final": "prototypes of the last weights"}}
 

@@ -23,7 +23,7 @@ class FedRep(Component):
     """
 
     title = "FedRep"
-    summary = "Each client fits a head of its own, then trains the shared body."
+    summary = "Each client fits its own head, then trains the shared body."
     papers = ("collins2021",)
     wording = {"head_epochs": "{} head epochs", "body_epochs": "{} body epochs"}
 

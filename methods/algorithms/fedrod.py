@@ -31,7 +31,7 @@ class FedRoD(Component):
     """
 
     title = "Fed-RoD"
-    summary = "A generic head on a balanced loss for everybody, and a personal head on top of it for each client."
+    summary = "A shared head trained on a balanced loss, and on top of it a personal head for each client."
     papers = ("chen2022",)
 
     gamma: Annotated[float, choice(0.5, 1.0, 2.0, source="ours, around the paper's 1")] = 1.0

@@ -25,7 +25,7 @@ class FedSpeed(DriftCorrection):
     """
 
     title = "FedSpeed"
-    summary = "A corrected proximal term, and gradients from a point uphill."
+    summary = "A corrected proximal term, and gradients at a perturbed point."
     papers = ("sun2023",)
     wording = {"corrections": {"all": "all corrections", "participants": "participants' corrections"}}
 

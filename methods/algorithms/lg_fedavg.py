@@ -27,7 +27,7 @@ class LGFedAvg(Component):
     """
 
     title = "LG-FedAvg"
-    summary = "Each client keeps a body of its own; the server averages the head."
+    summary = "Each client keeps its own body; the server averages the head."
     papers = ("liang2020",)
     wording = {"warm_up": "{:.0%} warm-up as FedAvg"}
 

@@ -14,7 +14,7 @@ class LocalOnly(Component):
     """
 
     title = "Local training"
-    summary = "Every client trains alone and nothing travels: the baseline without federation."
+    summary = "Each client trains alone, without communication: the baseline without federation."
     papers = ("liang2020",)
 
     def shared(self, path: str, module: nn.Module) -> bool:

@@ -21,7 +21,7 @@ class PerFedAvg(Component):
     """
 
     title = "Per-FedAvg"
-    summary = "Weights that become good at each client after one step on its own images."
+    summary = "Weights that adapt to each client in one step on its own images."
     papers = ("fallah2020",)
 
     alpha: Annotated[float, log(1e-3, 1e-1, source="ours, around the paper's 0.01")] = 0.01

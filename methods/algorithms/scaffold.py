@@ -29,7 +29,7 @@ class Scaffold(Component):
     """
 
     title = "SCAFFOLD"
-    summary = "Control variates correct the drift of the clients."
+    summary = "Control variates correct client drift."
     papers = ("karimireddy2020",)
     wording = {"lr": "server lr {:g}"}
 

@@ -33,7 +33,7 @@ class ClientFolder(ImageFolder):
     """
 
     title = "Client folder"
-    summary = "Your own images in a folder for each client and class."
+    summary = "Your own images, one folder per client and class."
     papers = ("deng2009",)
 
     def _open(self) -> Root:

@@ -15,7 +15,7 @@ class Dropout(Fleet):
     """
 
     title = "Dropout"
-    summary = "Clients are lost after their local training, so that nothing of it arrives."
+    summary = "Clients drop out after local training, and their updates never arrive."
     papers = ("bonawitz2019",)
     identifying = ("rate",)
 

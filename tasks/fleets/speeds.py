@@ -19,7 +19,7 @@ class Speeds(Fleet):
     """
 
     title = "Speeds"
-    summary = "Clients compute and communicate at speeds of their own; what is late is lost."
+    summary = "Clients compute and communicate at their own speeds; late updates are dropped."
     papers = ("nishio2019",)
     wording = {"deadline": {0.0: "no deadline"}}
 

@@ -18,7 +18,7 @@ class Stragglers(Fleet):
     """
 
     title = "Stragglers"
-    summary = "A drawn share of the clients of a round takes only part of its local steps."
+    summary = "A random share of each round's clients takes only part of its local steps."
     papers = ("li2020", "wang2020")
     wording = {"unit": {"epochs": "", "steps": "in steps"}, "dropped": {False: "", True: "dropped"}}
     identifying = ("share",)

@@ -16,7 +16,7 @@ class Natural(Partition):
     """
 
     title = "Natural"
-    summary = "Clients as the data have them: writers, cameras, hospitals."
+    summary = "Clients given by the data: writers, cameras, hospitals."
     papers = ("caldas2018",)
 
     min_size: int = 1
