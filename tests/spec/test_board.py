@@ -252,7 +252,7 @@ def test_tables_and_figures_are_read_with_their_types(board):
 def test_a_setting_of_an_add_on_may_be_common_if_some_cell_uses_it():
     points = [{"addons": [], "addon.feddecorr.beta": 0.2}, {"addons": ["feddecorr"], "addon.feddecorr.beta": 0.2}]
     assert len(plan(points)) == 2
-    with pytest.raises(UserError, match=r"in no cell's addons; add addons=\[feddecorr\]"):
+    with pytest.raises(UserError, match=r"no cell uses the add-on 'feddecorr'; add addons=\[feddecorr\]"):
         plan(points[:1])
 
 
