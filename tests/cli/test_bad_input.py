@@ -390,6 +390,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 def test_a_broken_file_of_the_checkout_is_one_line_with_its_place_and_stops_nothing(fedspan, here, monkeypatch):
     package = here / "methods_with_mistakes"
     package.mkdir()

@@ -218,6 +218,7 @@ sys.exit(pytest.main(tests) or main(words))
 """
 
 
+@pytest.mark.slow
 def test_a_new_plugin_of_each_kind_is_listed_runs_and_passes_its_own_and_the_contract_tests(
     fedspan, checkout, monkeypatch
 ):

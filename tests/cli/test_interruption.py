@@ -41,6 +41,7 @@ def test_killed_in_the_middle_the_same_command_ends_with_the_same_records(start,
     assert checkpoints() == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_costs_only_its_cell(start, fedspan):
     ran = finish(start(*TWO, "algorithm=toy_dies,fedavg"))
     assert ran.status == 1

@@ -34,6 +34,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.slow
 def test_native_is_what_torch_takes_on_its_own_from_a_word_and_from_the_environment_alike(
     unprepared, here, monkeypatch
 ):
@@ -47,11 +48,13 @@ def test_native_is_what_torch_takes_on_its_own_from_a_word_and_from_the_environm
     assert modes() == {"native"}
 
 
+@pytest.mark.slow
 def test_a_command_with_bf16_starts_again_natively(unprepared):
     assert unprepared("run", *QUICK, "protocol.precision=bf16").status == 0
     assert modes() == {"native"}
 
 
+@pytest.mark.slow
 def test_a_grid_that_needs_processes_of_two_kinds_is_refused_unless_all_of_it_is_native(fedspan, unprepared):
     mixed = (*GRID, *ONE, "protocol.precision=float32,bf16")
     assert "run them apart, or all with numerics=native" in fedspan(*mixed).complaint

@@ -120,6 +120,7 @@ def test_every_worker_process_knows_them(start, monkeypatch, launcher, given):
     assert {one["spec"]["algorithm"]["name"] for one in records().values()} == {"fedavg", "mine"}
 
 
+@pytest.mark.slow
 def test_a_broken_promise_fails_the_contract_tests(start, mine):
     mine.write_text(MINE.replace("return scale", "delta['head.bias'].add_(1)\n        return scale"))
     ran = finish(start("test", "mine", "plugins=my.py"))

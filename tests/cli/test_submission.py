@@ -203,6 +203,7 @@ def test_what_a_branch_says_was_repeated_counts_nothing(fedspan):
     assert not forged.exists()
 
 
+@pytest.mark.slow
 def test_a_submission_of_a_tuned_board_has_its_trials_and_tuned_cells(repository, fedspan):
     board = Path("leaderboards/boards/tiny.yaml")
     board.write_text(board.read_text().replace("[fedavg, fedprox]", "[fedavg]") + "tune: {trials: 2, seeds: [100]}\n")

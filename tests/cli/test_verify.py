@@ -141,6 +141,7 @@ def test_a_forged_verification_is_refused_and_not_collected(fedspan, made):
     assert not Path("there/verifications").exists()
 
 
+@pytest.mark.slow
 def test_a_repetition_never_starts_from_a_model_that_is_there(fedspan, made, monkeypatch):
     """The trained models in the results folder are of another run: only one that is not used gives the same bits."""
     calibrated = next(path for path in made if json.loads(path.read_text())["spec"]["addons"])

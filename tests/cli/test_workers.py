@@ -16,6 +16,7 @@ def made(folder="results"):
     return {one["spec"]["algorithm"]["name"]: (one["provenance"]["numerics"], one["digests"]) for one in records}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(numerics.missing_features()), reason=f"portable {numerics.missing_features()}")
 def test_workers_know_the_plugins_of_a_file_and_are_portable_without_a_word_about_it(unprepared, here):
     (here / "my.py").write_text(MINE)

@@ -69,6 +69,7 @@ class Disk:
         os._exit(77)
 
 
+@pytest.mark.slow
 def test_whenever_the_power_goes_off_nothing_is_lost_that_was_there(fork, undisturbed, monkeypatch):
     draws, offs = random.Random(0), 0
     for _ in range(2):

@@ -74,6 +74,7 @@ def peak(clients, names):
     return peak_memory(torch.device("cpu"))
 
 
+@pytest.mark.slow
 @linux
 def test_stateless_methods_take_the_same_memory_with_10_and_with_10000_clients():
     """A model is 1.3 MB: a copy of it per client that took part would be 107 MB, for each of them."""

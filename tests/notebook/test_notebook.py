@@ -148,7 +148,7 @@ def scaled(place, **more):
 
 
 @pytest.mark.usefixtures("apart")
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_plugin_file_that_was_edited_is_imported_anew_with_its_own_source_in_the_record(tmp_path, workers):
     plugin, found = tmp_path / "scaled.py", []
     for by in ("1.0", "0.0", "class (", "0.5"):  # texts of one length, within one second

@@ -437,6 +437,7 @@ SHOWN = f"""
 """
 
 
+@pytest.mark.slow
 def test_every_filter_shows_what_python_makes_of_the_comparisons(overview, site_folder):
     """Each setting of all filters at once; one that chooses no task takes the others back."""
     results = merged(site.found(site_folder))
