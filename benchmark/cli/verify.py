@@ -245,7 +245,9 @@ class Verdicts:
         try:
             planned = rebuild(record["spec"])
             fields = {
-                f"{plugin.kind}.{one.name}" for plugin in planned.cell.plugins for one in dataclasses.fields(plugin)
+                f"{plugin.kind}.{one.name}"
+                for plugin in (planned.cell.dataset, planned.cell.partition, planned.cell.model)
+                for one in dataclasses.fields(plugin)
             }
             taken = {name: value for name, value in how.items() if name.split(".")[0] in HERE or name in fields}
             return Repetition(record, planned, scratch, taken)

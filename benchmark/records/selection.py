@@ -72,7 +72,7 @@ class Selection:
             said.append(f"{self.diverged} of {trials} trials {self._worst}")
         if self.strangers:
             which = ("trial " if len(self.strangers) == 1 else "trials ") + ", ".join(map(str, self.strangers))
-            said.append(f"{which} ran on other data than the rest (by digest), so accuracies do not compare")
+            said.append(f"{which} used other data than the rest (by digest), so accuracies are not comparable")
         if self.study.exhausted:
             points = "1 point" if trials == 1 else f"{trials} points"
             said.append(f"the space has {points}, fewer than {self.study.tune.trials} trials")

@@ -83,11 +83,11 @@ def _ranks_of(analysis: Analysis, standings: Sequence[Standing], kind: str) -> D
     ranks = {s.number: s.rank for s in standings}
     order = sorted(ranks, key=lambda number: (ranks[number], number))
     bars = joined(order, analysis.apart)
-    says = "A bar joins neighbours of which none is surely better than another" if bars else "All rows are told apart"
+    says = "A bar joins neighbours without a significant difference" if bars else "All rows differ significantly"
     caption = (
         f"Average rank over the {blocks} pairs of column and seed that every{kind and f' {kind}'} row has; 1 is best. "
         f"{says}."
-        + (" Rows without a common bar need not differ surely: a bar ends at the first pair that does." if bars else "")
+        + (" Rows without a common bar may not differ: a bar ends at the first pair that does." if bars else "")
     )
     words = f"{says}. " + "; ".join(f"{names[number]}: {ranks[number]:.2f}" for number in order) + "."
     name = f"ranks-{analysis.table.number}{kind and f'-{kind}'}"
@@ -173,7 +173,7 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
     scope = "all columns" if analysis.shared == analysis.columns else shared
     caption = (
         f"{table.metric.heading}, against cost: both are means over {scope}. On the line: no other row "
-        f"is better and cheaper.{'' if table.times_compare else ' Without time, which several machines took.'}"
+        f"is better and cheaper.{'' if table.times_compare else ' Times are omitted: machines differ.'}"
     )
 
     def draw() -> Canvas:
@@ -194,7 +194,7 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
             plot.set_ylabel("\n".join(heading), fontsize=8)
         return canvas
 
-    return _diagram(f"cost-{table.number}", "Score against cost", caption, f"Not beaten in both, by {said}.", draw)
+    return _diagram(f"cost-{table.number}", "Score against cost", caption, f"On the front, by {said}.", draw)
 
 
 def _points(analysis: Analysis, column: CostColumn) -> list[tuple[float, float, int]]:

@@ -81,7 +81,7 @@ KINDS = {
         y="Log singular value",
         column="local_spectra",
         lacking="no spectra of local models; set diagnostics.spectra=true and diagnostics.clients",
-        remark=" R is the mean over k of the logarithm of local over global singular value." + FLOORED,
+        remark=" R is the mean over k of the log ratio of local to global singular values." + FLOORED,
     ),
     "sweep": Kind(x="", y="", column="stages", lacking="no such score"),
     "bars": Kind(x="", y="", column="stages", lacking="no such score", style="bars"),
@@ -100,7 +100,7 @@ KINDS = {
         lacking="no shares of the clients; set diagnostics.shares=true",
         style="map",
         shade="Images",
-        caption="Images of each class that each client holds: white none, dark the most of the panel; first seed.",
+        caption="Images of each class on each client (white: none, darkest: the panel's maximum); first seed.",
     ),
     "spaces": Kind(
         x="k",

@@ -14,7 +14,7 @@ from fedspan.benchmark.training.costs import STAGE
 WHEN = {
     "trained": "after the last round, before any calibration",
     "calibrated": "after calibration",
-    "final": "at the last stage that a method has",
+    "final": "at the method's last stage",
 }  # stages by which runs are ranked, in words
 # Readable forms of abbreviated metric names; the other names are readable as they are.
 WORDS = {

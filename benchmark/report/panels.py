@@ -99,7 +99,7 @@ def _parts(frame: pd.DataFrame, axes: Axes, figure: Figure, kind: Kind, held: pd
             f"{len(lacking)} of {len(done)} finished records hold {kind.lacking} (first: {lacking['key'].iloc[0]})"
         )
     if count := int(arranged.runs["state"].isin(["diverged", "failed"]).sum()):
-        problems.append(f"{count} of {len(arranged.runs)} runs diverged or failed, and are in no mean")
+        problems.append(f"{count} of {len(arranged.runs)} runs diverged or failed and are excluded from means")
     places: Any = dict(iter(done[holds].groupby(["column", "row"], sort=False)))
     return _Parts(
         figure=figure,

@@ -14,7 +14,7 @@ from fedspan.benchmark.spec.plan import Planned, plan
 from fedspan.benchmark.spec.presets import yaml_files
 
 PAGE = Path("docs/recipes.md")
-OWN = "Recipes that no paper has"
+OWN = "Recipes not from a paper"
 HEAD = """# Recipes: where each setting comes from
 
 Made by `nox -s recipes` from `results/paper/`; a test fails where it is stale. `hyperparameters.csv` has what the
@@ -56,9 +56,9 @@ def _summary(found: Audit) -> Iterator[str]:
     yield f"| of them with a planned cell, whose settings are checked | {found.held} |"
     yield f"| of them without a cell, for the reasons below | {found.excused} |"
     yield f"| settings that the papers state, each for some cells | {found.stated} |"
-    yield f"| of them met by a planned cell | {found.matched} |"
+    yield f"| matched by a planned cell | {found.matched} |"
     yield f"| lines that say why a board differs from what is stated | {differing} |"
-    yield f"| lines of ours, where nothing is stated or released | {found.ours} |"
+    yield f"| our own choices, where nothing is stated or released | {found.ours} |"
     yield f"| open problems | {len(found.problems)} |"
     yield ""
     yield "| printed numbers without a cell | why |"

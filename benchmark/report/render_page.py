@@ -220,7 +220,7 @@ def _repeated(frame: pd.DataFrame) -> str:
     states = Counter(badge.state for badge, text in zip(frame["badge"], frame["repeated"], strict=True) if text)
     refuted = states["refuted"] + states["mixed"]
     said = f"{states['repeated']} of {states.total()} records"
-    return f"{said}; {refuted} could not be, on some machine" if refuted else said
+    return f"{said}; {refuted} could not be reproduced on some machine" if refuted else said
 
 
 def provenance(runs: Iterable[Any]) -> list[tuple[str, list[tuple[str, int]]]]:

@@ -154,7 +154,7 @@ def reach_text(reach: Reach | None) -> tuple[str, str]:
     """Return when a target is reached, and its cost as a second line; a mean that is a lower bound is never the first.
 
     ``4 rounds`` and ``398 MB · 62.0 ± 3.1 s``, with ``1.2 h simulated`` by a fleet's clock;
-    ``> 8 rounds (2 of 3 seeds arrive)`` and ``restricted mean 6 rounds · ...``.
+    ``> 8 rounds (2 of 3 seeds reach it)`` and ``restricted mean 6 rounds · ...``.
     """
     if reach is None:
         return "", ""
@@ -170,7 +170,7 @@ def reach_text(reach: Reach | None) -> tuple[str, str]:
         so_far = f" ({reach.n} of {reach.asked} {seeds} so far)" if reach.n < reach.asked else ""
         return f"{_rounds(reach.rounds)}{so_far}", cost
     return (
-        f"> {counted_as(reach.last, 'round')} ({reach.n} of {reach.asked} {seeds} arrive)",
+        f"> {counted_as(reach.last, 'round')} ({reach.n} of {reach.asked} {seeds} reach it)",
         f"restricted mean {_rounds(reach.rounds)} · {cost}",
     )
 

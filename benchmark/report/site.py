@@ -69,7 +69,7 @@ def found(out: Path) -> list[Summary]:
                 raise CorruptFile(f"it is of the page {summary.page}")
             summaries.append(summary)
         except CorruptFile as error:
-            log.warning("%s is passed over: %s; 'fedspan report' makes it again", path, error)
+            log.warning("%s is passed over: %s; 'fedspan report' writes it again", path, error)
     return summaries
 
 
@@ -395,6 +395,6 @@ def _pictures(name: str, folder: Path) -> Iterator[tuple[str, str]]:
             svg = content_of(path.with_suffix(".svg"), PICTURE_BYTES).decode()
             element = embed(svg, path.stem.replace(".", "-"), said.title, said.words)
         except (CorruptFile, OSError, UnicodeDecodeError, ParseError) as error:
-            log.warning("%s is passed over: %s; remove it, and 'fedspan report' makes it again", path, error)
+            log.warning("%s is passed over: %s; remove it, and 'fedspan report' writes it again", path, error)
             continue
         yield said.title, element

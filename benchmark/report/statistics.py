@@ -82,8 +82,8 @@ SAMPLED_TASKS = (
 )
 FIXED_TASKS = (
     "Interval and test: Welch's t over the seeds of each task for the interval, paired t-tests combined over tasks by "
-    "Stouffer's method for the test. Both speak of these tasks only, and take seeds as independent and differences as "
-    "normal."
+    "Stouffer's method for the test. Both apply to these tasks only and assume independent seeds and "
+    "normal differences."
 )
 
 
@@ -182,11 +182,11 @@ def pooled(found: Iterable[Pairs], better: int = +1, counted: bool = False) -> G
     if few:
         return Withheld(
             f"{counted_as(pairs, 'pair')} of runs on {counted_as(len(tasks), 'task')} are too few; an interval needs "
-            f"{MANY_TASKS} tasks, or {LEAST_SEEDS} seeds of each task and {LEAST_FREEDOM} pairs more than tasks",
+            f"{MANY_TASKS} tasks, or {LEAST_SEEDS} seeds per task and at least {LEAST_FREEDOM} more pairs than tasks",
             mean=mean,
         )
     if any(task.mean and not task.squares for task in tasks):
-        return Withheld("on some task all differences are equal, so that nothing tells how they scatter", mean=mean)
+        return Withheld("on some task all differences are equal, so their variance cannot be estimated", mean=mean)
     return _over_seeds(tasks, mean, pairs)
 
 
@@ -194,7 +194,7 @@ def _over_tasks(tasks: Sequence[Pairs], mean: float, pairs: int) -> Gap:
     variance = math.fsum((task.mean - mean) ** 2 for task in tasks) / (len(tasks) - 1)
     error = _exact(math.sqrt(variance / len(tasks)), max(task.size for task in tasks))
     if not error and mean:
-        return Withheld("the differences on all tasks are equal, so that nothing tells how they scatter", mean=mean)
+        return Withheld("the differences on all tasks are equal, so their variance cannot be estimated", mean=mean)
     p = 2 * float(special.stdtr(len(tasks) - 1, -abs(mean) / error)) if error else 1.0
     return _interval(mean, error, freedom=len(tasks) - 1, p=p, tasks=len(tasks), pairs=pairs, assumes=SAMPLED_TASKS)
 

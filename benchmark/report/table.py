@@ -222,14 +222,14 @@ class Tabulated:
             how = f"{self.metric.heading}, one seed"
         else:
             count = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
-            pairs = ", each less that of the reference" if self.metric.minus else ""
+            pairs = ", each minus that of the reference" if self.metric.minus else ""
             how = f"{self.metric.heading}: mean ± sample standard deviation over {count} seeds{pairs}"
         best = {+1: "the highest", -1: "the lowest"}.get(self.metric.better)
-        but = " but for bounds" if any(row.bound for row in self.rows) else ""
+        but = " except bounds" if any(row.bound for row in self.rows) else ""
         entries = [entry for row in self.rows for entry in row.entries if entry]
         over = " over all seeds" if any(0 < entry.n < entry.asked for entry in entries) else ""
         bold = (
-            f"; bold is {best} mean{over} of a column{but}, however close the next"
+            f"; bold is {best} mean{over} of a column{but}, even if the lead is small"
             if best and len(self.rows) > 1
             else ""
         )
@@ -246,7 +246,7 @@ class Tabulated:
             return ""
         where = self._sources()
         if set(self.scales) != {"paper"}:
-            return f" Printed: {where}, at the scale paper, which does not compare with this one."
+            return f" Printed: {where}, at the scale paper, not comparable with this scale."
         return (
             f" Printed: {where}; then ours minus printed, and whether that lies within the combined "
             "spread, the root of the sum of both squared deviations (ours alone where none is printed)."

@@ -232,7 +232,7 @@ def _with_printed(
         same = rounds_to(entry.mean, found.printed.value, found.printed.unit)
         found = replace(found, within=same)
         if not same:
-            why = found.printed.note or "nobody says why it differs"
+            why = found.printed.note or "no reason is recorded"
             entry = replace(entry, marks=(*entry.marks, notes.mark(f"{found.printed.source}: {why}")))
     said = [_other(other, metric) for other in found.others if other.value is not None]
     if found.printed.value is None:

@@ -87,13 +87,13 @@ COST_COLUMNS = (
     ),
     CostColumn(
         title="Compute",
-        about="compute without that of evaluations",
+        about="compute without evaluations",
         parts=("flops",),
         write=write_flops,
     ),
     CostColumn(
         title="Traffic",
-        about="traffic up and down of all clients and rounds, with that of calibrations",
+        about="traffic up and down of all clients and rounds, including calibrations",
         parts=("bytes_up", "bytes_down"),
         write=write_bytes,
     ),

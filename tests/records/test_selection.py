@@ -112,8 +112,8 @@ def test_trials_on_other_data_than_most_are_named(data):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ("abaaa", "trial 1 ran on other data than the rest (by digest), so accuracies do not compare"),
-        ("abbaa", "trials 1, 2 ran on other data than the rest (by digest), so accuracies do not compare"),
+        ("abaaa", "trial 1 used other data than the rest (by digest), so accuracies are not comparable"),
+        ("abbaa", "trials 1, 2 used other data than the rest (by digest), so accuracies are not comparable"),
         ("aaaaa", ""),
     ],
 )

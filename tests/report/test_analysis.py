@@ -198,7 +198,7 @@ def test_costs_are_compared_on_the_columns_on_which_the_scores_are(made):
             one["compute"] = one["compute"] | {"flops": {"train": int(flops[name] * (1 + dear)), "evaluate": 1}}
             records.append(one)
     diagram = score_against_cost(analyse(made(cells, records)[0]))
-    assert "Not beaten in both, by Compute: FedAvg, FedProx." in diagram.inline
+    assert "On the front, by Compute: FedAvg, FedProx." in diagram.inline
     assert "both are means over the 1 column that all rows have" in diagram.caption
 
 
@@ -258,7 +258,7 @@ def test_a_seed_that_never_arrives_counts_with_all_its_rounds(made):
 def test_a_row_with_a_seed_that_never_arrives_never_reads_as_faster(made, lost):
     late, sometimes = reached(made, 3 * [arriving_at(8)]), reached(made, [arriving_at(1), arriving_at(1), lost])
     assert reach_text(late)[0] == "8 rounds"
-    assert reach_text(sometimes)[0] == "> 8 rounds (2 of 3 seeds arrive)"
+    assert reach_text(sometimes)[0] == "> 8 rounds (2 of 3 seeds reach it)"
     assert reach_text(sometimes)[1].startswith("restricted mean 3.33 rounds · ")
     waiting = reached(made, [arriving_at(2), arriving_at(2), "missing"])
     assert reach_text(waiting)[0] == "2 rounds (2 of 3 seeds so far)"
@@ -300,7 +300,7 @@ def test_diagrams_say_in_words_what_they_show(made):
     [diagram] = average_ranks(analysis)
     assert "Average rank over the 6 pairs" in diagram.caption
     assert "FedProx + FedDecorr (paper form): 1.00" in diagram.inline
-    assert "Not beaten in both" in score_against_cost(analysis).inline
+    assert "On the front" in score_against_cost(analysis).inline
     for made_of in (diagram, score_against_cost(analysis)):
         assert set(made_of.files) == {"svg", "pdf", "png"}
         assert "style" not in made_of.inline
@@ -462,7 +462,7 @@ def test_times_are_set_against_each_other_only_where_one_kind_of_machine_took_th
     diagram = score_against_cost(analyse(table))
     assert "Compute" in diagram.inline
     assert ("Time" in diagram.inline) is alone
-    assert ("Without time" in diagram.caption) is not alone
+    assert ("Times are omitted" in diagram.caption) is not alone
     reach = reach_targets(table, frame).rows[0][1][0]
     assert math.isfinite(reach.seconds) is alone
     assert (" s" in reach_text(reach)[1], "—" in reach_text(reach)[1]) == (alone, False)
@@ -561,7 +561,7 @@ def test_only_what_follows_from_shapes_is_counted_and_only_a_clock_of_a_machine_
     [
         ("trained.accuracy", "accuracy after the last round, before any calibration"),
         ("calibrated.accuracy", "accuracy after calibration"),
-        ("final.accuracy", "accuracy at the last stage that a method has"),
+        ("final.accuracy", "accuracy at the method's last stage"),
         (
             "trained.client_accuracy_std",
             "standard deviation of the accuracy over clients after the last round, before any calibration",

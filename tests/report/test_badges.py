@@ -73,7 +73,7 @@ def test_a_record_that_could_not_be_repeated_is_marked_and_stays(cells, tmp_path
     runs, table = page(tmp_path)
     assert "could not be repeated" in runs
     assert "differs from round 4 on, -0.50 points" in runs
-    assert "1 could not be, on some machine" in table
+    assert "1 could not be reproduced on some machine" in table
     assert "90.00" in report.markdown
     assert "a run could not be reproduced on some machine" in report.markdown
 

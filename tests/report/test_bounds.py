@@ -76,7 +76,7 @@ def test_a_bound_is_never_bold_nor_on_the_line_of_what_none_beats(tmp_path, grid
     analysis = analysed(tmp_path, grid)
     best = [row.labels[0] for row in analysis.table.rows if any(entry.best for entry in row.entries)]
     assert best == ["fedavgm"]
-    assert "bold is the highest mean of a column but for bounds" in analysis.table.reading
+    assert "bold is the highest mean of a column except bounds" in analysis.table.reading
     for diagram in (*average_ranks(analysis), score_against_cost(analysis)):
         assert "FedAvgM" in diagram.inline
         assert "Centralized" not in diagram.inline
@@ -87,7 +87,7 @@ def test_bounds_alone_are_ranked_among_themselves(tmp_path):
     analysis = analysed(tmp_path, board({"algorithm": ["centralized"], "addons": addons} | SEEDS))
     assert len(analysis.standings) == 2
     assert analysis.bounds == ()
-    assert "but for bounds" not in analysis.table.reading
+    assert "except bounds" not in analysis.table.reading
 
 
 def test_features_of_all_clients_in_one_place_are_a_bound_too(tmp_path):
@@ -114,6 +114,6 @@ def test_the_best_of_a_dataset_is_that_of_a_method(tmp_path, grid):
     cells = cells_of(grid)
     found = write_report(grid, cells, results_of(tmp_path / "results", records_of(cells)), tmp_path / "pages").summary
     page = site.write(tmp_path / "pages", [found])[tmp_path / "pages" / "datasets" / "digits.html"].decode()
-    best = page.partition("Tasks on it")[2]
+    best = page.partition("Tasks on this dataset")[2]
     assert "FedAvgM" in best
     assert "Centralized" not in best

@@ -644,7 +644,7 @@ def test_a_difference_is_that_of_runs_of_one_seed(browser, tmp_path):
     assert one(page, "#compare tbody td:nth-child(4)").text == "+2.00"
     choose(page, "a", "MOON")
     assert one(page, "#compare tbody td:nth-child(4)").text == "—"
-    assert one(page, ".verdict").text == "MOON and FedAvg have no run of one seed in common at scale paper."
+    assert one(page, ".verdict").text == "MOON and FedAvg have no seed in common at scale paper."
     assert one(page, "#filters output").text == "1 common task: 0 higher, 0 lower"
 
 

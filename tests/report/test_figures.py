@@ -87,7 +87,7 @@ def test_only_finished_runs_are_drawn(drawn):
     cells = cells_of(board(SEEDS))
     drawing = drawn(cells, [record(cells[0]), stopped(cells[1], "diverged", "why")], Figure())
     assert [line.n for panel in drawing.panels for line in panel.lines] == [1]
-    assert "1 of 3 runs diverged or failed, and are in no mean" in drawing.problems
+    assert "1 of 3 runs diverged or failed and are excluded from means" in drawing.problems
     empty = drawn(cells[1:2], [], Figure())
     assert empty.panels[0].lines == ()
     assert description(empty, empty.panels[0]) == "No finished run."

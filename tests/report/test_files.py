@@ -68,7 +68,7 @@ def test_every_part_of_the_board_is_written(made):
     expected |= {f"{name}.{suffix}" for name in pictures for suffix in ("svg", "pdf", "png")}
     assert {path.name for path in folder.iterdir()} == expected
     assert {path.name for path in report.written} == expected
-    assert report.problems == ["figure 1, figure 2: 2 of 36 runs diverged or failed, and are in no mean"]
+    assert report.problems == ["figure 1, figure 2: 2 of 36 runs diverged or failed and are excluded from means"]
 
 
 def test_all_formats_hold_the_same_numbers(made):

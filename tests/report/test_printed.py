@@ -115,7 +115,7 @@ def test_at_another_scale_the_number_is_shown_and_not_compared(made):
     found = table.rows[0].entries[0].printed
     assert (found.printed.value, found.difference, found.within) == (50.0, None, None)
     assert "Scale: small." in table.caption
-    assert "does not compare with this one" in table.caption
+    assert "not comparable with this scale" in table.caption
 
 
 def test_changed_settings_have_no_printed_number(made):

@@ -91,7 +91,7 @@ def test_runs_that_diverged_put_a_method_behind_all_that_have_none(tmp_path, los
     files = {path.name: content.decode() for path, content in written.items() if path.suffix == ".html"}
     assert f"{lost} diverged" in files["fednova.html"]
     assert "3 of 3" in files["fednova.html"]
-    assert "fednova" not in files["digits.html"].partition("Tasks on it")[2]
+    assert "fednova" not in files["digits.html"].partition("Tasks on this dataset")[2]
     assert f"{{a}} is ahead: {lost} run{'s' * (lost > 1)} diverged on the tasks that both have" in files["compare.html"]
     assert "NaN" not in "".join(files.values())
 
@@ -270,7 +270,7 @@ def test_ranks_and_the_best_are_those_of_results_of_one_kind(tmp_path):
     for family, rank in (("fedavg", "2 of 2"), ("fedavg + feddecorr", "1 of 2")):
         page = pages[f"methods/{slug(family)}.html"]
         assert re.findall(r">(\d of \d)<", page) == [rank] * 4, "on two tasks, with the defaults and tuned"
-    rows = pages["datasets/digits.html"].partition("Tasks on it")[2].partition("<tbody>")[2].partition("</tbody>")[0]
+    rows = pages["datasets/digits.html"].partition("Tasks on this")[2].partition("<tbody>")[2].partition("</tbody>")[0]
     assert re.findall(r'<td class="score" data-v="(\d)">', rows) == ["2", "2"], "two methods, not four"
     best = re.findall(r'<td class="label">(FedAvg[^<]*)<span class="n">(FedAvg[^:]*):', rows)
     assert len(best) == 2
@@ -443,7 +443,7 @@ def test_names_and_values_in_a_docstring_are_set_as_code():
 
 def test_the_points_of_a_docstring_are_a_list(tmp_path):
     page = pages_of(tuned_on(BOTH), tmp_path)[f"methods/{slug('fedavg + feddecorr')}.html"]
-    [listed] = re.findall(r"<ul>(.*?)</ul>", page.partition("What it is")[2].partition("Its results")[0], re.DOTALL)
+    [listed] = re.findall(r"<ul>(.*?)</ul>", page.partition("What it is")[2].partition("Results on all")[0], re.DOTALL)
     points = re.findall(r"<li>(.*?)</li>", listed)
     assert [point.partition("</code>")[0] for point in points] == [
         f"<code>form={form}" for form in ("paper", "pseudocode", "released")

@@ -339,7 +339,7 @@ def test_a_trial_on_other_data_is_named_where_it_may_have_been_chosen(made, tmp_
     keep(results, [with_digest(trial(planned, 80.0), "f" * 64) for planned in one.cells])
     write_report(example, cells, results, tmp_path / "pages", [select(study, results.read) for study in found])
     page = (tmp_path / "pages" / "example" / "index.html").read_text()
-    assert page.count("trial 1 ran on other data than the rest") == 1
+    assert page.count("trial 1 used other data than the rest") == 1
 
 
 def test_a_damaged_trial_is_left_out_by_name(made, tmp_path):

@@ -1,7 +1,7 @@
 "use strict";
-// Two methods task by task: who is better, by how much, at what cost.
+// Two methods task by task: which is better, by how much, at what cost.
 
-const TIME = 0; // of the costs
+const TIME = 0; // index of a result's costs
 
 function comparison() {
   const section = document.getElementById("compare");
@@ -23,14 +23,14 @@ function comparison() {
     return a !== null && b ? a / b : null;
   }
 
-  // The mean difference over the seeds that both have; null where there is none, or a run diverged.
+  // The mean difference over common seeds; null without common seeds or if a run diverged.
   function gapOf(one, other) {
     const common = Object.keys(one.scores).filter((seed) => seed in other.scores);
     if (one.diverged || other.diverged || !common.length) return null;
     return common.reduce((sum, seed) => sum + one.scores[seed] - other.scores[seed], 0) / common.length;
   }
 
-  // Above zero where the first is ahead; a diverged run is behind.
+  // Positive if the first is ahead; a method with a diverged run is behind.
   const leadOf = (one, other) => gapOf(one, other) ?? Boolean(other.diverged) - Boolean(one.diverged);
 
   function row(one, other, most) {
@@ -53,9 +53,9 @@ function comparison() {
     if (a === b) return ["Choose two different methods.", ""];
     const flip = a.order > b.order, key = flip ? `${b.order}-${a.order}` : `${a.order}-${b.order}`;
     const found = site.pairs[scale]?.[key];
-    if (!found) return [`${a.name} and ${b.name} have no ${together ? "run of one seed" : "task"} in common at scale ${scale}.`, ""];
+    if (!found) return [`${a.name} and ${b.name} have no ${together ? "seed" : "task"} in common at scale ${scale}.`, ""];
     const [sentence, assumed] = found, names = flip ? { a: b.name, b: a.name } : { a: a.name, b: b.name };
-    const whole = filtered ? " This is over all tasks of this scale, not only those shown." : "";
+    const whole = filtered ? " This covers all tasks of this scale, not only those shown." : "";
     return [sentence.replaceAll(/\{([ab])\}/g, (_, name) => names[name]) + whole, site.assumes[assumed]];
   }
 
@@ -79,8 +79,8 @@ function comparison() {
     const together = [...mine.keys()].some((task) => theirs.has(task) && task.scale === scale);
     output.textContent = `${shown.length} common task${shown.length === 1 ? "" : "s"}: ${won} higher, ${lost} lower`;
     [verdict.textContent, assumes.textContent] = verdictOf(a, b, scale, filtered, together);
-    if (assumes.textContent) assumes.textContent += " This interval is that of one pair; the ranking also corrects for all pairs.";
-    assumes.textContent += " Costs: first method over second; times where one kind of machine took both.";
+    if (assumes.textContent) assumes.textContent += " This interval is for one pair; the ranking also corrects for all pairs.";
+    assumes.textContent += " Costs: first method over second; times only if both ran on one kind of machine.";
     document.title = `${a.name} against ${b.name} · FedSpan`;
   }
 

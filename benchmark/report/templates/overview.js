@@ -1,16 +1,16 @@
 "use strict";
-// The leaderboard: rankings come with the page, one for every choice of the filters; scores and costs are the results'.
+// The leaderboard: the page carries one ranking per choice of the filters; scores and costs come from the results.
 
 const MOST_ROWS = 100, MOST_COLUMNS = 4, WIDTH = 200, EDGE = 6;
 const SVG = "http://www.w3.org/2000/svg";
 
-// A ranking comes as the numbers of its sentences, its reference, and its rows as text: method,place,first,last,...
+// A packed ranking: the indices of its sentences, its reference, and its rows as text: method,place,first,last,...
 function unpacked([headline, more, about, reference, rows]) {
   const read = (row) => row.split(",").map((part) => /^-?\d+$/.test(part) ? Number(part) : part);
   return [...[headline, more, about].map((text) => site.texts[text]), reference, rows ? rows.split(";").map(read) : []];
 }
 
-// A choice of tasks is named by a number whose binary digits tell the tasks.
+// A choice of tasks is named by its bit mask in hexadecimal.
 function viewOf(tasks, tuned, ablations) {
   const name = tasks.reduce((digits, task) => digits | 1n << BigInt(task.order), 0n).toString(16);
   const find = (more) => {
@@ -18,7 +18,7 @@ function viewOf(tasks, tuned, ablations) {
     return packed && unpacked(packed);
   };
   const [headline, more, about, reference, rows] = find(ablations) ?? ["No results for this choice.", "", "", -1, []];
-  // What a row gains is told once: in the ranking without ablations, unless the reference is another with them.
+  // Gains are stored once, in the ranking without ablations, unless the reference differs with them.
   const plain = ablations ? find(false) : undefined;
   const known = new Map(plain && plain[3] === reference ? plain[4].map(([method, , , , ...gain]) => [method, gain]) : []);
   const rowOf = ([method, place, first, last, ...own]) => {
@@ -37,7 +37,7 @@ function mean(values) {
   return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
 }
 
-// What a row shows beside its gain: the mean over shared tasks, a result per task, costs over those of the reference.
+// A row's numbers beside its gain: the mean over shared tasks, a result per task, costs relative to the reference's.
 function numbersOf(results, shared, columns, base) {
   const complete = shared.length && shared.every((task) => results.get(task).n && !results.get(task).diverged);
   const ratios = [1, 2].map((cost) => mean([...results.keys()].filter((task) => base.has(task))
@@ -107,7 +107,7 @@ function rankingRow(row, view, numbers, stages, ends) {
     element("td", { className: "cost wide-only" }, numbers.repeated));
 }
 
-// What tells a task from the others that have a column.
+// A heading that tells a task apart from those of the other columns.
 function headingOf(task, columns) {
   const dataset = site.says.dataset[task.dataset];
   const several = columns.some((other) => other.dataset !== task.dataset);
@@ -150,7 +150,7 @@ function resultsTable(results, limit) {
     element("tbody", {}, ...rows));
 }
 
-// The ranking as comma-separated values, as it is shown.
+// The ranking as comma-separated values, as shown.
 function toCsv(table) {
   const quoted = (text) => `"${text.replaceAll('"', '""')}"`;
   const textOf = (cell) => [...cell.childNodes].map((node) => node.textContent.trim()).filter(Boolean).join(" ");
@@ -218,7 +218,7 @@ function leaderboard() {
   copy.hidden = !navigator.clipboard;
   csv.hidden = false;
   copy.addEventListener("click", () => navigator.clipboard.writeText(location.href)
-    .then(() => { copy.textContent = "Copied"; }, () => { copy.textContent = "The address holds the choice"; }));
+    .then(() => { copy.textContent = "Copied"; }, () => { copy.textContent = "Copy it from the address bar"; }));
   csv.addEventListener("click", () => {
     const address = URL.createObjectURL(new Blob([toCsv(section.querySelector("table"))], { type: "text/csv" }));
     element("a", { href: address, download: "ranking.csv" }).click();

@@ -1,8 +1,8 @@
 "use strict";
-// The results of the whole site, which the leaderboard and the comparison carry.
+// The results of the whole site, embedded in the leaderboard and the comparison.
 
-const ALL = "all"; // the values of a field together
-const NUMBERS = 17; // of a result; those at its end that are zero are left out
+const ALL = "all"; // any value of a field
+const NUMBERS = 17; // per result; zeros at the end are left out
 
 function loaded(text) {
   const raw = JSON.parse(text);
@@ -24,7 +24,7 @@ function loaded(text) {
 
 const written = (value, digits, unit = "") => value === null ? "—" : value.toFixed(digits).replace("-", "−") + unit;
 
-// How many times as much; what is too small for these digits shows its first one, 0.02× instead of 0.0×.
+// A ratio; one too small for these digits shows its first significant digit: 0.02× instead of 0.0×.
 const ratioText = (value, digits) =>
   value !== null && value < 0.5 / 10 ** digits ? `${Number(value.toPrecision(1))}×` : written(value, digits, "×");
 
@@ -59,8 +59,8 @@ function headRow(heads) {
   return element("thead", {}, row);
 }
 
-// Selects for the fields of a task; the scales are never mixed, so one of them is always chosen. The leaderboard opens
-// with one dataset and one kind of test images; a choice that no task has takes the other ones back.
+// Selects for the fields of a task; scales are never mixed, so one is always chosen. The leaderboard opens with one
+// dataset and one kind of test images; a choice that matches no task resets the others.
 function taskFilters(site, update) {
   const tools = document.getElementById("filters");
   const selects = [...tools.querySelectorAll("select")];
@@ -99,7 +99,7 @@ function taskFilters(site, update) {
     selects,
     matches,
     widen,
-    // An address that names some fields alone, as that of a dataset, takes back what the page opens with.
+    // If an address sets only some fields, such as a dataset, and no task matches, the other fields are reset.
     restore(state) {
       for (const select of selects) restored(select, state.get(select.name) ?? "");
       if (!site.tasks.some(matches)) widen(...selects.filter((select) => state.has(select.name)));

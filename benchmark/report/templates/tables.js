@@ -1,5 +1,5 @@
 "use strict";
-// Tables that sort and filter, legends that hide lines. Without scripts every page but the comparison is complete.
+// Tables that sort and filter, legends that hide lines. Every page but the comparison is complete without scripts.
 
 function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
@@ -11,7 +11,7 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
-// What a reader has chosen stands in the address as #name=value&...; one without "=" names a place in the page.
+// The reader's choices are kept in the address as #name=value&...; a fragment without "=" is an anchor in the page.
 const chosen = {
   read: () => new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : ""),
   write(changes) {
@@ -31,7 +31,7 @@ function number(body) {
   [...body.rows].forEach((row, order) => { row.order = order; });
 }
 
-// Returns what sorts the rows again as the address says; `name` tells tables of a page apart there.
+// Returns a function that sorts the rows as the address says; `name` identifies the table there.
 function sortable(table, name) {
   const heads = [...table.tHead.rows[0].cells];
   const keyOf = (head, column) => head.querySelector("button.sort")?.dataset.name ?? String(column);
@@ -45,7 +45,7 @@ function sortable(table, name) {
   function compare(column, sign) {
     return (one, other) => {
       const a = value(one, column), b = value(other, column);
-      if (a === null || b === null) return (a === null) - (b === null); // what has no number stays last
+      if (a === null || b === null) return (a === null) - (b === null); // cells without a number stay last
       return sign * (typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true }));
     };
   }
