@@ -87,7 +87,7 @@ def _ranks_of(analysis: Analysis, standings: Sequence[Standing], kind: str) -> D
     caption = (
         f"Average rank over the {blocks} pairs of column and seed that every{kind and f' {kind}'} row has; 1 is best. "
         f"{says}."
-        + (" Rows without a common bar may not differ: a bar ends at the first pair that does." if bars else "")
+        + (" Rows without a common bar need not differ: a bar ends at the first pair that does." if bars else "")
     )
     words = f"{says}. " + "; ".join(f"{names[number]}: {ranks[number]:.2f}" for number in order) + "."
     name = f"ranks-{analysis.table.number}{kind and f'-{kind}'}"

@@ -122,8 +122,8 @@ class _Shared:
         if (alike := (cell.identity_without_seed, planned.origin.identity_without_seed)) not in self._points:
             self._points[alike] = {
                 "point": point_of(cell),
-                "what": _but_seed(cell.settings),
-                "paper": flat(_but_seed(planned.origin.settings)),
+                "what": _without_seed(cell.settings),
+                "paper": flat(_without_seed(planned.origin.settings)),
                 "schema": str(cell.what["schema"]),
                 "scale": cell.scale,
                 "dataset": json.dumps(cell.what["dataset"], sort_keys=True),
@@ -198,10 +198,10 @@ def _measured(record: Record | None, cell: Cell) -> dict[str, Any]:
 
 def point_of(cell: Cell) -> str:
     """Return a key that is the same for cells that differ only in the seed."""
-    return key_of(_but_seed(cell.what))
+    return key_of(_without_seed(cell.what))
 
 
-def _but_seed(values: Mapping[str, Any]) -> dict[str, Any]:
+def _without_seed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name != "seed"}
 
 
