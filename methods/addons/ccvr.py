@@ -23,9 +23,10 @@ class CCVR(HeadTraining):
 
     `tukey` is the exponent of Tukey's ladder of powers, sign(z)|z|^tukey (1: no transform). The Gaussians are fitted to
     transformed features; virtual features are transformed back, because the head reads untransformed ones (the sources
-    do not say where the transform is undone). SphereFed 2022, App. F (Table 16) lists 500 virtual features per class
-    (TinyImageNet: 1000) and a learning rate of 1e-5, but neither optimiser nor epochs. On the digits that rate moves
-    the head by 0.5% of its length and changes no accuracy (measured in docs/methods.md), so the default `lr` is larger.
+    do not say where the transform is undone). SphereFed 2022, Table 1 lists the transform beside the sampling on the
+    server, without an exponent; Table 16 (App. F) lists 500 virtual features per class (TinyImageNet: 1000) and a
+    learning rate of 1e-5, but neither optimiser nor epochs. On the digits that rate moves the head by 0.5% of its
+    length and changes no accuracy (measured in docs/methods.md), so the default `lr` is larger.
     """
 
     title = "CCVR"

@@ -19,8 +19,8 @@ class PersonalHead(HeadTraining):
 
     Each client fits the head to the features of its own training images, for the stage ``personalised``: with ``sgd``
     from the trained head, minimising `criterion`, or with ``ffc`` as the least-squares head without bias (Eq. 7, with
-    `ridge`). It starts from the trained weights, even if the method also calibrates them. The sources state no learning
-    rate; Oh et al. tune for 5 epochs.
+    `ridge`). It starts from the trained weights, even if the method also calibrates them. The body stays as it is, and
+    images are not augmented. The sources state no learning rate; Oh et al. tune for 5 epochs.
     """
 
     title = "Personal head"

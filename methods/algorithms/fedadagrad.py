@@ -13,7 +13,7 @@ from fedspan.methods.adaptive import Adaptive
 class FedAdagrad(Adaptive):
     """Reddi et al. 2021 (ICLR), Algorithm 2: Adagrad on the server, ``v = v + D^2``.
 
-    Without momentum (beta1 0), as usual for Adagrad. The code released with FedDecorr 2023 keeps beta1 at 0.9; its
+    Without momentum (beta1 0), as in the paper. The code released with FedDecorr 2023 keeps beta1 at 0.9; its
     script named after FedAdam runs this method with lr 0.1. So does the code of FedExP 2023 on CIFAR10 and CIFAR100,
     which has ``sqrt(v + 0.01)`` in place of ``sqrt(v) + tau``: its first steps are far smaller. Tune lr and tau as for
     FedAdam. See `fedspan.methods.adaptive` for the rest.

@@ -23,7 +23,8 @@ class FedALA(Component):
     The lower layers are the global ones. In the last `layers` layers each weight is ``v + W (w - v)``, with w global
     and v from the end of the client's last training. W starts at 1 and descends the loss of the mixture by gradient
     steps of rate `eta`, clipped to [0, 1], over batches of a random `share` of the client's images, not augmented: to
-    convergence in the first round in which the client has its own model, by one pass in every later round. The whole
+    convergence the first time that v and w differ, by one pass in every later round. v is the initial model until the
+    client has trained, so a client that joins after the first round begins with a mixture with that model. The whole
     model is sent and averaged, as in FedAvg. The stage ``personalised`` scores the mixture of a client's last model
     with the last global one, at which the authors' code evaluates; ``trained`` scores the global model.
 

@@ -12,16 +12,17 @@ ATTEMPTS = 1000
 
 @partition("dirichlet")
 class Dirichlet(Partition):
-    """Each class is spread over the clients by proportions from Dir(alpha) (Hsu et al. 2019; Yurochkin et al. 2019).
+    """Each class is spread over the clients by proportions from Dir(alpha) (Yurochkin et al. 2019; Shi et al. 2023).
 
     ``balanced=true`` follows FedDecorr's released code (2023): a client that already holds N/clients samples gets none
     of the later classes. The paper does not mention this. ``false`` is the plain form in the papers. Both redraw until
-    every client has `min_size` samples, at most 1,000 times. Cut points are truncated to integers.
+    every client has `min_size` samples, at most 1,000 times. Cut points are truncated to integers. Hsu et al. 2019,
+    often cited for this partition, draw each client's proportions of classes instead, for clients of equal size.
     """
 
     title = "Dirichlet"
     summary = "Each class is spread over the clients by proportions from a Dirichlet distribution: label skew."
-    papers = ("hsu2019", "yurochkin2019")
+    papers = ("yurochkin2019", "shi2023")
     wording = {"balanced": {False: "plain draw", True: "balanced draw"}, "min_size": "{} or more images each"}
 
     version = 2

@@ -17,7 +17,7 @@ class Personal(Dirichlet):
 
     title = "Personal Dirichlet"
     summary = "Dirichlet label skew, and each client is tested on held-back images of its own."
-    papers = ("dong2022", "hsu2019")
+    papers = ("dong2022", "yurochkin2019")
     wording = {"held_back": "{:.0%} of each client for its test"}
     identifying = ("held_back",)
 
