@@ -99,10 +99,10 @@ class Step:
 class Local:
     """A client as seen by `client_start`, `client_end` and `wire` around training, and by `own` after the last round.
 
-    `start` are the weights before the round, `params` and `buffers` (BatchNorm statistics) the current ones, `steps`
-    the SGD steps in between. The client holds `n` training images, `counts` [classes] per class; `round` counts from 0.
-    `server` is the tree that this component sent to the client, `client` this component's client tree. `rng` is a CPU
-    generator keyed by seed, hook, component, round and client, so draws do not depend on order, workers or resumption.
+    `start` are the weights before the round, `params` and `buffers` (BatchNorm statistics) the current ones, which stand
+    in for those that a call omits; `steps` SGD steps lie in between. The client holds `n` training images, `counts`
+    [classes] per class; `round` counts from 0. `server` is the tree that this component sent to the client, `client`
+    its client tree. `rng` is a CPU generator keyed by seed, hook, component, round and client.
     """
 
     start: Mapping[str, Tensor]
@@ -125,27 +125,27 @@ class Local:
 
     def apply(self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """Return (features [n, d], logits [n, classes]) of all training images, unaugmented, in evaluation mode."""
-        return self.images.forward(params, self.buffers if buffers is None else buffers)
+        return self.images.forward({**self.params, **params}, {**self.buffers, **(buffers or {})})
 
     def grad_at(self, params: Mapping[str, Tensor], rows: Tensor | None = None) -> Tree:
         """Return the gradient of the loss, without penalties, on all training images or those at `rows` [k]."""
-        return self.images.gradient(params, self.buffers, rows, None)[1]
+        return self.images.gradient({**self.params, **params}, self.buffers, rows, None)[1]
 
     def loss_at(
         self, params: Mapping[str, Tensor], rows: Tensor | None = None, of: Collection[str] | None = None
     ) -> tuple[Tensor, Tree]:
         """Return (scalar loss, gradient) as in `grad_at`, for the trainable weights among `of`, by default for all."""
-        return self.images.gradient(params, self.buffers, rows, of)[:2]
+        return self.images.gradient({**self.params, **params}, self.buffers, rows, of)[:2]
 
     def learn_at(
         self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], rows: Tensor | None = None
     ) -> tuple[Tree, Tree]:
         """Return (gradient as in `grad_at`, updated BatchNorm statistics) of another model."""
-        return self.images.gradient(params, buffers, rows, None)[1:]
+        return self.images.gradient({**self.params, **params}, {**self.buffers, **buffers}, rows, None)[1:]
 
     def output_grad_at(self, params: Mapping[str, Tensor], function: OfOutputs, rows: Tensor | None = None) -> Tree:
         """Return the gradient of a scalar ``function(features, logits)``, which sees no labels, in evaluation mode."""
-        return self.images.output_gradient(params, self.buffers, function, rows)
+        return self.images.output_gradient({**self.params, **params}, self.buffers, function, rows)
 
 
 @dataclass(frozen=True)

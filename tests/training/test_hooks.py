@@ -162,6 +162,20 @@ def test_a_client_view_shows_the_outputs_of_all_its_images_in_evaluation_mode():
     assert not torch.allclose(local.apply(local.params, run.state.buffers)[1], logits), "so do the statistics"
 
 
+def test_weights_that_a_call_leaves_out_are_the_clients_current_ones():
+    _, local = probing("client_end")
+    elsewhere = {path: leaf + 1 for path, leaf in local.params.items()}
+    [first, *others] = local.params
+    part = {first: local.start[first]}
+    whole = {**local.params, **part}
+    wanted, gradient = local.apply(whole)[1], local.grad_at(whole)
+    local.apply(elsewhere)
+    assert others
+    assert torch.equal(local.apply(part)[1], wanted)
+    assert torch.equal(local.apply(part, {})[1], wanted)
+    assert all(torch.equal(leaf, gradient[path]) for path, leaf in local.grad_at(part).items())
+
+
 @pytest.mark.parametrize("rows", [None, [0, 2, 5]])
 def test_a_client_view_gives_gradients_of_the_loss_and_statistics_of_its_images(rows):
     run, local = probing("client_end")
