@@ -96,10 +96,7 @@ def wrong_with(net: Net, shape: tuple[int, int, int], classes: int) -> str:
     try:
         outputs = _outputs(net, shape)
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        theirs = [f" ({frame.filename}, line {frame.lineno})" for frame in frames if _is_theirs(frame.filename)]
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        return f"its forward{theirs[-1] if theirs else ''} raised {said}"
+        return f"its forward{_raised(error)}"
     if not isinstance(outputs, tuple) or len(outputs) != 2 or not all(isinstance(part, Tensor) for part in outputs):
         return f"its forward returned a {type(outputs).__name__}, not (features [B, d], logits [B, classes])"
     features, logits = (list(part.shape) for part in outputs)
@@ -107,7 +104,20 @@ def wrong_with(net: Net, shape: tuple[int, int, int], classes: int) -> str:
         return f"its body makes {features} of {IMAGES} images, not one row of each"
     if logits != [IMAGES, classes]:
         return f"its head makes {logits} of {IMAGES} images, not {[IMAGES, classes]}"
-    return ""
+    try:
+        drew = _draws(net, shape)
+    except Exception as error:
+        return f"its forward in training mode{_raised(error)}"
+    # torch's own generator has no key of client and round: the bits would depend on what ran before
+    return "its forward draws random numbers, as nn.Dropout does, which no seed repeats here" if drew else ""
+
+
+def _raised(error: Exception) -> str:
+    """Return where in the model's own code an error was raised, and the error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [f" ({frame.filename}, line {frame.lineno})" for frame in frames if _is_theirs(frame.filename)]
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{theirs[-1] if theirs else ''} raised {said}"
 
 
 def _is_theirs(filename: str) -> bool:
@@ -125,6 +135,25 @@ def _outputs(net: Net, shape: tuple[int, int, int]) -> object:
                 return copy.deepcopy(net).float().eval()(torch.zeros(IMAGES, *shape))
     finally:
         torch.set_rng_state(state)
+
+
+def _draws(net: Net, shape: tuple[int, int, int]) -> bool:
+    """Return whether a net draws from torch's global generator in training."""
+    state = torch.get_rng_state()
+    try:
+        with torch.no_grad():
+            _with_own_statistics(net).train()(torch.zeros(IMAGES, *shape))
+        return not torch.equal(state, torch.get_rng_state())
+    finally:
+        torch.set_rng_state(state)
+
+
+def _with_own_statistics(net: Net) -> Net:
+    """Return a float32 copy of a net that shares its float32 weights: large ones would take long to copy."""
+    places: dict[int, object] = {id(leaf): nn.Parameter(leaf.detach().float()) for leaf in net.parameters()}
+    for leaf in net.buffers():
+        places[id(leaf)] = leaf.clone().float() if leaf.is_floating_point() else leaf.clone()
+    return copy.deepcopy(net, places)
 
 
 def _without_values(net: Net) -> Net:

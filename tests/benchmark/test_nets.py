@@ -65,6 +65,11 @@ WRONG = {
         lambda: net(Forward(divides)),
         f"its forward ({__file__}, line {divides.__code__.co_firstlineno + 1}) raised AttributeError: 'Forward' object",
     ),
+    "draws": (lambda: net(nn.Sequential(nn.Linear(64, 5), nn.Dropout())), "its forward draws random numbers"),
+    "an error in training": (
+        lambda: net(Forward(lambda layer, x: layer.nothing if layer.training else layer.layer(x))),
+        "its forward in training mode (",
+    ),
 }
 
 
@@ -90,7 +95,9 @@ FITS = {
     "looks at values": lambda layer, x: layer.layer(x) if x.sum() >= 0 else None,
     "has a constant": lambda layer, x: layer.layer(x * torch.ones(64)),
     "remembers an image": remembers,
-    "draws": lambda layer, x: layer.layer(x + torch.rand(x.shape, device=x.device)),
+    "draws in evaluation": lambda layer, x: layer.layer(
+        x if layer.training else x + torch.rand(x.shape, device=x.device)
+    ),
 }
 
 
