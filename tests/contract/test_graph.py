@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedspan.benchmark.component import Component, Step
-from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.errors import Diverged, UserError
 from fedspan.benchmark.training.executors import graph
 from fedspan.benchmark.training.executors.graph import EAGER, Graph, Width
 from fedspan.methods.algorithms.fedavg import FedAvg
@@ -141,6 +141,34 @@ def test_a_full_device_takes_fewer_lanes_and_goes_on(monkeypatch, caplog):
     assert weights(run) == weights(advanced(cell, 1))
     assert len(ticks) == run.meter.visits  # a client that was done is not trained again
     assert "out of memory on cpu: going on with 2 lanes" in caplog.text
+
+
+def test_what_a_full_device_aborts_is_counted_once(monkeypatch):
+    monkeypatch.setattr(Graph, "machine", Small)
+    cell = toy_cell(Scaffold(), protocol=LONG)
+    run = start(cell, executor="graph")
+    run.executor.width.now, run.executor.width.settled = 4, True
+    while not run.finished:
+        run.advance(lambda: setattr(run.executor.device, "done", True))
+    assert run.executor.device.released == 1
+    assert (run.meter.flops, run.meter.steps) == ((alone := advanced(cell)).meter.flops, alone.meter.steps)
+
+
+def test_which_client_diverged_does_not_depend_on_lanes():
+    cell = toy_cell(protocol={**LONG, "lr": 1e9})
+    said = []
+    for width in (1, 2, 3, 8):
+        with pytest.raises(Diverged) as found:
+            advanced(cell, width)
+        said.append(str(found.value))
+    with pytest.raises(Diverged) as found:
+        trained(cell)
+    assert set(said) == {str(found.value)}
+
+
+def test_a_round_of_no_clients_needs_one_worker():
+    run = start(toy_cell(), executor="graph")
+    assert [run.executor.together(0, workers) for workers in (1, 2)] == [1, 1]
 
 
 def test_a_device_that_is_full_with_one_lane_fails(monkeypatch):

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.errors import Diverged, UserError
 from fedspan.benchmark.sgd import SGD
 from fedspan.benchmark.training.executors.loop import Loop, Trained, Visits
 from fedspan.benchmark.training.local import ClientResult, LocalTrainer, Position, Visit
@@ -99,6 +99,7 @@ class ReplayLane:
         self.position = Position(*(torch.zeros((), dtype=torch.long, device=device) for _ in range(3)))
         self.total = torch.zeros((), dtype=torch.float64, device=device)  # summed loss over images
         self.place: Visit | None = None
+        self.flops = 0  # of the client whose steps are being submitted
 
     def steps(self, state: State, client: int, most: int | None) -> Iterator[None]:
         """Submit the steps of one client, one at a time, `most` at most."""
@@ -115,14 +116,16 @@ class ReplayLane:
                 leaf.zero_()
             for epoch in epochs:
                 for x, y in trainer.data.epoch(client, state.round, epoch, most):
+                    before = trainer.meter.flops.get("train", 0)
                     with trainer.meter.step("train", f"{len(y)} phase {phase}"):
                         self._step(phase, moved, x, y)
+                    self.flops += trainer.meter.flops["train"] - before
                     self.taken, self.images = self.taken + 1, self.images + len(y)
                     yield
 
     def finish(self, state: State) -> ClientResult:
-        """Wait for the client whose steps were submitted; return its result."""
-        visit = self.visit
+        """Wait for the client whose steps were submitted; return its result, or raise `Diverged`."""
+        visit, self.flops = self.visit, 0
         if self.trainer.method.carries and self.place is not None:
             visit = replace(visit, states={name: clone(tree) for name, tree in self.place.states.items()})
         return self.trainer.finish(
@@ -195,7 +198,7 @@ class Graph(Loop):
         self.width = Width()
 
     def each(self, state: State, visits: Visits) -> Iterator[Trained]:
-        done: dict[int, Trained] = {}
+        done: dict[int, Trained | Diverged] = {}
         while len(done) < len(visits.clients):
             todo = sorted(set(visits.clients) - set(done), key=lambda client: (-self.trainer.data.size(client), client))
             try:
@@ -203,17 +206,31 @@ class Graph(Loop):
             except torch.OutOfMemoryError:
                 if self.width.now == 1:
                     raise
+                self._forget_aborted()
                 self.width.halve()
                 log.warning("out of memory on %s: going on with %d lanes", self.trainer.data.device, self.width.now)
                 self._narrow()
         for client in sorted(done):
-            yield done.pop(client)
+            result = done.pop(client)
+            if isinstance(result, Diverged):
+                raise result
+            yield result
 
     def together(self, clients: int, workers: int) -> int:
-        return min(LANES, -(-clients // workers))
+        return max(1, min(LANES, -(-clients // workers)))
 
-    def _round(self, state: State, todo: list[int], visits: Visits, done: dict[int, Trained]) -> None:
-        """Train the clients `todo`, largest first; each free lane takes the next one."""
+    def _forget_aborted(self) -> None:
+        """Take back the FLOPs of clients whose training was aborted: they train, and count, again."""
+        flops = self.trainer.meter.flops
+        for lane in self.lanes:
+            flops["train"] = flops.get("train", 0) - lane.flops
+            lane.flops = 0
+
+    def _round(self, state: State, todo: list[int], visits: Visits, done: dict[int, Trained | Diverged]) -> None:
+        """Train the clients `todo`, largest first; each free lane takes the next one.
+
+        A divergence is stored like a result: all clients finish, so which one is reported does not depend on timing.
+        """
         before, start = self.device.memory()[0], time.perf_counter()
         waiting, images = iter(todo), 0
         added = range(len(self.lanes), self.width.now)
@@ -226,10 +243,13 @@ class Graph(Loop):
                 with self.device.on(lane.queue):
                     if next(steps, self) is not self:  # steps are submitted without waiting for them
                         continue
-                    finished = lane.finish(state)
-                    kept = lane.trainer.copy() if lane.client in visits.keep else None
-                done[lane.client] = finished, kept
-                images += finished.images
+                    try:
+                        finished = lane.finish(state)
+                        kept = lane.trainer.copy() if lane.client in visits.keep else None
+                        done[lane.client] = finished, kept
+                    except Diverged as error:
+                        done[lane.client] = error
+                images += lane.images
                 visits.tick()
                 client = next(waiting, None)
                 if client is None:
