@@ -93,10 +93,11 @@ def processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def origin(cell: Cell, how: How, device: str, mode: str) -> dict[str, Any]:
+def origin(cell: Cell, how: How, device: torch.device, mode: str) -> dict[str, Any]:
     """Return everything besides data that the exact bits of a cell depend on; `mode` is its numerics."""
     return {
-        "device": device,
+        "device": device.type,
+        **({"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}),
         "executor": how.executor,
         "threads": how.threads,
         "numerics": mode if mode == numerics.PORTABLE else processor(),

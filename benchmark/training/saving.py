@@ -74,7 +74,7 @@ def take_trained(run: Run, path: Path) -> bool:
 
 
 def _origin(run: Run) -> dict[str, Any]:
-    return origin(run.cell.training, run.how, run.device.type, run.numerics)
+    return origin(run.cell.training, run.how, run.device, run.numerics)
 
 
 def _lasting(of: dict[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,8 @@ def _lasting(of: dict[str, Any]) -> dict[str, Any]:
     The engine is left out because tests pin its numbers, numerics because the record marks native rounds.
     """
     sources = {f"source of {plugin}": digest for plugin, digest in of["sources"].items()}
-    return {name: of[name] for name in ("device", "executor", "threads")} | {"torch": of["versions"]["torch"]} | sources
+    same = {name: of[name] for name in ("device", "gpu", "executor", "threads") if name in of}
+    return same | {"torch": of["versions"]["torch"]} | sources
 
 
 def _write(run: Run, path: Path, key: str, **more: Any) -> None:

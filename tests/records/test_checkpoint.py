@@ -18,7 +18,7 @@ from fedspan.benchmark.running import cell_run
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.training.meter import peak_memory, reset_peak_memory
 from fedspan.benchmark.training.run import Run
-from fedspan.benchmark.training.saving import resume, save
+from fedspan.benchmark.training.saving import _lasting, resume, save
 from fedspan.tasks.fleets.speeds import Speeds
 from tests.helpers import LocalHead, NormNet, Scaffold, how, numbers, start, toy_cell, trained, weights
 
@@ -284,6 +284,15 @@ def test_rounds_of_another_source_or_torch_are_not_gone_on_from(tmp_path, monkey
     monkeypatch.setattr(provenance, "source_digests", lambda cell: edited)
     assert gone_on(tmp_path / "source") == 0
     assert re.search(r"were computed with source of \w+:\w+ syntax:\w+, here edited", caplog.text)
+
+
+def test_two_kinds_of_gpu_are_two_origins(tmp_path, monkeypatch):
+    found = []
+    for name in ("one", "other"):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
+        found.append(provenance.origin(CELL, how(tmp_path), torch.device("cuda"), "native"))
+    assert provenance.difference(*found) == "gpu other, here one"
+    assert provenance.difference(*map(_lasting, found)) == "gpu other, here one"
 
 
 def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(tmp_path):

@@ -58,8 +58,7 @@ class Setup:
 
 def identity_of(run: Run) -> Identity:
     """Return the host name, and everything that the bits of a run in this process depend on."""
-    gpu = {"gpu": torch.cuda.get_device_name(run.device)} if run.device.type == "cuda" else {}
-    return platform.node(), {**origin(run.cell, run.how, run.device.type, run.numerics), **gpu, **run.digests}
+    return platform.node(), {**origin(run.cell, run.how, run.device, run.numerics), **run.digests}
 
 
 class RemoteWorker:
