@@ -31,7 +31,7 @@ from fedspan.benchmark.training.local import ClientResult, LocalTrainer
 from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.run import assemble, clients_a_round
 from fedspan.benchmark.training.state import Paths, State
-from fedspan.benchmark.training.traffic import download_bytes, model_bytes
+from fedspan.benchmark.training.traffic import classifier_flops, download_bytes, model_bytes
 from fedspan.benchmark.tree import nbytes
 
 STAGE = "computed"  # name of these numbers in a table's metric, beside the stages of records
@@ -59,7 +59,7 @@ class Costs:
     up: int  # bytes of a client that takes part in every round
     down: int
     head_bytes: int  # of the classifier, if it travels
-    head_trained: int  # trained weights of the classifier, without bias
+    head_flops: float  # per trained image, of the classifier's gradient and update
     round_flops: int  # of one round
     memory: int
     calibration_up: int
@@ -87,7 +87,7 @@ class Costs:
             "classifier_megabytes": self.classifier_bytes / 1e6,
         }
         if self.calibration_flops is not None:
-            trained = 3 * self.head_trained * self.images * self.rounds
+            trained = self.head_flops * self.images * self.rounds
             found["calibration_gflop"] = self.calibration_flops / 1e9
             found["classifier_gflop"] = (trained + self.calibration_flops) / 1e9
         return found
@@ -131,7 +131,7 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
         up=up,
         down=down,
         head_bytes=0 if alone else nbytes({path: head[path] for path in head if path in paths.shared}),
-        head_trained=sum(leaf.numel() for path, leaf in head.items() if leaf.ndim == 2 and path in paths.trainable),
+        head_flops=classifier_flops(trainer, head),
         round_flops=round(held * sum(epochs * flops for epochs, flops, _ in steps) / cell.protocol.batch_size),
         memory=max(memory for _, _, memory in steps),
         calibration_up=0 if alone else times * numbers * cell.protocol.dtype.itemsize,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
 
 from fedspan.benchmark.head import in_head
 from fedspan.benchmark.training.client_view import received
@@ -69,16 +71,30 @@ def classifier_cost(trainer: LocalTrainer, state: State) -> dict[str, float]:
     """Return the cost of the classifier alone, counted as in SphereFed 2022, Table 1.
 
     `bytes_of_one_client`: its weights down and up in every round of the mean client, if they travel and arrive, plus
-    its uploads for calibration. `flops`: of all clients and the server, without the forward pass: gradient and update
-    of d x C weights, 3 d C per image, if they are trained, plus the calibration.
+    its uploads for calibration. `flops`: of all clients and the server, without the forward pass: `classifier_flops` of
+    all images, plus the calibration.
     """
     meter, paths, clients = trainer.meter, trainer.paths, trainer.data.clients
     head = {path: leaf for path, leaf in state.params.items() if in_head(path)}
     visits = 0 if trainer.method.one_client else 2 * meter.visits - meter.lost
     sent = visits / clients * nbytes({path: head[path] for path in head if path in paths.shared})
-    moved = sum(leaf.numel() for path, leaf in head.items() if leaf.ndim == 2 and path in paths.trainable)
-    trained = 3 * moved * meter.images
+    trained = round(classifier_flops(trainer, head) * meter.images)
     return {
         "bytes_of_one_client": sent + meter.calibration_up / clients,
         "flops": trained + meter.flops.get("calibrate", 0),
     }
+
+
+def classifier_flops(trainer: LocalTrainer, head: Mapping[str, Tensor]) -> float:
+    """Return the FLOPs per trained image of gradient and update of the classifier: 3 d C for its d x C weights.
+
+    Weights that are not trained cost nothing; those that only some epochs of a round train count in proportion.
+    """
+    phases = trainer.method.phases(trainer.protocol.local_epochs)
+    whole = sum(epochs for epochs, _ in phases)
+    moved = (
+        leaf.numel() * sum(epochs for epochs, moving in phases if moving(path)) / whole
+        for path, leaf in head.items()
+        if leaf.ndim == 2 and path in trainer.paths.trainable
+    )
+    return 3 * sum(moved)

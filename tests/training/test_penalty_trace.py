@@ -16,9 +16,10 @@ from fedspan.methods.addons.decov import DeCov
 from fedspan.methods.addons.feddecorr import FedDecorr
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.fedprox import FedProx
+from fedspan.methods.algorithms.fedrep import FedRep
 from fedspan.methods.algorithms.fedsam import FedSAM
 from fedspan.methods.algorithms.moon import Moon
-from tests.helpers import CLIENTS, how, start, toy_cell
+from tests.helpers import CLIENTS, how, start, toy_cell, trained
 
 
 @pytest.mark.parametrize("algorithm", [FedAvg(), FedSAM()], ids=["fedavg", "gradients at other weights"])
@@ -131,3 +132,9 @@ def test_the_classifier_costs_its_weights_both_ways_and_three_operations_per_wei
     cost, head = classifier_cost(run.trainer, run.state), run.state.params[WEIGHT]
     assert cost["flops"] == 3 * head.numel() * run.meter.images
     assert cost["bytes_of_one_client"] == 2 * 3 * 4 * (head.numel() + len(head)), "three rounds, with a bias"
+
+
+def test_a_classifier_that_only_some_epochs_train_costs_theirs_alone():
+    run = trained(toy_cell(FedRep(head_epochs=1, body_epochs=3)))
+    head = run.state.params[WEIGHT]
+    assert classifier_cost(run.trainer, run.state)["flops"] == 3 * head.numel() * run.meter.images / 4
