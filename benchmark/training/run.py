@@ -165,7 +165,7 @@ class Run:
         self.trainer = LocalTrainer(net, self.method, self.paths, data=device_data, meter=self.meter)
         self.newcomers: LocalTrainer | None = None  # same net, with images of clients that never train
         if newcomers is not None and not cell.protocol.trial:
-            theirs = DeviceData(data, newcomers, cell.protocol, device=self.device, seed=cell.seed)
+            theirs = DeviceData(data, newcomers, cell.protocol, device=self.device, seed=rng.key(cell.seed, "unseen"))
             self.newcomers = LocalTrainer(net, self.method, self.paths, data=theirs, meter=self.meter)
         self.fleet = FleetRunner(cell.fleet, self.trainer, cell.seed)
         self.fleet.check(self.state, cell.protocol.rounds, self._participants)

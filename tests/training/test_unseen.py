@@ -7,6 +7,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fedspan.benchmark.component import Component
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.spec.cell import training_clients
@@ -93,6 +94,20 @@ def test_unseen_clients_are_scored_with_the_global_and_then_with_their_own_model
     assert not any(name in plain[stage] for stage in plain for name in UNSEEN)
     assert "unseen" in cell_of().what
     assert "unseen" not in cell_of(unseen=0.0).what
+
+
+def test_unseen_clients_draw_apart_from_those_that_train():
+    drawn = []
+
+    @toy("addon", "toy_drawer")
+    class Drawer(Component):
+        def own(self, params, local):
+            drawn.append(float(torch.rand((), generator=local.rng)))
+            return dict(params) | dict(local.buffers)
+
+    run = trained(cell_of(FedAvg(), Drawer()))
+    score_stages(run)
+    assert len(set(drawn)) == len(drawn) == 4, "three that train and one that does not"
 
 
 def test_scoring_unseen_clients_costs_the_same_after_a_resume(tmp_path):
