@@ -223,7 +223,7 @@ class Results:
         self.check_free(key)
         stored: dict[str, Any] = {**record, "digest": digest_of(record)}
         for field, suffix in SIDECARS.items():
-            if field in stored and len(json.dumps(stored, indent=1)) > LIMIT_BYTES:
+            if field in stored and len(json.dumps(stored, indent=1)) >= LIMIT_BYTES:  # with its final newline
                 sidecar = self.records / f"{key}{suffix}"
                 write_json(sidecar, stored[field])
                 stored[field] = {"sidecar": sidecar.name}

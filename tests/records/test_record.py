@@ -125,6 +125,19 @@ def test_long_spectra_go_to_a_sidecar_that_the_record_names(results, record):
     assert list(results.all()) == [long]
 
 
+def test_the_largest_record_that_keeps_its_diagnostics_can_be_read(results, record):
+    def lengthened(by):
+        return {**record, "diagnostics": {"padding": "x" * by}}
+
+    results.write(lengthened(0))
+    room = LIMIT_BYTES - results.path(record["key"]).stat().st_size
+    for by in (room, room + 1):
+        results.path(record["key"]).unlink()
+        results.write(lengthened(by))
+        assert Results(results.root).read(record["key"]) == lengthened(by)
+        assert (results.records / f"{record['key']}.diagnostics.json").exists() == (by > room)
+
+
 # damage -------------------------------------------------------------------------------------------
 
 
