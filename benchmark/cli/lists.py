@@ -47,6 +47,8 @@ fedspan list methods --spaces  over what settings are tuned; --compat: which add
 def show(arguments: argparse.Namespace) -> int:
     """List plugins, boards and protocols: all names, the summaries of a kind, or single plugins in full."""
     words = arguments.words
+    if arguments.compat and arguments.spaces:
+        raise UserError("--compat and --spaces are two lists; ask for one at a time")
     if arguments.compat:
         return _show_compatibility(words)
     taken((word for word in words if "=" in word), ("plugins",), "lists show every plugin as it is")
@@ -175,8 +177,11 @@ def _show_compatibility(words: Sequence[str]) -> int:
     settings = [word for word in words if word != "methods"]
     if "methods" not in words or any("=" not in word for word in settings):
         raise UserError("write: fedspan list methods --compat [name=value ...]")
+    chosen = settings_of(settings)
+    if "board" in chosen:
+        raise UserError("--compat is of one task, so 'board' cannot be set; name its dataset, model and protocol")
     with doing("trying every add-on on every algorithm"):
-        found = Compatibility.of(resolve(settings_of(settings)))
+        found = Compatibility.of(resolve(chosen))
     table = Table(
         box=box.SIMPLE_HEAD, title=found.title, title_justify="left", title_style="bold", padding=(0, 1, 0, 0)
     )

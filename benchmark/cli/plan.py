@@ -21,7 +21,7 @@ from fedspan.benchmark.report.units import counted_as, write_bytes, write_flops
 from fedspan.benchmark.running.estimate import estimate, spread_gain
 from fedspan.benchmark.running.progress import duration
 from fedspan.benchmark.running.sharing import obstacle
-from fedspan.benchmark.spec.overrides import axes_of
+from fedspan.benchmark.spec.overrides import axes_of, split_hydra
 from fedspan.benchmark.spec.plan import Planned, distinct, plan_grid
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.spec.studies import studies_of
@@ -30,7 +30,7 @@ from fedspan.benchmark.training.costs import ASSUMES, of_all
 
 def show(arguments: argparse.Namespace) -> int:
     """Print the numbers of done and missing cells, and the estimated cost of the missing ones."""
-    axes = axes_of(arguments.settings)
+    axes = axes_of(split_hydra(arguments.settings)[0])  # a launcher's options do not change the plan
     planned = plan_grid(axes)
     if arguments.costs:
         return _show_costs(planned)

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from fedspan.benchmark.errors import CorruptFile, UserError, did_you_mean
+from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.patience import doing
 from fedspan.benchmark.records.atomic import discard
 from fedspan.benchmark.records.results import Results
@@ -27,9 +28,10 @@ from fedspan.benchmark.spec.board import Board, board_files, load_board
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, single
 from fedspan.benchmark.spec.plan import Planned, digest_of_cells, plan_grid
-from fedspan.benchmark.spec.presets import yaml_files
+from fedspan.benchmark.spec.presets import unknown_setting, yaml_files
 from fedspan.benchmark.spec.settings import SCALES, How, first_change
 from fedspan.benchmark.spec.studies import Study, digest_of_trials, studies
+from fedspan.benchmark.spec.tuning import Tune
 
 Axes = Mapping[str, list[Any]]
 Grid = tuple[Board, list[Planned], list[Study]]
@@ -42,7 +44,10 @@ def show(arguments: argparse.Namespace) -> int:
     """
     axes = axes_of(arguments.settings)
     named = [str(name) for name in axes.pop("board", [])]
-    config = resolve(single({key: values for key, values in axes.items() if key.split(".")[0] == "paths"}))
+    config = resolve(single({key: values for key, values in axes.items() if key.split(".")[0] in ("paths", "plugins")}))
+    for key in axes:  # also if no board has results, so that none is planned
+        if (hint := unknown_setting({**config, "tune": defaults_of(Tune)}, key)) is not None:
+            raise UserError(f"unknown setting '{key}'{hint}")
     for scale in axes.get("scale", []):
         if scale not in SCALES:
             raise UserError(f"unknown scale '{scale}'{did_you_mean(str(scale), SCALES)}")

@@ -30,7 +30,7 @@ from fedspan.benchmark.running.leases import EXPIRY, Busy, Leases, machine
 from fedspan.benchmark.running.progress import describe
 from fedspan.benchmark.running.sharing import check_workers
 from fedspan.benchmark.spec.compose import by_hydra, plain, resolve, words_of
-from fedspan.benchmark.spec.overrides import axes_of, override_text, settings_of
+from fedspan.benchmark.spec.overrides import axes_of, override_text, settings_of, split_hydra
 from fedspan.benchmark.spec.plan import Planned, distinct, plan_grid
 from fedspan.benchmark.spec.settings import How, is_how
 from fedspan.benchmark.spec.studies import studies_of
@@ -41,12 +41,11 @@ from fedspan.benchmark.training.process import device_of, numerics_of
 def run(arguments: argparse.Namespace) -> int:
     """Train one cell, or with -m or board=NAME a grid."""
     warn_of_broken_plugins()
-    for_hydra = [word for word in arguments.settings if word.startswith("hydra")]
-    settings = [word for word in arguments.settings if word not in for_hydra]
+    settings, for_hydra = split_hydra(arguments.settings)
     axes = axes_of(settings)
     grid = arguments.multirun or "board" in axes
     if any(len(values) > 1 for values in axes.values()) and not grid:
-        raise UserError("several values need -m: fedspan run -m " + shlex.join(settings) + _together(axes))
+        raise UserError("several values need -m: fedspan run -m " + shlex.join(arguments.settings) + _together(axes))
     planned = plan_grid(axes)
     if arguments.cfg:
         return _show(planned, arguments.cfg, for_hydra)
@@ -58,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     if how.executor not in EXECUTORS:
         raise UserError(f"unknown executor '{how.executor}'{did_you_mean(how.executor, EXECUTORS)}")
     check_launcher(how)
+    if not grid:
+        _check_alone(how, for_hydra)
     _take_numerics([*planned, *trials], arguments)
     if not grid:
         return _run_one(planned[0], how)
@@ -71,6 +72,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.command != "tune":
         without_result += run_grid(planned, launcher)
     return int(without_result > 0)
+
+
+def _check_alone(how: How, for_hydra: Sequence[str]) -> None:
+    """Raise `UserError` for what a single run, which needs no launcher, would ignore."""
+    if how.launcher == "ray" and how.workers is None:
+        raise UserError("launcher=ray spreads one cell over workers; add workers=N, or -m for a grid")
+    if how.launcher is not None and how.launcher.startswith("submitit") and how.workers in (None, 1):
+        raise UserError(f"launcher={how.launcher} makes a job of each cell of a grid; add -m, or leave it out")
+    if for_hydra:
+        raise UserError(f"'{for_hydra[0]}' is for the launcher of a grid; add -m, or leave it out")
 
 
 def _together(axes: Mapping[str, list[Any]]) -> str:
@@ -178,7 +189,7 @@ def retry(arguments: argparse.Namespace) -> int:
     """Retry cells that failed or ran out of memory or time; a diverged cell keeps its result."""
     if not arguments.failed:
         raise UserError("write: fedspan retry --failed [name=value ...]")
-    settings = settings_of(arguments.settings)
+    settings = settings_of(split_hydra(arguments.settings)[0])
     places = {key: settings.pop(key) for key in how_settings() if key in settings}
     for key in settings:
         if not is_how(key) or key == "board":

@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -33,6 +33,8 @@ OPENERS: dict[bytes, Callable[[io.BufferedReader], Any]] = {
 ZIP_STARTS = (b"PK\x03\x04", b"PK\x05\x06")  # with members, and empty
 BUFFER_BYTES = 2**20
 MEMBER_BYTES = 2**29  # largest unpacked member
+UTF8 = 0x800  # flag of a zip member whose name says that it is in UTF-8
+NAMES = 2  # how names in a zip are read; increase it when they are read otherwise, so that no older digest is reused
 RATIO = 200  # largest ratio of unpacked bytes to bytes of the archive
 
 
@@ -245,15 +247,19 @@ def _name(member: tarfile.TarInfo) -> str:
 class Zip(Archive):
     """A zip archive. The list of members is at its end; reading a member verifies its checksum."""
 
+    def signature(self) -> str:
+        return f"{super().signature()} {NAMES}"
+
     def _members(self) -> Iterator[tuple[str, str]]:
         unpacked = 0
         with zipfile.ZipFile(self.path) as archive:
             for member in archive.infolist():
                 mode = stat.S_IFMT(member.external_attr >> 16)  # 0 if the archive was made on another system
-                self._check(member.filename, mode == stat.S_IFLNK, mode in (0, stat.S_IFREG, stat.S_IFDIR))
+                written = _written(member)
+                self._check(written, mode == stat.S_IFLNK, mode in (0, stat.S_IFREG, stat.S_IFDIR))
                 if member.flag_bits & 1:
-                    raise zipfile.BadZipFile(f"{member.filename} is encrypted")
-                unpacked = self._plus(unpacked, member.filename, member.file_size)
+                    raise zipfile.BadZipFile(f"{written} is encrypted")
+                unpacked = self._plus(unpacked, written, member.file_size)
                 yield _zip_name(member), ""
 
     def _extract(self, members: Collection[str]) -> Iterator[tuple[str, bytes]]:
@@ -266,5 +272,13 @@ class Zip(Archive):
 
 
 def _zip_name(member: zipfile.ZipInfo) -> str:
-    name = str(PurePosixPath(member.filename))
+    name = str(PurePosixPath(_written(member)))
     return f"{name}/" if member.is_dir() else name
+
+
+def _written(member: zipfile.ZipInfo) -> str:
+    """Return a member's name; `zip` writes UTF-8 without saying so, which Python takes for cp437."""
+    if not member.flag_bits & UTF8:
+        with suppress(UnicodeError):
+            return member.filename.encode("cp437").decode()
+    return member.filename

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes as Plot
@@ -15,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedspan.benchmark.data.shares import Shares
+from fedspan.benchmark.errors import plain
 from fedspan.benchmark.report.figures import FORMATS, save
 from fedspan.benchmark.report.style import COLOURS, QUIET, STYLE
 
@@ -66,7 +69,7 @@ def figure(found: Shares, suffix: str = "svg") -> bytes:
     with matplotlib.rc_context({**STYLE, "axes.spines.bottom": False, "axes.grid": False}):
         rows = sum(map(len, matrices.values()))
         wide, high = min(0.28, 9 / clients), min(0.28, 8 / rows)  # cell size in inches
-        names = max((len(name) for named in matrices.values() if len(named) <= MOST_NAMED for name in named), default=0)
+        names = max((len(name) for named in matrices.values() for name in _labels(named)), default=0)
         left, right, bars, gap, bottom = 0.75 + 0.075 * names, 0.2, 0.6, 0.12, 0.5
         circles = 72 * min(wide, high) >= LEAST_CIRCLE
         most = max(own[:clients].max() for own in found.classes.values())
@@ -98,7 +101,7 @@ def figure(found: Shares, suffix: str = "svg") -> bytes:
             else:
                 shade = np.sqrt(counts / counts.max())
                 plot.imshow(to_rgba_array(colour)[0, :3] * np.ones((*shade.shape, 3)), alpha=shade, aspect="auto")
-            _label_rows(plot, kind, list(named))
+            _label_rows(plot, kind, _labels(named))
             below += gap + len(named) * high
         plot.tick_params(labelbottom=True)
         plot.set_xlabel("client")
@@ -123,10 +126,16 @@ def _draw_circles(plot: Plot, counts: np.ndarray, points: float, colour: str) ->
     plot.set_ylim(len(counts) - 0.5, -0.5)
 
 
+def _labels(named: Iterable[str]) -> list[str]:
+    """Return names as they can be drawn, which that of a folder need not be; none if they are too many."""
+    names = [plain(name) for name in named]
+    return names if len(names) <= MOST_NAMED else []
+
+
 def _label_rows(plot: Plot, kind: str, names: list[str]) -> None:
     plot.set_ylabel(kind)
     plot.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
-    if len(names) <= MOST_NAMED:
+    if names:
         plot.set_yticks(np.arange(len(names)), names)
     else:
         plot.yaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))

@@ -14,14 +14,12 @@ from typing import Any
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.spec.compose import GROUPS, resolve
-from fedspan.benchmark.spec.presets import Tuning, applies, tunings, yaml_files
-from fedspan.benchmark.spec.presets import load_yaml as load_mapping
+from fedspan.benchmark.spec.presets import Tuning, applies, default_choices, load_yaml, tunings, yaml_files
 from fedspan.benchmark.spec.settings import SCALES, What, is_how
 from fedspan.benchmark.spec.shown import Figure, Table
 from fedspan.benchmark.spec.tuning import Tune, tuning_settings
 
 Overrides = dict[str, Any]
-
 
 MOST_PIECES = 5  # that one file extends, and in a chain of pieces that extend each other
 MOST_CELLS = 1_000_000  # of one grid
@@ -64,7 +62,7 @@ class Scale:
     def of(self, point: Overrides) -> list[Overrides]:
         """Return the points of a full-size cell at this scale.
 
-        Later rules override earlier ones and `settings`. Replacing a plugin removes the settings of the former one.
+        Later rules override earlier ones and `settings`. Replacing a plugin removes its settings but those in `keep`.
         """
         config = resolve(point) if self.rules else {}
         changes = dict(self.settings)
@@ -72,11 +70,13 @@ class Scale:
             if applies(rule, config):
                 changes |= rule.set
         changes = {key: value for key, value in changes.items() if key not in self.keep}
-        replaced = {
-            group for group in GROUPS if group != "protocol" and changes.get(group) not in (None, point.get(group))
-        }
-        kept = {key: value for key, value in point.items() if key.split(".")[0] not in replaced}
-        return [kept | choice for choice in product(changes)]
+        return [self._left(point, choice) | choice for choice in product(changes)]
+
+    def _left(self, point: Overrides, choice: Overrides) -> Overrides:
+        """Return the settings of a cell that are in `keep`, or of no plugin that `choice` replaces."""
+        before = {**default_choices(), **point}
+        replaced = {kind for kind in GROUPS if kind != "protocol" and choice.get(kind, before[kind]) != before[kind]}
+        return {key: value for key, value in point.items() if key in self.keep or key.split(".")[0] not in replaced}
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ def read_board(path: Path) -> Board:
     if not re.fullmatch(r"\w[\w-]*", path.stem) or path.stem in SITE_FOLDERS:
         raise UserError(f"{path}: a board is named by letters, digits, _ and -, and not {', '.join(SITE_FOLDERS)}")
     raw = _mapping(path, FIELDS)
-    shared = _pieces(raw.pop("extends", None), path) | _piece(raw, path)
+    shared = _pieces(raw.pop("extends", None), path, set()) | _piece(raw, path)
     grid = _section(raw, "grid", list, path)
     for number, sub_grid in enumerate(grid):
         if not isinstance(sub_grid, dict):
@@ -306,8 +306,8 @@ class Pieces:
         )
 
 
-def _pieces(names: Any, asked_by: Path, above: tuple[str, ...] = ()) -> Pieces:
-    """Return the union of the named pieces; `names` is a name, a list of names or None."""
+def _pieces(names: Any, asked_by: Path, merged: set[str], above: tuple[str, ...] = ()) -> Pieces:
+    """Return the union of pieces, except those `merged` before; `names` is a name, a list of names or None."""
     known, shared = yaml_files("pieces"), Pieces()
     asked = names if isinstance(names, list) else [names] if names is not None else []
     if len(asked) > MOST_PIECES:
@@ -322,8 +322,10 @@ def _pieces(names: Any, asked_by: Path, above: tuple[str, ...] = ()) -> Pieces:
             raise UserError(f"{asked_by}: it extends itself")
         if len(above) == MOST_PIECES:
             raise UserError(f"{asked_by}: pieces extend each other {MOST_PIECES} times over; name them on the board")
-        raw = _mapping(known[name], PIECE_FIELDS)
-        shared |= _pieces(raw.pop("extends", None), known[name], (*above, name)) | _piece(raw, known[name])
+        if name not in merged:  # again, a piece would undo what others have overridden since
+            raw = _mapping(known[name], PIECE_FIELDS)
+            shared |= _pieces(raw.pop("extends", None), known[name], merged, (*above, name)) | _piece(raw, known[name])
+            merged.add(name)
     return shared
 
 
@@ -333,7 +335,7 @@ def _piece(raw: Mapping[str, Any], path: Path) -> Pieces:
 
 
 def _mapping(path: Path, fields: set[str]) -> dict[str, Any]:
-    raw = load_mapping(path)
+    raw = load_yaml(path)
     for key in raw:
         if key not in fields:
             raise UserError(f"{path}: unknown field '{key}'{did_you_mean(key, fields)}")

@@ -189,8 +189,8 @@ class Composer:
     def tuned(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Return the tuned settings of the chosen protocol, except those that `overrides` set.
 
-        A rule applies to a cell that has every setting under its `when`: all of the listed `addons`, and one of the
-        listed values of any other setting. Later rules override earlier ones.
+        A rule applies to a cell that has every setting under its `when`: all of the listed `addons`, or none for an
+        empty list, and one of the listed values of any other setting. Later rules override earlier ones.
         """
         name = str(overrides.get("protocol", default_choices()["protocol"]))
         if name not in self._rules:

@@ -14,6 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+from omegaconf import OmegaConf
+
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.spec.board import Board, board_files, load_board
 from fedspan.benchmark.spec.plan import digest_of_cells, plan
@@ -40,9 +43,15 @@ def freeze(name: str) -> Path:
         raise UserError(f"board '{name}' has the cells of its version {name}-v{last}; nothing is to be frozen")
     path = FOLDER / f"{name}-v{last + 1}.yaml"
     lines = "".join(f"  {scale}: {digest}\n" for scale, digest in digests.items())
-    text = board_files()[name].read_text(encoding="utf-8").rstrip("\n")
+    source = board_files()[name]
+    text = source.read_text(encoding="utf-8").rstrip("\n")
+    text += f"\nfrozen:  # digests of its cells; 'fedspan freeze' wrote them\n{lines}"
+    try:
+        OmegaConf.create(text)
+    except yaml.YAMLError:
+        raise UserError(f"{source}: no digests can follow its text; write the board in block style") from None
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{text}\nfrozen:  # digests of its cells; 'fedspan freeze' wrote them\n{lines}", encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     return path
 
 

@@ -52,6 +52,15 @@ def _hint(word: str, after: Sequence[str]) -> str:
     return ""
 
 
+def split_hydra(words: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return settings, and Hydra's own overrides, such as ``hydra.launcher.partition=gpu``, apart."""
+    settings: list[str] = []
+    for_hydra: list[str] = []
+    for word in words:
+        (for_hydra if word.startswith(("hydra.", "hydra/")) else settings).append(word)
+    return settings, for_hydra
+
+
 def plain_value(value: Any) -> Any:
     """Return an override's value as plain Python."""
     if isinstance(value, QuotedString):

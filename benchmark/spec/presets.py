@@ -15,10 +15,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedspan.benchmark.errors import UserError, did_you_mean
-from fedspan.benchmark.fields import from_values
+from fedspan.benchmark.fields import defaults_of, from_values
 from fedspan.benchmark.places import packaged
 from fedspan.benchmark.protocol import Protocol
-from fedspan.benchmark.registry import KINDS, UnknownPlugin, find
+from fedspan.benchmark.registry import KINDS, UnknownPlugin, find, plugins
 from fedspan.benchmark.spec.yaml_text import checked
 
 
@@ -129,29 +129,63 @@ def applies(rule: Tuning, config: Mapping[str, Any]) -> bool:
 
 
 def _has(config: Mapping[str, Any], key: str, wanted: Any) -> bool:
+    _check_names(key, wanted)
     node: Any = config
-    _check_rule(config, key, wanted)
     for part in key.split("."):
         if not isinstance(node, Mapping) or part not in node:
+            if (hint := unknown_setting(config, key)) is not None:
+                raise UserError(f"a tuned setting asks for '{key}', which is no setting{hint}")
             return False
         node = node[part]
+    if key == "addons":
+        here, names = _listed(node), _listed(wanted)
+        return all(name in here for name in names) if names else not here
     if isinstance(node, Mapping):
-        node = node.get("name")
-    if isinstance(wanted, list):
-        return set(wanted) <= set(node) if isinstance(node, list) else node in wanted
-    return bool(node == wanted)
+        if "name" not in node:
+            one = f"{key}.{next(iter(node), 'name')}"
+            raise UserError(f"a tuned setting asks for '{key}', which holds several settings; ask for one, as {one}")
+        node = node["name"]
+    return bool(node == wanted) or (isinstance(wanted, list) and node in wanted)
 
 
-def _check_rule(config: Mapping[str, Any], key: str, wanted: Any) -> None:
-    """Raise `UserError` for a setting or plugin under `when` that does not exist: its rule would never apply."""
-    kind, _, field = key.partition(".")
-    if kind not in config:
-        raise UserError(f"a tuned setting asks for '{key}', which is no setting{did_you_mean(key, config)}")
-    group = "addon" if kind == "addons" else kind
-    if field or group not in KINDS:
+def _listed(names: Any) -> list[Any]:
+    """Return a list as it is, and a single name, which needs no brackets, in one."""
+    return names if isinstance(names, list) else [names]
+
+
+def _check_names(key: str, wanted: Any) -> None:
+    """Raise `UserError` for a plugin under `when` that does not exist: its rule would never apply."""
+    kind = "addon" if key == "addons" else key
+    if kind not in KINDS:
         return
     try:
-        for name in wanted if isinstance(wanted, list) else [wanted]:
-            find(group, str(name))
+        for name in _listed(wanted):
+            find(kind, str(name))
     except UnknownPlugin as error:
         raise UserError(f"a tuned setting asks for {key}={wanted}: {error}") from None
+
+
+def unknown_setting(config: Mapping[str, Any], key: str) -> str | None:
+    """Return a hint at what is meant by `key`, or None if it is a setting of `config` or of another of its plugins."""
+    node: Any = config
+    walked = ""
+    for part in key.split("."):
+        if not isinstance(node, Mapping):
+            return f"; '{walked[:-1]}' is a setting itself"
+        if part not in node:
+            break
+        node, walked = node[part], f"{walked}{part}."
+    else:
+        return None
+    kind, field, known = walked[:-1], key.removeprefix(walked), set(node)
+    if "name" in node:  # of a plugin
+        classes: list[Any] = list(plugins(kind).values())
+        if any(field in _fields(cls) for cls in classes):
+            return None
+        known = {name for cls in classes for name in _fields(cls)}
+    return did_you_mean(key, [walked + name for name in known])
+
+
+@cache
+def _fields(cls: type[Any]) -> frozenset[str]:
+    return frozenset(defaults_of(cls))

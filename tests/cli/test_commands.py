@@ -195,6 +195,12 @@ def test_a_plan_of_what_is_done_has_no_cost(fedspan):
     assert fedspan("plan", *QUICK).out == "1 cell: 1 done, 0 missing\n"
 
 
+def test_a_plan_of_a_command_with_options_of_its_launcher_is_that_without(fedspan):
+    fedspan("run", *QUICK)
+    ran = fedspan("plan", *QUICK, "launcher=submitit", "hydra.launcher.partition=gpu")
+    assert (ran.status, ran.out) == (0, "1 cell: 1 done, 0 missing\n")
+
+
 # new ------------------------------------------------------------------------------------------------
 
 

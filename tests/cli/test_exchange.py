@@ -245,6 +245,13 @@ def test_a_retry_repeats_cells_as_they_were(fedspan):
     assert "'seed' cannot be set" in fedspan("retry", "--failed", "seed=3").complaint
 
 
+@pytest.mark.usefixtures("with_toys")
+def test_a_retry_passes_the_options_of_its_launcher_on(fedspan):
+    fedspan("run", *QUICK, "algorithm=toy_raises")
+    ran = fedspan("retry", "--failed", "tracking=false", *ONE, "launcher=basic", "hydra.launcher.qos=long")
+    assert ran.complaint == "fedspan: Could not override 'hydra.launcher.qos'."
+
+
 @pytest.fixture
 def photos(here):
     """Return the settings of a short cell on a user's own images."""

@@ -1,5 +1,6 @@
 """`fedspan show partition`: who holds what, in a figure and in the terminal."""
 
+import dataclasses
 import io
 import json
 import re
@@ -146,6 +147,13 @@ def test_own_test_images_and_domains_are_drawn_where_there_are_any():
     drawn = {"own test": {"domain", "tests"}, "noisy": {"domain"}, "client": {"domain", "tests", "plain"}}
     for word, where in drawn.items():
         assert {name for name, text in texts.items() if f"<!-- {word} -->" in text} == where
+
+
+def test_classes_whose_names_cannot_be_drawn_are_drawn_by_their_codes():
+    """A folder's name need not be UTF-8."""
+    found = shares(toy_cell(), Path())
+    named = dict(zip(["caf\udce9", *list(found.classes)[1:]], found.classes.values(), strict=True))
+    assert "<!-- caf\\udce9 -->" in figure(dataclasses.replace(found, classes=named)).decode()
 
 
 def test_hundreds_of_clients_are_cut_to_what_can_be_read_and_it_says_so():

@@ -325,6 +325,13 @@ def test_a_frozen_version_whose_cells_changed_is_refused(repository, fedspan, sc
     assert "its cells are no longer those of its version" in told.complaint
 
 
+def test_a_board_in_flow_style_is_not_frozen_into_a_file_that_cannot_be_read(repository, fedspan):
+    Path("leaderboards/boards/tiny.yaml").write_text("{title: Flow, base: {clients: 2, partition: iid}}\n")
+    told = fedspan("freeze", "tiny")
+    assert (told.status, "write the board in block style" in told.complaint) == (2, True)
+    assert not Path("leaderboards/frozen").exists()
+
+
 # cite -----------------------------------------------------------------------------------------------
 
 

@@ -74,6 +74,40 @@ def test_members_that_unpack_to_more_than_any_dataset_are_refused(tmp_path, monk
         refused(path, "its member 'train/a/1.png' unpacks to 10001 bytes, more than 10000")
 
 
+@pytest.mark.parametrize(
+    ("encoding", "flag", "classes"),
+    [
+        ("utf-8", 0x800, ["ant", "caf\xe9", "\u732b"]),
+        ("utf-8", 0, ["ant", "caf\xe9", "\u732b"]),
+        ("cp437", 0, ["caf\xe9"]),
+    ],
+    ids=["UTF-8 that says so", "UTF-8 of Info-ZIP", "cp437"],
+)
+def test_the_names_in_a_zip_are_those_that_were_packed(tmp_path, monkeypatch, encoding, flag, classes):
+    names = [f"train/{name}/1.png" for name in classes]
+    monkeypatch.setattr(
+        zipfile.ZipInfo, "_encodeFilenameFlags", lambda member: (member.filename.encode(encoding), flag)
+    )
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name in names:
+            archive.writestr(name, name)
+    root = open_root(tmp_path / "a.zip", ("train", "test"), "train/")
+    assert [name for name in root.entries() if name.endswith(".png")] == names
+    assert dict(root.read(names)) == {name: name.encode() for name in names}
+
+
+def test_a_digest_remembered_from_when_names_were_read_otherwise_is_not_used_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDSPAN_DATA", str(tmp_path / "data"))
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("train/a/1.png", b"")
+    digests = []
+    for version in (archives.NAMES - 1, archives.NAMES):
+        monkeypatch.setattr(archives, "NAMES", version)
+        monkeypatch.setattr(archives, "_zip_name", lambda member, version=version: f"train/{version}/1.png")
+        digests.append(open_root(tmp_path / "a.zip", ("train", "test"), "train/").digest())
+    assert digests[0] != digests[1]
+
+
 @pytest.mark.parametrize("kind", ["zip", "tar.gz"])
 def test_an_archive_that_unpacks_to_many_times_its_size_is_refused(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(archives, "MEMBER_BYTES", 100_000)

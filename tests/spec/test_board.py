@@ -1,4 +1,5 @@
 import itertools
+import re
 
 import pytest
 from hypothesis import given
@@ -142,6 +143,71 @@ def test_a_scale_may_have_axes_of_its_own_and_rules_for_some_cells(board):
     assert len(scaled.expand()) == 6
 
 
+def seeds_of(board, when):
+    """Return the seeds at a scale that sets 1 under `when`, of cells with none, one and two add-ons."""
+    rules = f"scales: {{smoke: {{tuned: [{{when: {when}, set: {{seed: 1}}}}]}}}}"
+    methods = "grid: [{seed: 0, addons: [[], feddecorr, [feddecorr], [ccvr, feddecorr]]}]"
+    return [point["seed"] for point in board(f"{methods}\n{rules}").expand({"scale": ["smoke"]})]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "seeds"),
+    [
+        ("feddecorr", [0, 1, 1, 1]),
+        ("[feddecorr]", [0, 1, 1, 1]),
+        ("[feddecorr, ccvr]", [0, 0, 0, 1]),
+        ("[]", [1, 0, 0, 0]),
+    ],
+)
+def test_a_rule_for_add_ons_asks_for_all_of_them_however_they_are_written(board, wanted, seeds):
+    assert seeds_of(board, f"{{addons: {wanted}}}") == seeds
+
+
+@pytest.mark.parametrize(
+    ("when", "message"),
+    [
+        ("{protocol: digits}", "'protocol', which holds several settings; ask for one, as protocol.rounds"),
+        ("{protocol.local_epoch: 5}", "'protocol.local_epoch', which is no setting; did you mean 'protocol.local_ep"),
+        ("{diagnostics.spectrum: true}", "no setting; did you mean 'diagnostics.spectra'?"),
+        ("{addon.feddecorr.beat: 1}", "no setting; did you mean 'addon.feddecorr.beta'?"),
+        ("{addon.fedecorr.beta: 1}", "no setting; did you mean 'addon.feddecorr'?"),
+        ("{algorithm.projektion: 1}", "no setting; did you mean 'algorithm.projection'?"),
+        ("{clients.number: 1}", "no setting; 'clients' is a setting itself"),
+    ],
+)
+def test_a_rule_that_no_cell_can_meet_is_refused(board, when, message):
+    with pytest.raises(UserError, match=re.escape(message)) as error:
+        seeds_of(board, when)
+    assert "\n" not in str(error.value)
+
+
+def test_a_rule_asks_for_one_of_the_listed_values_also_of_a_setting_that_is_a_list(board):
+    for wanted, seeds in (("[]", [0, 1, 0]), ("[32, 16]", [0, 0, 1]), ("[[], [32, 16]]", [0, 1, 1])):
+        scaled = board(
+            "grid: [{seed: 0, algorithm: moon, algorithm.projection: [[64], [], [32, 16]]}]\n"
+            f"scales: {{smoke: {{tuned: [{{when: {{algorithm.projection: {wanted}}}, set: {{seed: 1}}}}]}}}}"
+        )
+        assert [point["seed"] for point in scaled.expand({"scale": ["smoke"]})] == seeds
+
+
+def test_a_rule_may_ask_for_a_setting_that_only_other_plugins_have(board):
+    assert seeds_of(board, "{algorithm.projection: 1}") == [0, 0, 0, 0]
+
+
+def test_what_a_scale_keeps_outlives_the_plugin_that_it_replaces(board):
+    scaled = board(
+        "base: {dataset: cifar10, dataset.limit: 50, dataset.normalise: false}\n"
+        "scales: {smoke: {dataset: mnist, keep: [dataset.limit]}}"
+    )
+    assert scaled.expand({"scale": ["smoke"]}) == [{"dataset": "mnist", "dataset.limit": 50, "scale": "smoke"}]
+
+
+@pytest.mark.parametrize("named", ["", "model: small_cnn, "], ids=["by default", "by name"])
+def test_a_scale_that_names_the_plugin_of_a_cell_drops_none_of_its_settings(board, named):
+    scaled = board(f"base: {{{named}model.width: 7}}\nscales: {{smoke: {{model: [small_cnn, linear_net]}}}}")
+    assert [point.get("model.width") for point in scaled.expand({"scale": ["smoke"]})] == [7, None]
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -192,6 +258,16 @@ def test_the_tables_of_pieces_come_before_those_of_a_board(folder):
     folder("boards/none", "title: its own")
     assert [table.title for table in load_board("mine").tables] == ["first", "second", "third"]
     assert load_board("none").tables == (Table(),)
+
+
+def test_a_piece_that_two_others_extend_comes_once_and_before_both(folder):
+    folder("pieces/c", "base: {clients: 3, seed: 5}\ntables: [{title: common}]")
+    folder("pieces/a", "extends: c\nbase: {clients: 4}")
+    folder("pieces/b", "extends: c\nbase: {participation: 0.5}")
+    folder("boards/mine", "extends: [a, b]")
+    mine = load_board("mine")
+    assert mine.expand() == [{"clients": 4, "seed": 5, "participation": 0.5}]
+    assert [table.title for table in mine.tables] == ["common"]
 
 
 @pytest.mark.parametrize("names", ["a", "[b]"])
