@@ -99,10 +99,10 @@ class Step:
 class Local:
     """A client as seen by `client_start`, `client_end` and `wire` around training, and by `own` after the last round.
 
-    `start` are the weights before the round, `params` and `buffers` (BatchNorm statistics) the current ones, which stand
-    in for those that a call omits; `steps` SGD steps lie in between. The client holds `n` training images, `counts`
-    [classes] per class; `round` counts from 0. `server` is the tree that this component sent to the client, `client`
-    its client tree. `rng` is a CPU generator keyed by seed, hook, component, round and client.
+    `start` are the weights before the round, `params` and `buffers` (BatchNorm statistics) the current ones, which
+    stand in for those that a call omits; `steps` SGD steps lie in between. The client holds `n` training images,
+    `counts` [classes] per class; `round` counts from 0. `server` is the tree that this component sent to the client,
+    `client` its client tree. `rng` is a CPU generator keyed by seed, hook, component, round and client.
     """
 
     start: Mapping[str, Tensor]
