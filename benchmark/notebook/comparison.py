@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -69,22 +70,44 @@ def compare(a: str, b: str, runs: pd.DataFrame | None = None, *, board: str | No
     """
     found = results(board) if runs is None else runs
     one, other = runs_of(found, a), runs_of(found, b)
-    if (compared := between(one, other)) is None:
+    if (compared := between(one, other, same_models(found))) is None:
         names = [str(chosen["method"].iloc[0]) for chosen in (one, other)]
         raise UserError(f"{names[0]} and {names[1]} have no run on the same task with the same seed")
     return compared
 
 
-def between(one: pd.DataFrame, other: pd.DataFrame) -> Comparison | None:
-    """Compare two methods by their runs; return None if they share none."""
+def between(one: pd.DataFrame, other: pd.DataFrame, same: Mapping[str, str]) -> Comparison | None:
+    """Compare two methods by their runs; return None if they share none.
+
+    Tasks that `same` maps to others (`same_models`) count once.
+    """
     names = [str(chosen["method"].iloc[0]) for chosen in (one, other)]
+    common = set(one["task_id"]) & set(other["task_id"])
+    one, other = (_once(runs[runs["task_id"].isin(common)], same) for runs in (one, other))
     gap = statistics.difference(_scores(one), _scores(other))
     pairs = _pairs(one, other)
     if gap is None or pairs.empty:
         return None
-    shared = set(one["task_id"]) & set(other["task_id"])
-    lost = sum(int((of["status"].eq("diverged") & of["task_id"].isin(shared)).sum()) for of in (one, other))
+    lost = sum(int(of["status"].eq("diverged").sum()) for of in (one, other))
     return Comparison(names[0], names[1], gap, pairs, lost)
+
+
+def same_models(runs: pd.DataFrame) -> dict[str, str]:
+    """Map tasks to an earlier one that differs only in its fleet and has the same outcomes of all common runs.
+
+    Fleets that differ only in their clocks train the same models.
+    """
+    known = runs[runs["status"].isin(COUNTED)]
+    known = known.drop_duplicates(["method", "task_id", "seed"], keep=False)  # several settings cannot be paired
+    scores = [_scores(mine) for _, mine in known.groupby("method")]
+    return statistics.same_tasks(
+        sorted(known["task_id"].unique()), scores, lambda one, other: one.split("-")[0] == other.split("-")[0]
+    )
+
+
+def _once(runs: pd.DataFrame, same: Mapping[str, str]) -> pd.DataFrame:
+    """Return the runs with one of each seed on tasks that are the same."""
+    return runs.assign(task_id=runs["task_id"].replace(dict(same))).drop_duplicates(["task_id", "seed"])
 
 
 def runs_of(found: pd.DataFrame, wanted: str) -> pd.DataFrame:

@@ -183,8 +183,13 @@ def _costs(record: Record) -> dict[str, float | None]:
 
 
 def _task_id(spec: Mapping[str, Any]) -> str:
-    parts = ("dataset", "partition", "clients", "participation", "model", "scale", "unseen", "fleet")
+    """Return the same text for cells on the same task; with a fleet it is ``TASK-FLEET``, TASK being that without."""
+    parts = ("dataset", "partition", "clients", "participation", "model", "scale", "unseen")
     shared = {name: spec[name] for name in parts if name in spec} | {
         name: spec["protocol"][name] for name in (*OF_THE_TASK, "validation") if name in spec["protocol"]
     }
-    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:12]
+    return "-".join(map(_digest, [shared, spec["fleet"]] if "fleet" in spec else [shared]))
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.notebook.comparison import COUNTED, Comparison, between, runs_of
+from fedspan.benchmark.notebook.comparison import COUNTED, Comparison, between, runs_of, same_models
 from fedspan.benchmark.notebook.frames import curves
 
 SIZE = (6.4, 3.6)  # inches
@@ -47,7 +47,8 @@ def plot_gains(runs: pd.DataFrame, reference: str) -> Any:
     """
     base = runs_of(runs, reference)
     counted = runs[runs["status"].isin(COUNTED) & (runs["method"] != base["method"].iloc[0])]
-    compared = (between(runs_of(counted, str(name)), base) for name in counted["method"].unique())
+    same = same_models(runs)
+    compared = (between(runs_of(counted, str(name)), base, same) for name in counted["method"].unique())
     found = sorted((one for one in compared if one is not None), key=_order)
     if not found:
         raise UserError(f"no method shares a run with '{reference}'")

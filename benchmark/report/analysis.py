@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, stdev
@@ -161,10 +161,17 @@ def analyse(table: Tabulated) -> Analysis | None:
         table=table,
         standings=tuple(standings),
         references=tuple(rows[i][1] for i in firsts.values()),
-        common=tuple(sorted(i for task in common for i in table.tasks[task])),
+        common=tuple(_columns_of_all(table, common, [row for _, row in rows])),
         apart=apart,
         bounds=tuple(_bounds(table, {kind: scores[i] for kind, i in firsts.items()}, common)),
     )
+
+
+def _columns_of_all(table: Tabulated, tasks: Iterable[int], rows: Sequence[TableRow]) -> Iterator[int]:
+    """Yield the columns of tasks that every row has: of several with the same models, a row may lack some."""
+    for i in sorted(i for task in tasks for i in table.tasks[task]):
+        if all((entry := row.entries[i]) and entry.outcomes(table.metric.better) for row in rows):
+            yield i
 
 
 def _differ(table: Tabulated) -> Callable[[Scores, Scores], Gap | None]:

@@ -207,8 +207,9 @@ def _points(analysis: Analysis, column: CostColumn) -> list[tuple[float, float, 
 
 
 def _cost(row: TableRow, columns: Sequence[int], column: CostColumn) -> float:
-    """Return a row's mean cost over some of its columns; NaN if unknown for one."""
-    return fmean(column.of(entry.cost) for i in columns if (entry := row.entries[i]))
+    """Return a row's mean cost over some of its columns; NaN if unknown for one, or without columns."""
+    costs = [column.of(entry.cost) for i in columns if (entry := row.entries[i])]
+    return fmean(costs) if costs else math.nan
 
 
 def _draw_costs(

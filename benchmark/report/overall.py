@@ -91,10 +91,10 @@ class Comparisons:
         for result in results:
             self.results.setdefault(result.method, {})[result.task] = result
         self.methods = sorted(self.results)
-        self._same = _same_models(self.results.values())
         scores = {
             method: {task: result.outcomes for task, result in found.items()} for method, found in self.results.items()
         }
+        self._same = _same_models(list(scores.values()))
         self._pairs: dict[tuple[str, str], dict[Task, Pairs]] = {
             pair: found
             for pair in itertools.combinations(self.methods, 2)
@@ -167,26 +167,13 @@ class Comparisons:
         ]
 
 
-def _same_models(results: Iterable[Mapping[Task, Result]]) -> dict[Task, Task]:
+def _same_models(scores: Sequence[Mapping[Task, Mapping[int, float]]]) -> dict[Task, Task]:
     """Map tasks to an earlier one that differs only in its fleet and has the same outcomes of all common runs.
 
-    Fleets that differ only in their clocks train the same models. Runs that diverged on both are no evidence.
+    Fleets that differ only in their clocks train the same models.
     """
-    known = list(results)
-    tasks = sorted({task for found in known for task in found}, key=lambda task: task.fleet)
-    same: dict[Task, Task] = {}
-    for first, other in itertools.combinations(tasks, 2):
-        if first in same or other in same or replace(other, fleet=first.fleet) != first:
-            continue
-        pairs = [
-            (found[first].outcomes[seed], found[other].outcomes[seed])
-            for found in known
-            if first in found and other in found
-            for seed in found[first].outcomes.keys() & found[other].outcomes.keys()
-        ]
-        if any(map(math.isfinite, itertools.chain(*pairs))) and all(one == two for one, two in pairs):
-            same[other] = first
-    return same
+    tasks = sorted({task for found in scores for task in found}, key=lambda task: task.fleet)
+    return statistics.same_tasks(tasks, scores, lambda one, other: replace(other, fleet=one.fleet) == one)
 
 
 def relative_costs(mine: Mapping[Task, Result], others: Mapping[Task, Result]) -> tuple[float, ...]:

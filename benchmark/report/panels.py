@@ -179,17 +179,25 @@ def _kept_clients(parts: _Parts) -> list[int]:
     return [client for client in parts.figure.clients if client in held] or sorted(held)
 
 
+def _with_client(parts: _Parts, column: Any, row: Any, client: int) -> list[Any]:
+    """Return the runs of a column and row that hold a client's local model; a round may be without some clients."""
+    runs: Iterable[Any] = parts.places.get((column, row), pd.DataFrame()).itertuples(index=False)
+    return [run for run in runs if client in run.local_spectra]
+
+
 def _local_spectra(parts: _Parts) -> tuple[list[Panel], list[str]]:
     labels = [parts.row_label(row) for row in parts.rows]
     panels = []
     for column in parts.columns:
         for client in _kept_clients(parts):
             panel_title = ", ".join(filter(None, (parts.column_title(column), f"client {client}")))
-
-            def make(runs: pd.Series[Any], client: int = client) -> tuple[np.ndarray, np.ndarray]:
-                return _spectrum([one[client] for one in runs if client in one])
-
-            panels.append(Panel(panel_title, tuple(_lines(parts, column, labels, make))))
+            found = [_with_client(parts, column, row, client) for row in parts.rows]
+            lines = (
+                _line(number, labels[number], *_spectrum([run.local_spectra[client] for run in runs]))
+                for number, runs in enumerate(found)
+                if runs
+            )
+            panels.append(Panel(panel_title, tuple(lines)))
     return panels, labels
 
 
@@ -199,15 +207,15 @@ def _gaps(parts: _Parts) -> tuple[list[Panel], list[str]]:
     labels = ["global model", f"local model of client {client}"]
     panels = []
     for column in parts.columns:
-        if parts.first(column) is None:
+        runs = [run for row in parts.rows for run in _with_client(parts, column, row, client)]
+        if parts.first(column) is None or not runs:
             panels.append(Panel(parts.column_title(column)))
             continue
-        [runs] = [parts.places[column, row] for row in parts.rows if (column, row) in parts.places]
         lines = (
-            _line(0, labels[0], *_spectrum(list(runs["spectrum"]))),
-            _line(1, labels[1], *_spectrum([one[client] for one in runs["local_spectra"]])),
+            _line(0, labels[0], *_spectrum([run.spectrum for run in runs])),
+            _line(1, labels[1], *_spectrum([run.local_spectra[client] for run in runs])),
         )
-        r = np.mean([gaps[client] for gaps in runs["gaps"]])
+        r = np.mean([run.gaps[client] for run in runs])
         panels.append(Panel(parts.column_title(column), lines, note=f"R = {r:.2f}"))
     return panels, labels
 

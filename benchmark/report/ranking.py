@@ -92,7 +92,7 @@ def rank(rows: int, gaps: Mapping[tuple[int, int], Gap], better: int = +1) -> Ra
         for known, sign in ((sure, verdicts[i, j]), (alone, better * gap.sign)):
             if sign:
                 known[(i, j) if sign > 0 else (j, i)] = True
-        mean = better * (gap.mean or gap.sign)
+        mean = better * (gap.sign or gap.mean)
         ahead[i, j], ahead[j, i] = (0.5 * (1 + (mean > 0) - (mean < 0)), 0.5 * (1 + (mean < 0) - (mean > 0)))
     reached = _without_contradiction(sure, alone)
     order = _strict(reached)

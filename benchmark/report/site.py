@@ -78,10 +78,9 @@ def write(out: Path, summaries: Sequence[Summary], without: Sequence[tuple[str, 
 
     `without` are name and title of boards without results. The same summaries give the same bytes.
     """
-    results = merged(summaries)
-    site = _Site(results)
+    site = _Site(merged(summaries))
     files = {out / "index.html": site.overview(summaries, without), out / "compare.html": site.compare()}
-    if site.view:
+    if site.view and site.pictured:
         files[out / preview.FILE] = preview.preview(site.view)
     for family in site.families:
         files[out / "methods" / f"{slug(family)}.html"] = site.method(family)
@@ -113,7 +112,6 @@ def about(kind: str, name: str) -> About:
     paragraphs = [" ".join(part.split()) for part in parts]
     if more := disclosure(cls):
         paragraphs.append(f"{more[0].upper()}{more[1:]}.")
-    fields = tuple((field, text(value)) for field, value in defaults_of(cls).items())
     prefix = f"addon.{name}" if kind == "addon" else kind
     return About(
         name=name,
@@ -121,7 +119,7 @@ def about(kind: str, name: str) -> About:
         prefix=prefix,
         module=cls.__module__,
         paragraphs=tuple(paragraphs),
-        fields=fields,
+        fields=tuple((field, text(value)) for field, value in defaults_of(cls).items()),
         title=names.title_of(kind, name),
         papers=papers_of(cls),
     )
@@ -196,12 +194,12 @@ class _Site:
         self.datasets = sorted({bare(task.dataset) for task in self.tasks})
         self.scales = [scale for scale in SCALES if any(task.scale == scale for task in self.tasks)]
         self.view = self.rankings.view(self.rankings.opening) if self.scales else None
+        self.pictured = bool(self.view and self.view.lines)  # whether pages have a picture for their links
         self.by_task: dict[Task, list[Result]] = {}
         for result in results:
             self.by_task.setdefault(result.task, []).append(result)
 
     def overview(self, summaries: Sequence[Summary], without: Sequence[tuple[str, str]]) -> bytes:
-        view = self.view
         counted = {name: sum(result.family == name for result in self.results) for name in self.families}
         return render(
             "overview.html.j2",
@@ -209,7 +207,8 @@ class _Site:
             "overview",
             "Leaderboard",
             scripts=("tables.js", "site.js", "overview.js"),
-            view=view,
+            view=self.view,
+            pictured=self.pictured,
             carried=carried,
             filter_fields=self._filters(),
             variants=self.rankings.variants,
@@ -248,6 +247,7 @@ class _Site:
             scripts=("tables.js", "site.js", "compare.js"),
             filter_fields=self._filters(),
             variants=[],
+            pictured=self.pictured,
             data=embedded(self._data() | more),
         )
 
@@ -273,7 +273,7 @@ class _Site:
         return render(
             "method.html.j2", "../", "method", names.of_method_label(family),
             family=family, components=components, rows=lines[:MOST_LINES], left=len(lines) - MOST_LINES,
-            against=list(self._against(family)),
+            against=list(self._against(family)), pictured=self.pictured,
             cost_columns=cost_columns(costs_of(line.result) for line in lines[:MOST_LINES]),
         )  # fmt: skip
 
@@ -301,7 +301,7 @@ class _Site:
         rows = [_task_line(task, self.by_task[task]) for task in tasks]
         return render(
             "dataset.html.j2", "../", "dataset", names.title_of("dataset", name), skew=dict(self._filters())["skew"],
-            name=tasks[0].dataset, dataset=name, about=[about("dataset", name)], rows=rows,
+            pictured=self.pictured, name=tasks[0].dataset, dataset=name, about=[about("dataset", name)], rows=rows,
             pictures=list(_pictures(name, pictures)),
         )  # fmt: skip
 

@@ -10,11 +10,12 @@ on their common tasks is behind the one without.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy import special, stats
@@ -22,6 +23,7 @@ from scipy import special, stats
 from fedspan.benchmark.report.units import counted_as
 
 Scores = Mapping[Any, Mapping[int, float]]
+T = TypeVar("T")
 
 LEVEL = 0.05
 MANY_TASKS = 5  # from this number on, tasks count as a sample of tasks
@@ -35,12 +37,13 @@ class Withheld:
     """A statistic that the data do not support, and the reason.
 
     `sign` is +1 or -1 if one of two rows is ahead nevertheless, because only the other has diverged runs. `mean` is the
-    difference, with too few runs to estimate its variance: it orders rows but decides nothing.
+    difference, with too few runs to estimate its variance: it orders rows but decides nothing. It is NaN if runs
+    diverged.
     """
 
     reason: str
     sign: int = 0
-    mean: float = 0.0
+    mean: float = math.nan
 
     @property
     def flipped(self) -> Withheld:
@@ -90,6 +93,29 @@ FIXED_TASKS = (
 def lost(better: int) -> float:
     """Return the score of a diverged run, which is worse than any number."""
     return -math.inf if better > 0 else math.inf
+
+
+def same_tasks(
+    tasks: Iterable[T], rows: Sequence[Mapping[T, Mapping[int, Any]]], may: Callable[[T, T], bool] = lambda *_: True
+) -> dict[T, T]:
+    """Map tasks to an earlier one that they `may` equal and on which all runs that rows have on both agree.
+
+    `rows` tell one thing of each run, such as its score: ``{task: {seed: value}}``. Runs that diverged on both are no
+    evidence.
+    """
+    same: dict[T, T] = {}
+    for first, other in itertools.combinations(tasks, 2):
+        if first in same or other in same or not may(first, other):
+            continue
+        pairs = [
+            (row[first][seed], row[other][seed])
+            for row in rows
+            if first in row and other in row
+            for seed in row[first].keys() & row[other].keys()
+        ]
+        if any(one not in (lost(+1), lost(-1)) for one, _ in pairs) and all(one == two for one, two in pairs):
+            same[other] = first
+    return same
 
 
 def settled(value: float) -> float:

@@ -31,6 +31,7 @@ from fedspan.benchmark.report.tuning import TUNED, Reported
 from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.compose import option, tuned
 from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.presets import preset
 from fedspan.benchmark.spec.settings import SCALES
 from fedspan.benchmark.task import Partition
 
@@ -324,7 +325,10 @@ def family_of(planned: Planned) -> str:
 
 
 def method_name(planned: Planned, searched: Collection[str] = ()) -> str:
-    """Return the method's name with its settings, except defaults, values tuned by the protocol, and searched ones."""
+    """Return the method's name with its settings, except searched ones and values that the protocol implies.
+
+    A protocol implies its tuned value of a setting, or else the default: where it tunes a setting, the default shows.
+    """
     cell, expected = planned.cell, _tuned(planned)
     names = []
     for component in (cell.algorithm, *cell.addons):
@@ -335,29 +339,26 @@ def method_name(planned: Planned, searched: Collection[str] = ()) -> str:
             for field, value in component.what().items()
             if field in defaults
             and f"{prefix}.{field}" not in searched
-            and text(value) not in (text(defaults[field]), text(expected.get(f"{prefix}.{field}", defaults[field])))
+            and text(value) != text(expected.get(f"{prefix}.{field}", defaults[field]))
         ]
         names.append(f"{component.name}({', '.join(shown)})" if shown else component.name)
-    preset = option("protocol", str(planned.overrides.get("protocol", "default")))
+    usual = option("protocol", str(planned.overrides.get("protocol", "default")))
     changed = [
         f"{field}={text(value)}"
         for field, value in cell.what["protocol"].items()
-        if field in preset
+        if field in usual
         and field not in OF_THE_TASK
         and f"protocol.{field}" not in searched
-        and text(value) not in (text(preset[field]), text(expected.get(f"protocol.{field}", preset[field])))
+        and text(value) != text(expected.get(f"protocol.{field}", usual[field]))
     ]
     return " + ".join(names) + (f", {', '.join(changed)}" if changed else "")
 
 
 def _tuned(planned: Planned) -> dict[str, Any]:
-    """Return the settings that the cell's protocol tunes for its method, ignoring the cell's own overrides of them."""
-    kept = {
-        key: value
-        for key, value in planned.overrides.items()
-        if key != "seed" and not key.startswith(("algorithm.", "addon.", "protocol."))
-    }
-    return _tuned_for(json.dumps(kept, sort_keys=True))
+    """Return the settings that the cell's protocol tunes for its method, whatever values the cell itself gives them."""
+    rules = preset(str(planned.overrides.get("protocol", "default"))).tuned
+    own = {"seed"}.union(*(rule.set for rule in rules))
+    return _tuned_for(json.dumps({key: v for key, v in planned.overrides.items() if key not in own}, sort_keys=True))
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -127,23 +127,42 @@ class Tabulated:
     def tasks(self) -> tuple[tuple[int, ...], ...]:
         """Column positions by task. Scores of the same models, as on several domains, are one task.
 
-        Costs are grouped by runs: on fleets that differ only in their clocks, equal models take different times.
+        Runs without digests of their models, such as missing ones, tell nothing. Costs are grouped by runs: on fleets
+        that differ only in their clocks, equal models take different times.
         """
-        of_runs = self.metric.stage == "cost"
-        found: dict[tuple[frozenset[str], ...], list[int]] = {}
-        for i, _ in enumerate(self.columns):
-            runs = [entry.runs if (entry := row.entries[i]) else () for row in self.rows]
-            same = tuple(frozenset(run.key if of_runs else run.models or run.key for run in mine) for mine in runs)
-            found.setdefault(same, []).append(i)
-        return tuple(map(tuple, found.values()))
+        models = {} if self.metric.stage == "cost" else self._agreeing(lambda run: run.models)
+        return _grouped(range(len(self.columns)), self._of_same_runs | models)
+
+    @cached_property
+    def _of_same_runs(self) -> dict[int, int]:
+        """The first column with the same runs, for later columns."""
+        return self._agreeing(lambda run: run.key)
+
+    def _agreeing(self, told: Callable[[SeedRun], str]) -> dict[int, int]:
+        """Map columns to an earlier one that agrees in what is `told` of the runs of both."""
+        rows = [
+            {
+                i: {run.seed: said for run in entry.runs if (said := told(run))}
+                for i, entry in enumerate(row.entries)
+                if entry is not None
+            }
+            for row in self.rows
+        ]
+        return statistics.same_tasks(range(len(self.columns)), rows)
 
     def scores(self, row: TableRow) -> dict[int, dict[int, float]]:
-        """Return a row's outcomes by task (position in `tasks`) and seed, as means over the columns of a task."""
+        """Return a row's outcomes by task (position in `tasks`) and seed, as means over the columns of a task.
+
+        A run counts with all of its columns, but one of several that give the same models may be missing.
+        """
         found = {}
         for task, columns in enumerate(self.tasks):
-            parts = [entry.outcomes(self.metric.better) for i in columns if (entry := row.entries[i]) is not None]
-            seeds = set.intersection(*map(set, parts)) if len(parts) == len(columns) else ()
-            found[task] = {seed: statistics.mean_of(part[seed] for part in parts) for seed in sorted(seeds)}
+            outcomes: dict[int, list[float]] = {}
+            for mine in _grouped(columns, self._of_same_runs):
+                parts = [entry.outcomes(self.metric.better) for i in mine if (entry := row.entries[i]) is not None]
+                for seed in set.intersection(*map(set, parts)) if len(parts) == len(mine) else ():
+                    outcomes.setdefault(seed, []).extend(part[seed] for part in parts)
+            found[task] = {seed: statistics.mean_of(outcomes[seed]) for seed in sorted(outcomes)}
         return {task: outcomes for task, outcomes in found.items() if outcomes}
 
     @property
@@ -259,3 +278,11 @@ class Tabulated:
     def shows_n(self, entry: TableCell) -> bool:
         """Return whether the cell shows its number of seeds, because it may differ from that in the caption."""
         return entry.n > 0 and (not entry.whole or len(self.asked) > 1)
+
+
+def _grouped(columns: Iterable[int], same: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
+    """Return the columns in groups; `same` maps columns to the first of their group."""
+    found: dict[int, list[int]] = {}
+    for i in columns:
+        found.setdefault(same.get(i, i), []).append(i)
+    return tuple(map(tuple, found.values()))

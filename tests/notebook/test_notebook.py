@@ -294,6 +294,23 @@ def test_a_diverged_run_is_behind(grid):
     assert found.text.startswith("FedAvg is ahead")
 
 
+def test_fleets_that_train_the_same_models_are_one_task_and_others_are_not(folder, grid):
+    spec = Results(folder).read(str(grid["key"][0]))["spec"]
+    tasks = [_task_id(spec | more) for more in ({}, {"fleet": {"name": "speeds"}}, {"unseen": 0.2})]
+    plain = made(grid, Good=GOOD, FedAvg=FAIR).assign(task_id=tasks[0])
+    alone = fedspan.compare("Good", "FedAvg", plain)
+
+    def beside(runs):
+        both = pd.concat([plain, runs])
+        return fedspan.compare("Good", "FedAvg", both), dots(fedspan.plot_gains(both, "fedavg"))
+
+    found, drawn = beside(plain.assign(task_id=tasks[1]))
+    assert (found.gap, len(found.pairs), drawn["Good"]) == (alone.gap, 5, alone.mean)
+    other = made(grid, Good=GOOD[::-1], FedAvg=FAIR).assign(task_id=tasks[1])
+    for runs in (other, plain.assign(task_id=tasks[2])):
+        assert beside(runs)[0].gap.tasks == 2
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [("fedavgg", "did you mean 'fedavg'"), ("fedprox", "several settings; name one of FedProx, FedProx .mu 0.1.")],

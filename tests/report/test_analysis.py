@@ -72,9 +72,9 @@ def test_scores_of_the_same_runs_count_as_one_task(made):
     assert (analysis.shared, analysis.columns) == (6, 6)
 
 
-def test_equal_models_under_two_fleets_count_as_one_task_but_for_their_costs(made):
-    fleets = [{"fleet": "reliable"}, {"fleet": "speeds"}, {"fleet": "dropout"}]
-    cells = cells_of(board({"algorithm": ["fedavg", "fedprox"], "fleet": fleets, "seed": [0, 1, 2]}))
+def on_fleets(*fleets):
+    """Return cells of two methods and their records with digests of the models: alike but where clients drop out."""
+    cells = cells_of(board({"algorithm": ["fedavg", "fedprox"], "fleet": list(fleets), "seed": [0, 1, 2]}))
     records = []
     for planned in cells:
         lost = planned.cell.fleet.name == "dropout"
@@ -82,6 +82,11 @@ def test_equal_models_under_two_fleets_count_as_one_task_but_for_their_costs(mad
         accuracy = 60.0 + planned.cell.seed + (planned.cell.algorithm.name == "fedprox") - 9 * lost
         rounds = {str(when): digest for when in (1, planned.cell.protocol.rounds)}
         records.append(record(planned, accuracy, digests={"rounds": rounds, "stages": {"trained": digest}}))
+    return cells, records
+
+
+def test_equal_models_under_two_fleets_count_as_one_task_but_for_their_costs(made):
+    cells, records = on_fleets("reliable", "speeds", "dropout")
     by_fleet = made(cells, records, Table(columns=("fleet",)))[0]
     assert by_fleet.tasks == ((0, 1), (2,))
     analysis = analyse(by_fleet)
@@ -89,6 +94,28 @@ def test_equal_models_under_two_fleets_count_as_one_task_but_for_their_costs(mad
     assert analysis.assumptions[-1].endswith("one task, by their mean: Reliable clients; Speeds.")
     costs = made(cells, records, Table(columns=("fleet",), metric="cost.bytes"))[0]
     assert costs.tasks == ((0,), (1,), (2,))
+
+
+@pytest.mark.parametrize("diverged", [True, False])
+def test_a_run_that_diverged_or_is_missing_leaves_equal_models_of_other_runs_one_task(made, diverged):
+    cells, records = on_fleets("reliable", "speeds")
+    at = next(i for i, p in enumerate(cells) if (p.cell.fleet.name, p.cell.algorithm.name) == ("speeds", "fedprox"))
+    records[at : at + 1] = [stopped(cells[at], "diverged", "why")] if diverged else []
+    table = made(cells, records, Table(columns=("fleet",)))[0]
+    assert table.tasks == ((0, 1),)
+    plain, proximal = map(table.scores, table.rows)
+    assert plain == {0: {0: 60.0, 1: 61.0, 2: 62.0}}
+    assert proximal == {0: {0: -math.inf if diverged else 61.0, 1: 62.0, 2: 63.0}}
+
+
+def test_a_row_that_ran_under_one_of_two_fleets_with_equal_models_is_compared_on_their_task(made):
+    cells, records = on_fleets("reliable", "speeds")
+    third = cells_of(board({"algorithm": ["fednova"], "fleet": ["reliable", "speeds"], "seed": [0, 1, 2]}))
+    ran = [record(planned, 70.0 + planned.cell.seed) for planned in third if planned.cell.fleet.name == "reliable"]
+    analysis = analyse(made(cells + third, records + ran, Table(columns=("fleet",)))[0])
+    first = analysis.standings[0]
+    assert (first.row.labels, first.mean) == (("fednova",), 71.0)
+    assert (analysis.common, analysis.columns) == ((0,), 2), "it lacks the other column"
 
 
 def _first(planned):

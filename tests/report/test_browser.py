@@ -23,7 +23,7 @@ from fedspan.benchmark.spec.board import Figure, Scale, Table
 from fedspan.benchmark.spec.plan import plan
 from tests.report.made import GRID, METHODS, board, cells_of, results_of, seeded, stopped
 from tests.report.test_badges import verified
-from tests.report.test_site import results_on
+from tests.report.test_site import results_on, tuned_on
 
 pytestmark = pytest.mark.browser
 
@@ -469,6 +469,21 @@ def test_every_filter_shows_what_python_makes_of_the_comparisons(overview, site_
         assert headings[3 : 3 + len(view.headings)] == list(view.headings)
         seen.add(json.dumps(expected_rows(view)))
     assert len(seen) > 8
+
+
+@pytest.mark.parametrize("tuned", [True, False])
+def test_where_no_result_is_an_ablation_a_ranking_with_ablations_is_that_without(browser, tmp_path, tuned):
+    names = {"fedavg": {"a": 50.0}, "fedprox": {"a": 60.0}, "moon": {"a": 70.0}}
+    results = tuned_on(names | {f"{name}, tuned": scores for name, scores in names.items()})
+    results = [one if one.tuned == tuned else replace(one, ablation=one.family == "moon") for one in results]
+    for path, content in site.write(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, tuple(results), ())]).items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    page = opened(browser, (tmp_path / "index.html").as_uri() + ("#tuned=yes" if tuned else ""), 1280, 900)
+    without = first_screen(page)
+    assert len(without) == 3 + 3
+    choose(page, "ablations", "ranked too")
+    assert first_screen(page) == without
 
 
 def test_a_shared_address_restores_the_choice(browser, site_folder):

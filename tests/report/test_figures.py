@@ -142,6 +142,25 @@ def test_local_models_have_a_panel_per_client_and_the_gap_is_named(drawn):
     np.testing.assert_allclose(panel.lines[0].mean, np.log([3.0, 1.0]))
 
 
+def test_local_models_are_those_of_the_runs_whose_last_round_had_the_client(drawn):
+    """With some clients a round, the local models of two seeds or two columns may be of different clients."""
+    skews = [{"partition": "iid"}, {"partition": "dirichlet"}]
+    cells = cells_of(board({"partition": skews, "seed": [0, 1]}))
+    records = [
+        record(planned, spectra={
+            "global": {"singular_values": [3.0, 1.0]},
+            "local": {client: {"singular_values": [4.0, 2.0]}},
+            "gap": {client: 0.5},
+        })
+        for planned, client in zip(cells, "0399", strict=True)
+    ]  # fmt: skip
+    for kind in ("local_spectrum", "gap"):
+        panels = drawn(cells, records, Figure(kind=kind, rows=(), clients=(3,))).panels
+        assert [panel.empty for panel in panels] == [False, True]
+        assert {line.n for line in panels[0].lines} == {1}
+    assert [panel.note for panel in panels] == ["R = 0.50", ""]
+
+
 def test_a_sweep_has_a_place_for_every_label_of_its_axis(drawn):
     cells = cells_of(board({"partition": "iid", "clients": [2, 5], "algorithm": ["fedavg", "fedprox"], "seed": [0, 1]}))
     records = [record(p, 10.0 * p.cell.clients + p.cell.seed) for p in cells]

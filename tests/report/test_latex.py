@@ -20,6 +20,18 @@ DOCUMENT = r"""\documentclass{article}
 """
 
 
+def test_a_label_in_brackets_is_no_argument_of_the_line_before_it(tmp_path):
+    example = board(
+        {"algorithm": "moon", "algorithm.projection": [[640, 256], [64, 32]]},
+        tables=[Table(rows=("algorithm.projection",))],
+    )
+    cells = cells_of(example)
+    write_report(example, cells, results_of(tmp_path, seeded(cells)), tmp_path)
+    lines = (tmp_path / "example" / "table-1.tex").read_text(encoding="utf-8").splitlines()
+    assert sum(line.startswith("{[}") for line in lines) == 2
+    assert not any(line.startswith(("[", "*")) for line in lines)
+
+
 @pytest.mark.slow
 def test_tables_compile_with_a_stock_tex_live(tmp_path):
     if shutil.which("pdflatex") is None:

@@ -17,7 +17,7 @@ from fedspan.benchmark.report.pages import coded, slug
 from fedspan.benchmark.report.partitions import draw_partitions
 from fedspan.benchmark.report.report import write_report
 from fedspan.benchmark.report.statistics import Difference, Withheld
-from fedspan.benchmark.report.summary import Result, Summary, Task, read, to_json
+from fedspan.benchmark.report.summary import Result, Summary, Task, method_name, read, to_json
 from tests.report.made import board, cells_of, record, results_of, seeded, stopped, with_digest
 from tests.report.test_files import NASTY, Page
 
@@ -134,6 +134,13 @@ def test_a_shared_address_shows_the_headline_and_a_picture_that_lies_beside_the_
     assert f'<meta property="og:description" content="{headline}">' in overview
     picture = Image.open(io.BytesIO(files[tmp_path / "preview.png"]))
     assert picture.size == (1200, 630)
+
+
+def test_a_site_without_a_ranking_has_no_picture_and_no_link_to_one(summary, tmp_path):
+    bounds = tuple(replace(one, ablation=True) for one in summary.results)
+    files = site.write(tmp_path, [replace(summary, results=bounds)])
+    assert {path.suffix for path in files} == {".html"}
+    assert not any(b"preview.png" in content for content in files.values())
 
 
 def test_pages_inside_documentation_lead_back_to_it(summary, tmp_path, monkeypatch):
@@ -341,6 +348,23 @@ def test_what_some_board_has_as_a_method_of_its_own_is_no_ablation(summary):
     first = summary.results[0]
     for order in ((first, replace(first, ablation=True)), (replace(first, ablation=True), first)):
         assert merged([replace(summary, results=order)]) == [first]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "settings", "names"),
+    [
+        ("spherefed_cifar100", {"algorithm": "fednova", "protocol.lr": [0.01, 0.1]}, ["fednova", "fednova, lr=0.1"]),
+        ("feddecorr_cifar10", {"algorithm": "moon", "algorithm.temperature": [1.0, 0.5]},
+         ["moon", "moon(temperature=0.5)"]),
+        ("default", {"algorithm": "moon", "algorithm.temperature": [1.0, 0.5]}, ["moon(temperature=1.0)", "moon"]),
+        ("spherefed_cifar100", {"addons": ["spherefed"], "addon.spherefed.criterion": ["mse", "ce"]},
+         ["fedavg + spherefed", "fedavg + spherefed(criterion=ce)"]),
+    ],
+)  # fmt: skip
+def test_a_method_is_named_by_the_settings_that_its_protocol_does_not_imply(protocol, settings, names):
+    """A tuned learning rate goes unnamed, and so the default does not; another loss has another rate of its own."""
+    cells = cells_of(board({"protocol": protocol, "partition": "iid", **settings}))
+    assert [method_name(planned) for planned in cells] == names
 
 
 def place_of(row):

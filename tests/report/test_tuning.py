@@ -30,6 +30,7 @@ from fedspan.benchmark.report.tuning import (
     TunedMethod,
     best_frame,
     cost_of_trials,
+    outcome_lines,
     outcomes_frame,
     sensitivities,
     trials_frame,
@@ -388,6 +389,14 @@ def test_frames_have_a_row_per_trial_per_study_and_per_budget(made):
     assert whole["test_tuned"].tolist() == pytest.approx([75.4, 85.2])
     assert best["trials"].tolist() == [1, 2, 4] * 2
     assert best["mean"].tolist()[:3] == pytest.approx([65.0, np.mean([80, 80, 80, 70, 70, 60]), 80.0])
+
+
+def test_no_gain_is_told_where_a_run_diverged(made):
+    _, _, _, results, selections = made
+    keep(results, [stopped(selections[0].tuned[0], "diverged", "round 2: the test loss is nan")])
+    found = outcomes(selections, results)
+    assert np.isnan(outcomes_frame(found)["gain"]).tolist() == [True, False]
+    assert [line["gain"] for line in outcome_lines(found)] == [None, 0.0]
 
 
 def test_files_lie_beside_the_page_and_go_with_the_tuning(made, tmp_path):

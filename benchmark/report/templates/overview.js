@@ -17,7 +17,8 @@ function viewOf(tasks, tuned, ablations) {
     const packed = site.views[site.variants.findIndex(([t, a]) => Boolean(t) === tuned && Boolean(a) === more)]?.[name];
     return packed && unpacked(packed);
   };
-  const [headline, more, about, reference, rows] = find(ablations) ?? ["No results for this choice.", "", "", -1, []];
+  const found = find(ablations) ?? find(false); // where no result is an ablation, both rankings are the same
+  const [headline, more, about, reference, rows] = found ?? ["No results for this choice.", "", "", -1, []];
   // Gains are stored once, in the ranking without ablations, unless the reference differs with them.
   const plain = ablations ? find(false) : undefined;
   const known = new Map(plain && plain[3] === reference ? plain[4].map(([method, , , , ...gain]) => [method, gain]) : []);
