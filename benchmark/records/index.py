@@ -42,6 +42,8 @@ ELSEWHERE = tuple(
     f"SQLITE_{name}" for name in ("BUSY", "LOCKED", "READONLY", "CANTOPEN", "FULL", "IOERR", "PERM", "NOMEM")
 )
 
+Content = tuple[int, frozenset[str]]  # version of a database, and the statements that made its tables
+NOTHING: Content = (0, frozenset())
 Stamps = Mapping[str, str | None]  # of each record's files, by key
 T = TypeVar("T")
 
@@ -198,10 +200,13 @@ class Index:
     def _connected(self) -> sqlite3.Connection:
         database = sqlite3.connect(self.path, timeout=WAIT_SECONDS, isolation_level=None)
         try:
-            if not _is_ours(database):
-                database.close()
-                self._remove()
-                database = sqlite3.connect(self.path, timeout=WAIT_SECONDS, isolation_level=None)
+            content = _content(database)
+            if content != _ours():
+                # an empty file stays: another process may be about to make its tables
+                if content != NOTHING or not self.path.is_file():
+                    database.close()
+                    self._remove()
+                    database = sqlite3.connect(self.path, timeout=WAIT_SECONDS, isolation_level=None)
                 _at_once(_make)(database)
         except BaseException:
             database.close()
@@ -224,15 +229,23 @@ def _at_once(write: Callable[[sqlite3.Connection], None]) -> Callable[[sqlite3.C
     return transaction
 
 
-def _is_ours(database: sqlite3.Connection) -> bool:
-    """Return whether a database has the tables of this version, and nothing else."""
-    [[version]] = database.execute("PRAGMA user_version")
-    made = {text for (text,) in database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
-    return version == _form() and made == set(TABLES)
+def _ours() -> Content:
+    """Return the content of a database of this version."""
+    return _form(), frozenset(TABLES)
+
+
+def _content(database: sqlite3.Connection) -> Content:
+    """Return a database's content."""
+    # in one statement, so that another process makes its tables before or after both are read
+    [(version, _), *made] = database.execute(
+        "SELECT user_version, NULL FROM pragma_user_version "
+        "UNION ALL SELECT NULL, sql FROM sqlite_master WHERE sql IS NOT NULL"
+    )
+    return version, frozenset(text for _, text in made)
 
 
 def _make(database: sqlite3.Connection) -> None:
-    if not _is_ours(database):  # else another process has just made it
+    if _content(database) != _ours():  # else another process has just made it
         for table in TABLES:
             database.execute(table)
         database.execute(f"PRAGMA user_version = {_form()}")

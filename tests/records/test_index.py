@@ -254,6 +254,13 @@ def test_many_may_write_at_once(results):
     assert len(Index(results.root).entries(indexes.stamps(results.records))) == 3
 
 
+def test_an_empty_file_is_filled_as_another_process_may_be_about_to(results):
+    with Index(results.root).path.open("w") as begun:
+        results.entries()
+        assert os.fstat(begun.fileno()).st_nlink == 1, "what the other writes into it would be lost"
+    assert len(Index(results.root).entries(indexes.stamps(results.records))) == 3
+
+
 def test_a_store_that_was_made_again_holds_nothing(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert store_of(tmp_path) is None
