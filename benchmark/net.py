@@ -109,7 +109,11 @@ def wrong_with(net: Net, shape: tuple[int, int, int], classes: int) -> str:
     except Exception as error:
         return f"its forward in training mode{_raised(error)}"
     # torch's own generator has no key of client and round: the bits would depend on what ran before
-    return "its forward draws random numbers, as nn.Dropout does, which no seed repeats here" if drew else ""
+    return (
+        "its forward draws random numbers in training, as nn.Dropout does, and no key of the run repeats them"
+        if drew
+        else ""
+    )
 
 
 def _raised(error: Exception) -> str:

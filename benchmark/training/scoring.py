@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fedspan.benchmark import rng
 from fedspan.benchmark.records.model import STAGES
 from fedspan.benchmark.training import stages
 from fedspan.benchmark.training.evaluation import (
@@ -92,8 +91,8 @@ def _of_personalised_newcomers(run: Run) -> Scores:
     """Return the scores of the personalised models of clients that never train, each personalised on its own images."""
     if run.newcomers is None:
         return {}
-    trainer, afresh, seed = run.newcomers, replace(run.state, rows={}), rng.key(run.cell.seed, "unseen")
-    scores = (_personalised(trainer, afresh, client, {}, seed)[0] for client in range(trainer.data.clients))
+    trainer, afresh = run.newcomers, replace(run.state, rows={})
+    scores = (_personalised(trainer, afresh, client, {})[0] for client in range(trainer.data.clients))
     return _as_newcomers(score_clients(trainer, afresh.round, scores))
 
 
@@ -109,7 +108,7 @@ def _score_personalised(run: Run) -> Scores:
     """Score each client's personalised model; the stage's digest covers all models, in client order."""
     trainer, state, models = run.trainer, run.state, hashlib.sha256()
     clients = range(trainer.data.clients)
-    calls = [(trainer, state, client, state.rows_of(client), run.cell.seed) for client in clients]
+    calls = [(trainer, state, client, state.rows_of(client)) for client in clients]
     costs = [tested + len(own) for tested, own in zip(tested_images(trainer), trainer.data.indices, strict=True)]
 
     def each() -> Iterator[Score | None]:
@@ -122,9 +121,7 @@ def _score_personalised(run: Run) -> Scores:
     return scores
 
 
-def _personalised(
-    trainer: LocalTrainer, state: State, client: int, rows: dict[int, Row], seed: int
-) -> tuple[Score | None, str]:
+def _personalised(trainer: LocalTrainer, state: State, client: int, rows: dict[int, Row]) -> tuple[Score | None, str]:
     """Return the score and the digest of a client's personalised model."""
-    stages.personalise(trainer, state.holding(rows), client, seed)
+    stages.personalise(trainer, state.holding(rows), client, trainer.data.seed)
     return score_loaded(trainer, client), digest(trainer.params | trainer.buffers)
