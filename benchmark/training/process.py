@@ -14,12 +14,16 @@ from fedspan.benchmark.training.allocator import keep_freed_memory
 
 
 def settle(how: How) -> None:
-    """Set torch's threads, determinism and allocator in this process as every cell needs them."""
+    """Set torch's threads, determinism and allocator in this process as every cell needs them.
+
+    Raises `UserError`, with nothing set, if the device does not exist here.
+    """
+    device = device_of(how.device)
     torch.set_num_threads(how.threads)
     torch.set_flush_denormal(True)
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.allow_tf32 = False  # TF32 would keep only 10 of the 23 mantissa bits of float32
-    if how.device.startswith("cuda"):
+    if device.type == "cuda":
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # otherwise products on several streams may differ

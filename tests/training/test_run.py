@@ -414,6 +414,7 @@ def test_an_impossible_machine_is_one_line(tmp_path, more, message):
 def test_an_absent_device_is_one_line(tmp_path):
     with pytest.raises(UserError, match="torch sees 0 CUDA devices; use device=cpu"):
         run_cell(toy_cell(), how(tmp_path, device="cuda"))
+    assert not torch.are_deterministic_algorithms_enabled()  # the process is as it was, for the next cell on the CPU
 
 
 def test_a_watcher_sees_every_client_and_round(tmp_path):
