@@ -8,16 +8,17 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 
 import pandas as pd
 
 from fedspan.benchmark import names
-from fedspan.benchmark.records.model import STAGES
+from fedspan.benchmark.records.model import STAGES, Record
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.registry import discover
@@ -41,6 +42,8 @@ TUNED = ["digits_tuned", "cifar10_tuned"]
 WIDER = {"field_tuned": "cifar10_tuned"}  # tuned board: the board whose studies it also has
 RANKED = {"field": "fedavg", "personal": "local_only"}  # board: reference method
 SHOWN = (("fleet", 1, "own"), ("fleet", 2, "own"), ("domains_fidelity", 1, "paper"))  # board, table, scale
+MADE = ("cifar10_small", "cifar10_small_fidelity", "cifar10_tuned", "field_tuned", "digits_tuned", "field", "personal",
+        "personal_fidelity", "fleet", "feddecorr_domains")  # fmt: skip
 ALPHAS = (0.05, 0.5)
 ALGORITHMS = ("FedAvg", "FedProx", "FedAvgM", "MOON")
 FORMS = ("paper", "released")
@@ -294,6 +297,30 @@ def standing(runs: Runs, board: str, over: str) -> list[list[str]]:
     return rows
 
 
+def machines(runs: Runs) -> list[list[str]]:
+    """Count the portable records of each board by processor, and give the seconds of one core that a cell took.
+
+    The records of a tuned board are those of its trials, defaults and chosen settings. Boards share cells.
+    """
+    counted = {board: [one for one in records_of(runs, board) if one["provenance"]["numerics"] == "portable"]
+               for board in MADE}  # fmt: skip
+    processors = sorted({one["provenance"]["processor"] for found in counted.values() for one in found})
+    rows = [["board", "records", *processors, "diverged", "core seconds: median (range)"]]
+    for board, found in counted.items():
+        made = Counter(one["provenance"]["processor"] for one in found)
+        done = [one for one in found if one["status"] == "done"]
+        seconds = [one["compute"]["processor_seconds"] for one in done if "processor_seconds" in one["compute"]]
+        took = f"{median(seconds):.0f} ({min(seconds):.0f} to {max(seconds):,.0f})"
+        rows.append(
+            [
+                f"`{board}`",
+                *(str(n) for n in (len(found), *(made[one] for one in processors), len(found) - len(done))),
+                took,
+            ]
+        )
+    return rows
+
+
 def shown(runs: Runs, board: str, number: int, scale: str) -> list[list[str]]:
     """Return a table of a board as on its page."""
     cells = plan_grid({"board": [board], "scale": [scale]})
@@ -333,6 +360,17 @@ def outcomes(entry: TableCell | None) -> str:
     return spread(entry.outcomes(+1).values()) if entry else "–"
 
 
+def records_of(runs: Runs, board: str) -> list[Record]:
+    """Return the records of a board at all its scales with real images: its cells, trials and tuned cells."""
+    scales = {"scale": [*PHOTOGRAPHS]} if board == "feddecorr_domains" else {}
+    choice = {"board": [board], **scales}
+    cells = [one.cell for one in plan_grid(choice)]
+    for selection in (select(study, runs.place.read) for study in studies_of(choice)):
+        cells += [one.cell for one in (*selection.study.cells, *selection.study.default, *selection.tuned)]
+    found = map(runs.place.read, dict.fromkeys(cell.key for cell in cells))
+    return [record for record in found if record is not None]
+
+
 def studied(runs: Runs, board: str) -> list[TunedMethod]:
     """Return the studies of a tuned board whose trials have all run, sorted by task, with readable names."""
     found = [select(study, runs.place.read) for study in studies_of({"board": [board]})]
@@ -349,7 +387,7 @@ def studied(runs: Runs, board: str) -> list[TunedMethod]:
 
 
 TABLES: dict[str, Callable[[Runs], list[list[str]]]] = {
-    **{table.__name__: table for table in (collapse, gains, disagreements)},
+    **{table.__name__: table for table in (machines, collapse, gains, disagreements)},
     **{f"{domains.__name__}_{scale}": partial(domains, scale=scale) for scale in PHOTOGRAPHS},
     **{f"{board}_{table.__name__}": partial(table, board=board) for board in TUNED for table in (tuning, leads)},
     **{
