@@ -26,11 +26,12 @@ from fedspan.benchmark.spec.board import Board, load_board
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, override_text, single
 from fedspan.benchmark.spec.plan import Planned, plan_grid
-from fedspan.benchmark.spec.settings import How, first_change
+from fedspan.benchmark.spec.settings import How, first_change, is_place
 from fedspan.benchmark.spec.studies import studies_of
 
 PUBLISHED = PurePosixPath("results/records")  # in the repository
 REVIEW = "Review: fedspan review "  # in a branch's description, before branch, board and scales
+FILE_MODES = ("100644", "100755")  # of plain files in a git tree, so no links, folders or submodules
 VERBS = {"A": "adds", "D": "deletes"}  # verbs for changed paths, by git's status letter
 REPLACED = "compare it with the published one"
 REVIEW_NEEDED = "read it; records of plugins that are not checked out here are refused"
@@ -70,7 +71,8 @@ class Submission:
 def submit(arguments: argparse.Namespace) -> int:
     """Check the new records of a board, commit them to a new branch, and print the remaining steps."""
     submission = Submission.of(arguments.settings, SAMPLE["submit"])
-    results, top = Results(How.of(resolve(submission.how)).results, sets_aside=False), _top()
+    own = {name: value for name, value in submission.how.items() if not is_place(name)}
+    results, top = Results(How.of(resolve(own)).results, sets_aside=False), _top()
     published = set(_git(top, "ls-tree", "--full-tree", "-r", "--name-only", "HEAD", str(PUBLISHED)).split())
     keys = submission.keys(results)
     new = [key for key in keys if results.path(key).exists() and f"{PUBLISHED}/{key}.json" not in published]
@@ -241,6 +243,12 @@ def _published(top: str, commit: str) -> Iterator[Results]:
     with tempfile.TemporaryDirectory() as folder:
         listed = _git(top, "ls-tree", "-r", "-z", commit, "results/records", "results/verifications")
         files = [line.split("\t", 1) for line in filter(None, listed.split("\0"))]  # mode, type and object; path
+        for what, path in files:
+            *_, name = parts = PurePosixPath(path).parts
+            if what.split()[0] not in FILE_MODES or len(parts) != 3 or name == "..":
+                raise UserError(
+                    f"{commit} has {path!r} among its records, which is no plain file there; do not merge it"
+                )
         contents = _blobs(top, [what.split()[2] for what, _ in files])
         for (_, path), content in zip(files, contents, strict=True):
             place = Path(folder, *PurePosixPath(path).parts[1:])

@@ -216,12 +216,13 @@ class Results:
 
         While a record exceeds 64 KiB, its fields in `SIDECARS` move, one after the other, to files named in the record.
         """
-        key = parse(json.dumps(record).encode(), None)["key"]  # as a reader gets it, after JSON
-        if record["status"] == "failed":
-            write_json(self.failures / f"{key}.json", _shortened(record))
+        failed = record["status"] == "failed"
+        stored: dict[str, Any] = {**_shortened(record)} if failed else {**record, "digest": digest_of(record)}
+        key = parse(json.dumps(stored).encode(), None)["key"]  # as a reader gets it, after JSON
+        if failed:
+            write_json(self.failures / f"{key}.json", stored)
             return
         self.check_free(key)
-        stored: dict[str, Any] = {**record, "digest": digest_of(record)}
         for field, suffix in SIDECARS.items():
             if field in stored and len(json.dumps(stored, indent=1)) >= LIMIT_BYTES:  # with its final newline
                 sidecar = self.records / f"{key}{suffix}"
@@ -233,9 +234,16 @@ class Results:
 
 
 def _shortened(failure: Record) -> Record:
-    """Return a failure with only the beginning of its reason and the end of its traceback: files have a size limit."""
+    """Return a failure with only the beginning of its reason and the end of its traceback: files have a size limit.
+
+    Bytes of file names that are no UTF-8 are written as escapes: JSON has no place for them.
+    """
     short = failure.copy()
-    short["reason"] = (failure["reason"] or "")[:TOLD] or None
+    short["reason"] = _utf8(failure["reason"] or "")[:TOLD] or None
     if "traceback" in failure:
-        short["traceback"] = failure["traceback"][-TOLD:]
+        short["traceback"] = _utf8(failure["traceback"])[-TOLD:]
     return short
+
+
+def _utf8(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()

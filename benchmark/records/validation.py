@@ -180,7 +180,8 @@ def _of_rounds(record: Record) -> Iterator[str]:
 def _of_running_totals(record: Record) -> Iterator[tuple[str, list[float], float | None]]:
     """Yield name, values by evaluated round and final value (None if unknown) of each running total."""
     compute, fleet = record["compute"], record.get("fleet", {})
-    sent = sum(compute["bytes"][way] for way in ("up", "down")) if "bytes" in compute else None
+    traffic = compute.get("bytes")
+    sent = None if traffic is None else traffic.get("up", 0) + traffic.get("down", 0)
     for name, amounts, whole in (
         ("compute.seconds_at_round", compute.get("seconds_at_round"), compute.get("seconds", {}).get("total")),
         ("compute.bytes_at_round", compute.get("bytes_at_round"), sent),

@@ -83,7 +83,7 @@ def run_grid(planned: Sequence[Planned], launcher: Launcher) -> int:
             with display.watching(), _passing_on(results):
                 launch_all(launcher, todo, results, how)
     results.sweep()
-    known = results.entries(keys) if todo else known
+    known = results.entries(keys) if missing else known
     failed = [failure for key in keys if key not in known and (failure := results.failure(key)) is not None]
     ran = {cell.cell.key for cell in todo}
     summarise(console, planned, [*known.values()], failed, ran, time.monotonic() - started, how)
@@ -153,19 +153,26 @@ def launch_all(launcher: Launcher, todo: Sequence[Planned], results: Results, ho
 
     A launcher that loses one worker may stop the others too. The cells running at that moment are the suspects: they
     restart in halves, after the rest, until the one that kills its worker is alone. Cells computed by other grids are
-    waited for, and started if their owner dies. Raises `UserError` if the launcher starts no cell.
+    waited for, and started if their owner dies, as suspects too: a worker on another machine is known to have died only
+    when its lease expires. Raises `UserError` if the launcher starts no cell.
     """
     leases = Leases(results.leases)
     deaths: Counter[str] = Counter()
+    alone: set[str] = set()  # keys of cells whose last start was alone
     fruitless = 0
     groups, elsewhere = [list(todo)], list[Planned]()
     while groups or elsewhere:
         if not groups:
-            free = _first_free(elsewhere, leases, results)
-            elsewhere = [cell for cell in elsewhere if cell not in free and not _has_outcome(cell, results)]
-            groups = [free] if free else []
+            free, suspects = _first_free(elsewhere, leases, results)
+            elsewhere = [
+                cell for cell in elsewhere if cell not in (*free, *suspects) and not _has_outcome(cell, results)
+            ]
+            suspects = _survivors(suspects, deaths, alone, results, how)
+            groups = [part for part in (free, suspects[::2], suspects[1::2]) if part]
             continue
         group = groups.pop(0)
+        started = {cell.cell.key for cell in group}
+        alone = alone | started if len(group) == 1 else alone - started
         trouble = _launch_once(launcher, group)
         left = [cell for cell in group if not _has_outcome(cell, results)]
         suspects = [cell for cell in left if leases.bury(cell.cell.key)]
@@ -177,28 +184,41 @@ def launch_all(launcher: Launcher, todo: Sequence[Planned], results: Results, ho
         if left and trouble:
             kind = trouble.split(":")[0]
             log.warning("a worker died (%s); %s without a record will be started again", kind, _count(left))
-        for cell in suspects:
-            deaths[cell.cell.key] += 1
-            discard(results.status / f"{cell.cell.key}.json")
-        if len(group) == 1 and suspects and deaths[group[0].cell.key] >= DEATHS:
-            outcome = Outcome("failed", f"its worker died {DEATHS} times; is there enough memory?")
-            results.write(make_record(group[0].cell, how, outcome, None))
-            continue
+        suspects = _survivors(suspects, deaths, alone, results, how)
         elsewhere += busy
         groups = [part for part in (rest, *groups, suspects[::2], suspects[1::2]) if part]
 
 
-def _first_free(cells: Sequence[Planned], leases: Leases, results: Results) -> list[Planned]:
-    """Wait for cells that other processes compute; return the first abandoned ones, or none if all have outcomes."""
+def _survivors(
+    suspects: Sequence[Planned], deaths: Counter[str], alone: set[str], results: Results, how: How
+) -> list[Planned]:
+    """Count a death of each cell's worker; return the cells to start again and record the others as failed."""
+    left = []
+    for cell in suspects:
+        key = cell.cell.key
+        deaths[key] += 1
+        discard(results.status / f"{key}.json")
+        if key in alone and deaths[key] >= DEATHS:
+            outcome = Outcome("failed", f"its worker died {DEATHS} times; is there enough memory?")
+            results.write(make_record(cell.cell, how, outcome, None))
+        else:
+            left.append(cell)
+    return left
+
+
+def _first_free(cells: Sequence[Planned], leases: Leases, results: Results) -> tuple[list[Planned], list[Planned]]:
+    """Wait for cells that other processes compute.
+
+    Return the first that are free, and those whose worker died; neither if all have outcomes.
+    """
     log.info("waiting for %s that another process computes", _count(cells))
     while cells := [cell for cell in cells if not _has_outcome(cell, results)]:
         free = [cell for cell in cells if leases.owner(cell.cell.key) is None and not _has_outcome(cell, results)]
-        for cell in free:
-            leases.bury(cell.cell.key)
         if free:
-            return free
+            suspects = [cell for cell in free if leases.bury(cell.cell.key)]
+            return [cell for cell in free if cell not in suspects], suspects
         time.sleep(LOOK_SECONDS)
-    return []
+    return [], []
 
 
 def _launch_once(launcher: Launcher, cells: Sequence[Planned]) -> str:

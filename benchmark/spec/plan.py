@@ -6,7 +6,7 @@ import copy
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.patience import doing
@@ -15,6 +15,8 @@ from fedspan.benchmark.spec.board import Overrides, Point, load_board, product
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.compose import Composer, default_choices
 from fedspan.benchmark.spec.settings import FULL, first_change
+
+Asked = TypeVar("Asked", bound=Overrides)
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ def plan(points: Sequence[Overrides]) -> list[Planned]:
     planned: dict[str, Planned] = {}
     composer = Composer()
     used: set[str] = set()
-    wholes = _placed([point.full if isinstance(point, Point) else {} for point in points])
-    for asked, whole in zip(_placed(points), wholes, strict=True):
+    wholes = placed([point.full if isinstance(point, Point) else {} for point in points])
+    for asked, whole in zip(placed(points), wholes, strict=True):
         overrides = {**asked, **composer.tuned(asked)}
         config = composer.resolve(overrides)
         cell = composer.make_cell(config)
@@ -60,21 +62,21 @@ def plan(points: Sequence[Overrides]) -> list[Planned]:
     return list(planned.values())
 
 
-def _placed(points: Sequence[Overrides]) -> list[Overrides]:
+def placed(points: Sequence[Asked], alone: bool = True) -> list[Asked]:
     """Return the points without settings of places, such as dataset.source, that their plugins lack.
 
     In a grid of several datasets, a place concerns those that have the setting. If none has it, it is kept, and is an
-    error later.
+    error later, unless the points are not `alone` but a part of a grid.
     """
-    placed = list(points)
+    found = list(points)
     for setting, having in how_settings().items():
         kind = setting.partition(".")[0]
-        asked = {i: point.get(kind, default_choices().get(kind)) for i, point in enumerate(placed) if setting in point}
-        if having.intersection(asked.values()):
+        asked = {i: point.get(kind, default_choices().get(kind)) for i, point in enumerate(found) if setting in point}
+        if not alone or having.intersection(asked.values()):
             for i in (i for i, name in asked.items() if name not in having):
-                placed[i] = copy.copy(placed[i])
-                del placed[i][setting]
-    return placed
+                found[i] = copy.copy(found[i])
+                del found[i][setting]
+    return found
 
 
 def distinct(cells: Iterable[Planned]) -> list[Planned]:
@@ -113,7 +115,9 @@ def plan_grid(axes: Mapping[str, list[Any]]) -> list[Planned]:
 def _check_frozen(name: str, rest: Mapping[str, list[Any]]) -> None:
     """Raise `UserError` if the cells of a frozen board differ from those of its version."""
     for board in (part for part in load_board(name).parts() if part.frozen):
-        mine = plan(board.expand(rest))  # alone: a cell shared with another board has the name of the first
+        mine = plan(
+            placed(board.expand(rest), alone=False)
+        )  # alone: a cell shared with another board has the name of the first
         for scale in {one.cell.scale for one in mine} & board.frozen.keys():
             if digest_of_cells(one for one in mine if one.cell.scale == scale) != board.frozen[scale]:
                 raise UserError(

@@ -13,6 +13,7 @@ from typing import Any
 from fedspan.benchmark.errors import UserError, did_you_mean, require
 from fedspan.benchmark.fields import defaults_of, from_values
 from fedspan.benchmark.places import data_root
+from fedspan.benchmark.registry import how_settings
 
 SCALES = ("paper", "own", "small", "smoke")
 FULL = ("paper", "own")  # scales of a whole grid: a paper's recipe, or one from no paper
@@ -127,9 +128,14 @@ def is_how(setting: str) -> bool:
     return setting.split(".")[0] in _NODES
 
 
+def is_place(setting: str) -> bool:
+    """Return whether a setting is the place of a plugin's data, such as dataset.source."""
+    return setting in how_settings()
+
+
 def first_change(settings: Iterable[str]) -> str | None:
     """Return the first setting that changes the cells of a board at its scales; None without one."""
-    return next((name for name in settings if name != "scale" and not is_how(name)), None)
+    return next((name for name in settings if name != "scale" and not is_how(name) and not is_place(name)), None)
 
 
 def what_defaults() -> dict[str, Any]:

@@ -23,7 +23,7 @@ from fedspan.benchmark.search import Space
 from fedspan.benchmark.spec.board import Board, Overrides, Point, load_board
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.compose import make_cell, resolve, tuned
-from fedspan.benchmark.spec.plan import Planned, digest_of_cells, plan
+from fedspan.benchmark.spec.plan import Planned, digest_of_cells, placed, plan
 from fedspan.benchmark.spec.settings import first_change
 from fedspan.benchmark.spec.tuning import Tune, tuning_settings
 
@@ -110,7 +110,7 @@ def studies(board: Board, axes: Mapping[str, list[Any]]) -> list[Study]:
     for scale in rest.get("scale", [None]):
         named = rest if scale is None else {**rest, "scale": [scale]}
         tune = board.tune.changed(board.scale(str(scale or board.full)).tune).changed(asked)
-        points = [point.with_settings({"board": board.word}) for point in board.expand(named)]
+        points = placed([point.with_settings({"board": board.word}) for point in board.expand(named)], alone=False)
         made = _studies(tune, points)
         if not first_change(axes):
             _check_frozen(board, str(scale or board.full), made)

@@ -99,6 +99,7 @@ def _write(run: Run, path: Path, key: str, **more: Any) -> None:
         "bytes_at_round": run.bytes_at_round,
         "simulated_at_round": run.simulated_at_round,
         "meter": vars(run.meter),
+        "workers": run.workers,
         "digests": run.digests,
         "measured": run.measured,
         **more,
@@ -120,6 +121,7 @@ class Saved(TypedDict):
     digests: dict[str, str | None]
     measured: dict[str, Any]
     trained_by: NotRequired[str | None]
+    workers: NotRequired[Number]
 
 
 def _take_over(run: Run, state: State, tensors: Tree, meta: dict[str, Any], path: Path) -> None:
@@ -139,6 +141,7 @@ def _take_over(run: Run, state: State, tensors: Tree, meta: dict[str, Any], path
         log.warning("the first rounds were computed with native numerics, so the record is not portable: %s", path)
         run.numerics = numerics.NATIVE
     run.trained_by = saved.get("trained_by")
+    run.workers = max(run.workers, saved.get("workers", 1))
     again, busy = sum(run.meter.seconds.values()), run.meter.processor_seconds
     run.meter.take_over(saved["meter"])
     run.meter.processor_seconds += busy

@@ -61,6 +61,32 @@ def test_commands_know_the_plugins_of_a_file(fedspan):
     )
 
 
+DATASET = '''
+
+from fedspan.benchmark.registry import how
+from fedspan.benchmark.task import Dataset, dataset
+
+
+@dataset("pictures")
+class Pictures(Dataset):
+    """Me 2026."""
+
+    folder: str = how("")
+
+    def load(self, root): raise NotImplementedError
+'''
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [(["verify", "0123"], "holds no record"), (["retry", "--failed"], "nothing to retry")]
+)
+@pytest.mark.usefixtures("mine")
+def test_commands_know_the_places_of_a_file(fedspan, here, words, said):
+    (here / "my.py").write_text(MINE + DATASET)
+    told = fedspan(*words, "plugins=my.py", "dataset.folder=/x")
+    assert said in told.out + told.err
+
+
 BOARD = """
 grid: [{algorithm: [fedavg, mine]}]
 scales: {smoke: {protocol.rounds: 1, tuned: [{when: {algorithm: mine}, set: {protocol.lr: 0.05}}]}}

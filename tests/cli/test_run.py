@@ -252,6 +252,13 @@ def test_impossible_and_diverged_cells_are_results_and_not_tried_again(fedspan):
     assert times() == before
 
 
+def test_a_grid_of_impossible_cells_alone_ends_as_it_does_the_second_time(fedspan):
+    first, again = (fedspan(*GRID, "addons=[ccvr,oracle_head]") for _ in range(2))
+    assert (first.status, again.status) == (0, 0), first.out
+    assert "skipped" in first.out
+    assert "without outcome" not in first.out
+
+
 @pytest.mark.usefixtures("with_toys")
 def test_a_diverged_cell_keeps_the_curve_up_to_there(fedspan):
     ran = fedspan("run", *QUICK, "algorithm=toy_diverges")

@@ -10,6 +10,7 @@ import pytest
 
 from fedspan.benchmark.bibliography import papers
 from fedspan.benchmark.cli import submission
+from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records.record import digest_of
 from tests.cli.conftest import QUICK, change
 
@@ -103,6 +104,38 @@ def test_a_review_is_of_the_board_and_the_scale_that_the_description_names(repos
     assert message.rstrip().endswith("Review: fedspan review submit/tiny-2 board=tiny scale=smoke")
     told = fedspan("review", "submit/tiny-2", "sample=0")
     assert "FedAvg: new, place" in told.out, "at full size nothing would be new"
+
+
+def tree(*entries):
+    """Write a tree of (mode, name, object) as it is, also one that git itself would not make."""
+    content = b"".join(f"{mode} {name}\0".encode() + bytes.fromhex(what) for mode, name, what in entries)
+    words = ["git", "hash-object", "-t", "tree", "-w", "--literally", "--stdin"]
+    return subprocess.run(words, input=content, check=True, capture_output=True).stdout.decode().strip()
+
+
+@pytest.mark.parametrize("hostile", ["..", "submodule", "link"])
+def test_a_branch_writes_nothing_outside_the_folder_that_it_is_reviewed_in(ran, fedspan, hostile):
+    fedspan("submit", "board=tiny", "sample=0")
+    listed = git("ls-tree", "-z", "submit/tiny:results/records").split("\0")[:-1]
+    records = [(mode, name, what) for mode, _, what, name in (line.split() for line in listed)]
+    [(_, _, blob), *_] = records
+    entry = {
+        "..": ("40000", "..", tree(("40000", "..", tree(("100644", "owned.json", blob))))),
+        "submodule": ("160000", "a", "1" * 40),
+        "link": ("120000", "a.json", blob),
+    }[hostile]
+    root = tree(("40000", "results", tree(("40000", "records", tree(*records, entry)))))
+    said = "Review: fedspan review evil board=tiny"
+    git("branch", "evil", git("commit-tree", "-p", "HEAD", "-m", said, root).strip())
+    told = fedspan("review", "evil", "sample=0")
+    assert (told.status, "which is no plain file there; do not merge it" in told.complaint) == (2, True)
+    assert "Traceback" not in told.err
+
+
+def test_where_images_lie_changes_no_board(ran, fedspan):
+    assert submission.Submission.of(["board=cifar10_small", "dataset.source=x"], 1).how == {"dataset.source": "x"}
+    with pytest.raises(UserError, match=r"'dataset\.limit' cannot be set"):
+        submission.Submission.of(["board=cifar10_small", "dataset.limit=5"], 1)
 
 
 def test_what_is_staged_is_not_published_yet(ran, fedspan):

@@ -87,6 +87,14 @@ def test_what_was_left_of_earlier_attempts_goes_with_the_record(results, record)
     assert not results.checkpoint(record["key"]).exists()
 
 
+def test_a_failure_may_name_a_file_that_is_no_utf8(results, record):
+    results.write(
+        changed(record, status="failed", reason="cannot read /data/\udcff.zip", scores={}, traceback="\udcff")
+    )
+    failure = results.failure(record["key"])
+    assert (failure["reason"], failure["traceback"]) == ("cannot read /data/\\udcff.zip", "\\udcff")
+
+
 @pytest.mark.parametrize("rounds", [2_000, 20_000])
 def test_thousands_of_evaluated_rounds_go_to_sidecars(results, record, rounds):
     values = [k / 7 for k in range(rounds)]

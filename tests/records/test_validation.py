@@ -203,6 +203,10 @@ RULES = {
         "seconds_at_round ends with 1e+30",
     ),
     "more bytes than in all": (lambda r: end(r["compute"], "bytes_at_round"), "bytes_at_round ends with 1e+30"),
+    "bytes of a diverged run that sent none": (
+        lambda r: r.update(status="diverged", reason="nan") or r["compute"].update(bytes={}),
+        "more than the 0 of the whole cell",
+    ),
     "a clock that runs ahead": (
         lambda r: end(r["fleet"], "seconds_at_round"),
         "seconds_at_round ends with 1e+30",

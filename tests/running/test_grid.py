@@ -6,6 +6,7 @@ import warnings
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -96,7 +97,8 @@ def test_several_boards_share_their_cells(tmp_path):
 class Faulty:
     """A launcher with a few workers; a cell that kills its worker takes all that run at that moment with it."""
 
-    def __init__(self, cells, results, how, workers, deaths):
+    def __init__(self, cells, results, how, workers, deaths, there=None):
+        self.there = there or {"pid": DEAD, "started": "long ago"}
         self.cells = {tuple(self.words(cell)): cell for cell in cells}
         self.results, self.how, self.workers, self.deaths = results, how, workers, dict(deaths)
         self.starts = dict.fromkeys((cell.cell.key for cell in cells), 0)
@@ -111,7 +113,7 @@ class Faulty:
             together = cells[first : first + self.workers]
             for planned in together:
                 self.starts[planned.cell.key] += 1
-                lease_of_a_dead_process(self.results, planned.cell.key)
+                lease_of_a_dead_process(self.results, planned.cell.key, self.there)
             killers = [planned for planned in together if self.deaths.get(planned.cell.key, 0) > 0]
             for planned in killers:
                 self.deaths[planned.cell.key] -= 1
@@ -122,11 +124,11 @@ class Faulty:
         return [JobReturn(status=JobStatus.COMPLETED, _return_value=1.0) for _ in jobs]
 
 
-def lease_of_a_dead_process(results, key):
+def lease_of_a_dead_process(results, key, there):
     """Leave what a worker leaves that was killed in the middle of a cell."""
     results.leases.mkdir(parents=True, exist_ok=True)
     number, _ = Leases(results.leases).newest(key)
-    owner = {**asdict(Owner.me()), "pid": DEAD, "started": "long ago"}
+    owner = {**asdict(Owner.me()), **there}
     (results.leases / f"{key}.{number + 1}.json").write_text(json.dumps(owner))
 
 
@@ -167,6 +169,32 @@ def test_a_worker_that_dies_costs_its_own_cell_and_no_other(deaths, workers):
             else:
                 assert failure is None
                 assert results.read(key)["status"] == "done"
+
+
+class Unseen(Leases):
+    """Leases of other machines, of which those expire that a grid has waited for."""
+
+    known: ClassVar[set[tuple[str, int]]] = set()
+    expired: ClassVar[set[tuple[str, int]]] = set()
+
+    def _void(self, key, number, owner):
+        self.known.add((key, number))
+        return (key, number) in self.expired
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_cell_that_kills_its_workers_on_other_machines_fails_too(tmp_path, monkeypatch, workers):
+    cells = twelve_cells()
+    dying = {cells[2].cell.key: FOREVER, cells[3].cell.key: 1, cells[7].cell.key: FOREVER}
+    monkeypatch.setattr(grid, "Leases", Unseen)
+    monkeypatch.setattr(grid.time, "sleep", lambda seconds: Unseen.expired.update(Unseen.known))
+    results, how = Results(tmp_path), How(tmp_path, tmp_path)
+    launcher = Faulty(cells, results, how, workers, dying, there={"machine": "another", "host": "far"})
+    grid.launch_all(launcher, cells, results, how)
+    lost = {key for key in launcher.starts if results.failure(key) is not None}
+    assert lost == {key for key, times in dying.items() if times == FOREVER}
+    assert all(results.read(key) for key in launcher.starts if key not in lost)
+    assert max(launcher.starts.values()) < 12
 
 
 class Broken:

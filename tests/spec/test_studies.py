@@ -180,6 +180,16 @@ def test_another_task_or_method_draws_other_points(tuned, grid):
     assert settings_of(tuned()[0])[1:] != settings_of(tuned([grid], **kept)[0])[1:]
 
 
+def test_where_images_lie_changes_no_trial_and_concerns_the_boards_that_have_such_a_dataset(tmp_path):
+    boards = []
+    for name, task in {"a": {"dataset": "digits"}, "b": {"dataset": "cifar10", "dataset.content": "0" * 64}}.items():
+        boards.append(str(tmp_path / f"{name}.yaml"))
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({"grid": [{**task, "seed": 0}], "tune": TUNE}))
+    plain, placed = (studies_of({"board": boards, **place}) for place in ({}, {"dataset.source": ["photographs"]}))
+    assert [keys(study) for study in placed] == [keys(study) for study in plain]
+    assert [one.overrides.get("dataset.source") for study in placed for one in study.cells[:1]] == [None, "photographs"]
+
+
 def test_each_task_has_a_study_of_its_own(tuned):
     found = tuned([{"algorithm": "fedprox", "partition.alpha": [0.1, 1.0]}])
     assert [study.points[0]["partition.alpha"] for study in found] == [0.1, 1.0]

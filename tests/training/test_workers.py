@@ -198,6 +198,15 @@ def test_workers_answer_for_the_state_that_they_are_asked_about():
             assert score(run.trainer, state) == score(alone.trainer, state)
 
 
+def test_a_cell_that_goes_on_in_one_process_remembers_its_workers(tmp_path):
+    with spread(toy_cell(), 2) as first:
+        first.advance()
+        save(first, tmp_path / "checkpoint")
+    run = start(toy_cell())
+    assert resume(run, tmp_path / "checkpoint")
+    assert run.workers == first.workers == 2
+
+
 def test_a_cell_goes_on_with_workers_from_a_checkpoint_of_one_process(tmp_path):
     cell = toy_cell(*STACKS["scaffold"])
     first = start(cell)
