@@ -32,7 +32,7 @@ from fedspan.benchmark.training.costs import shapes_alone
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.process import settle
-from fedspan.benchmark.training.run import Run, assemble, clients_a_round, participants
+from fedspan.benchmark.training.run import Run, assemble, expected_participants, participants
 from fedspan.benchmark.training.state import State
 from fedspan.benchmark.training.workers.schedule import round_seconds
 
@@ -220,7 +220,7 @@ def _share(cell: Cell) -> float:
     """Return the fraction of all clients that trains in a round."""
     if cell.method().one_client:
         return 1.0
-    return clients_a_round(cell.training_clients, cell.participation) / cell.clients
+    return expected_participants(cell) / cell.clients
 
 
 def _evaluations(cell: Cell) -> int:

@@ -29,7 +29,7 @@ from fedspan.benchmark.task import Data, Extent, Images, Split
 from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.local import ClientResult, LocalTrainer
 from fedspan.benchmark.training.meter import Meter
-from fedspan.benchmark.training.run import assemble, clients_a_round
+from fedspan.benchmark.training.run import assemble, expected_participants
 from fedspan.benchmark.training.state import Paths, State
 from fedspan.benchmark.training.traffic import classifier_flops, download_bytes, model_bytes
 from fedspan.benchmark.tree import nbytes
@@ -55,7 +55,7 @@ class Costs:
     images: int  # per round, over all local epochs and clients
     rounds: int
     clients: int
-    clients_a_round: int
+    clients_a_round: float
     up: int  # bytes of a client that takes part in every round
     down: int
     head_bytes: int  # of the classifier, if it travels
@@ -106,7 +106,7 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
     net, steps = trainer.net, trainer.step_costs(state)
     alone = method.one_client
     clients = cell.training_clients
-    here = 1 if alone else clients_a_round(clients, cell.participation)
+    here = 1 if alone else expected_participants(cell)
     trained = extent.train * (1 - cell.protocol.validation) * (clients / cell.clients)
     held = trained * (1.0 if alone else here / clients)  # images of the sampled clients
     up, down = (0, 0) if alone else _traffic(trainer, state, cell.protocol.rounds)
@@ -119,6 +119,7 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
         )
     ):
         numbers, flops = told
+    fixed = nbytes({path: head[path] for path in head if path not in paths.shared})  # sent only when it is calibrated
     times = 1 + ((cell.protocol.rounds - 1) // method.calibrates_every if method.calibrates_every else 0)
     return Costs(
         parameters=sum(leaf.numel() for leaf in parameters_of(net).values()),
@@ -135,7 +136,9 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
         round_flops=round(held * sum(epochs * flops for epochs, flops, _ in steps) / cell.protocol.batch_size),
         memory=max(memory for _, _, memory in steps),
         calibration_up=0 if alone else times * numbers * cell.protocol.dtype.itemsize,
-        calibration_down=0 if alone or not method.calibrator else times * clients * model_bytes(trainer, trained_state),
+        calibration_down=0
+        if alone or not method.calibrator
+        else clients * (times * model_bytes(trainer, trained_state) + (times - 1) * fixed),
         calibration_flops=None if flops is None else times * flops,
     )
 

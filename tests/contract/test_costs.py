@@ -10,6 +10,7 @@ from fedspan.benchmark.training.costs import costs
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.training.traffic import classifier_cost
 from fedspan.methods.addons import spherefed
+from fedspan.methods.addons.babu import BABU
 from fedspan.methods.addons.ffc import FFC
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.lg_fedavg import LGFedAvg
@@ -81,13 +82,27 @@ PARTS = {"dataset": Blobs(train=48), "partition": Quarters(), "clients": 4}
 
 
 @pytest.mark.parametrize("rounds", [4, 5])
-def test_calibrations_between_rounds_cost_what_they_cost(rounds, tmp_path):
-    cell = toy_cell(None, FFC(every=2), **PARTS, protocol={"rounds": rounds, "batch_size": 6})
+@pytest.mark.parametrize(
+    "addons",
+    [[FFC(every=2)], [BABU(), FFC(every=2)], [spherefed.SphereFed(every=2)]],
+    ids=["trained head", "initial head", "orthonormal head"],
+)
+def test_calibrations_between_rounds_cost_what_they_cost(rounds, addons, tmp_path):
+    cell = toy_cell(None, *addons, **PARTS, protocol={"rounds": rounds, "batch_size": 6})
     run, told = trained(cell), costs(cell, tmp_path)
     score_stages(run)
     meter = run.meter
     assert (told.calibration_up, told.calibration_down) == (meter.calibration_up, meter.calibration_down)
     assert told.calibration_flops == meter.flops["calibrate"]
+
+
+def test_clients_that_join_by_chance_cost_what_is_expected(tmp_path):
+    poisson = {"rounds": 2, "sampling": "poisson"}
+    told, whole = (
+        costs(toy_cell(**PARTS, protocol=poisson, participation=share), tmp_path).scores() for share in (0.1, 1.0)
+    )
+    assert told["bytes"] == pytest.approx(0.1 * whole["bytes"])
+    assert told["train_gflop"] == pytest.approx(0.1 * whole["train_gflop"], rel=1e-3)
 
 
 def test_images_that_a_trial_holds_out_cost_no_training(tmp_path):
