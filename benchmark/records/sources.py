@@ -54,12 +54,33 @@ def source_digests(cell: Cell) -> dict[str, str]:
 
 
 def _code_of(what: Any) -> Any:
-    """Return the code that Python runs for a class, a function or a constant, without file names and line numbers."""
+    """Return the code that Python runs for a class, a function or a constant, without file names and line numbers.
+
+    Of a class it has the attributes and the bases from the same module. The order of a set depends on the process, so
+    its members are sorted; of other objects only the type counts.
+    """
     if isinstance(what, type):
-        return {name: _code_of(value.__code__) for name, value in vars(what).items() if inspect.isfunction(value)}
+        members = {
+            name: _code_of(value)
+            for name, value in sorted(vars(what).items())
+            if name not in REMARKS and (inspect.isfunction(value) or not name.startswith("__"))
+        }
+        return members, [_code_of(base) for base in what.__bases__ if base.__module__ == what.__module__]
+    if isinstance(what, (staticmethod, classmethod)):
+        return _code_of(what.__func__)
+    if isinstance(what, property):
+        return [_code_of(part) for part in (what.fget, what.fset, what.fdel)]
+    if inspect.isfunction(what):
+        return _code_of(what.__code__), _code_of(what.__defaults__), _code_of(what.__kwdefaults__)
     if isinstance(what, CodeType):
         return (what.co_code, what.co_names, what.co_varnames, [_code_of(one) for one in what.co_consts])
-    return what
+    if isinstance(what, (set, frozenset)):
+        return sorted(repr(_code_of(one)) for one in what)
+    if isinstance(what, (tuple, list)):
+        return [_code_of(one) for one in what]
+    if isinstance(what, dict):
+        return sorted((repr(_code_of(key)), repr(_code_of(value))) for key, value in what.items())
+    return what if isinstance(what, (str, bytes, int, float, complex, type(None))) else type(what).__qualname__
 
 
 def changed(recorded: Any, here: Mapping[str, str]) -> tuple[str, ...] | None:

@@ -1,6 +1,7 @@
 """Digests of sources: they change with what a number depends on, and with nothing else."""
 
 import importlib
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -71,6 +72,43 @@ def test_a_class_that_was_typed_into_an_interpreter_has_the_digest_of_its_code()
 
     assert typed(1.0) == typed(1.0)
     assert typed(1.0) != typed(-50.0)
+
+
+PARTS = {
+    "a constant": "class Typed(Component):\n factor = {}",
+    "a static method": "class Typed(Component):\n @staticmethod\n def f(): return {}",
+    "a class method": "class Typed(Component):\n @classmethod\n def f(cls): return {}",
+    "a property": "class Typed(Component):\n @property\n def f(self): return {}",
+    "a default": "class Typed(Component):\n def f(self, x={}): return x",
+    "a base": "class Base(Component):\n def f(self): return {}\nclass Typed(Base): pass",
+    "a set": "class Typed(Component):\n def f(self, x): return x in {{'a', 'b', 'c', {}}}",
+}
+
+
+@pytest.mark.parametrize("text", PARTS.values(), ids=PARTS)
+def test_the_digest_of_a_typed_class_covers_all_that_it_runs(text):
+    def typed(value):
+        scope = {"__name__": "typed_in", "Component": Component}
+        exec(text.format(value), scope)
+        return source_digests(toy_cell(toy("algorithm", "typed")(scope["Typed"])()))["algorithm:typed"]
+
+    assert typed(1) == typed(1)
+    assert typed(1) != typed(2)
+
+
+def test_the_digest_of_a_typed_class_is_the_same_in_every_process():
+    code = f"""
+from types import SimpleNamespace
+from fedspan.benchmark.records.sources import source_digests
+exec({PARTS["a set"].format(1)!r}, scope := {{"__name__": "typed_in", "Component": object}})
+typed = scope["Typed"]()
+typed.kind, typed.name = "algorithm", "typed"
+print(source_digests(SimpleNamespace(plugins=[typed])))
+"""
+    seeds = [{**os.environ, "PYTHONHASHSEED": seed} for seed in "123"]
+    ran = [subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True) for env in seeds]
+    assert len({one.stdout for one in ran}) == 1, ran
+    assert "algorithm:typed" in ran[0].stdout
 
 
 @pytest.mark.parametrize("name", ["plugin", "helper", "deeper", "sibling", "whole"])
