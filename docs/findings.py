@@ -20,7 +20,7 @@ import pandas as pd
 from fedspan.benchmark import names
 from fedspan.benchmark.records.model import STAGES, Record
 from fedspan.benchmark.records.results import Results
-from fedspan.benchmark.records.selection import select
+from fedspan.benchmark.records.selection import cells_of, select
 from fedspan.benchmark.registry import discover
 from fedspan.benchmark.report.analysis import Analysis, Standing, analyse
 from fedspan.benchmark.report.axes import Axes
@@ -42,8 +42,18 @@ TUNED = ["digits_tuned", "cifar10_tuned"]
 WIDER = {"field_tuned": "cifar10_tuned"}  # tuned board: the board whose studies it also has
 RANKED = {"field": "fedavg", "personal": "local_only"}  # board: reference method
 SHOWN = (("fleet", 1, "own"), ("fleet", 2, "own"), ("domains_fidelity", 1, "paper"))  # board, table, scale
-MADE = ("cifar10_small", "cifar10_small_fidelity", "cifar10_tuned", "field_tuned", "digits_tuned", "field", "personal",
-        "personal_fidelity", "fleet", "feddecorr_domains")  # fmt: skip
+MADE = {  # board: scale, of boards whose records are portable
+    "cifar10_small": "own",
+    "cifar10_small_fidelity": "own",
+    "cifar10_tuned": "own",
+    "field_tuned": "own",
+    "digits_tuned": "own",
+    "field": "own",
+    "personal": "own",
+    "personal_fidelity": "own",
+    "fleet": "own",
+    "feddecorr_domains": "small",
+}
 ALPHAS = (0.05, 0.5)
 ALGORITHMS = ("FedAvg", "FedProx", "FedAvgM", "MOON")
 FORMS = ("paper", "released")
@@ -298,26 +308,20 @@ def standing(runs: Runs, board: str, over: str) -> list[list[str]]:
 
 
 def machines(runs: Runs) -> list[list[str]]:
-    """Count the portable records of each board by processor, and give the seconds of one core that a cell took.
+    """Count the records of each board by processor, and give the seconds of one core that a finished cell took.
 
     The records of a tuned board are those of its trials, defaults and chosen settings. Boards share cells.
     """
-    counted = {board: [one for one in records_of(runs, board) if one["provenance"]["numerics"] == "portable"]
-               for board in MADE}  # fmt: skip
+    counted = {board: records_of(runs, board, scale) for board, scale in MADE.items()}
     processors = sorted({one["provenance"]["processor"] for found in counted.values() for one in found})
     rows = [["board", "records", *processors, "diverged", "core seconds: median (range)"]]
     for board, found in counted.items():
         made = Counter(one["provenance"]["processor"] for one in found)
-        done = [one for one in found if one["status"] == "done"]
-        seconds = [one["compute"]["processor_seconds"] for one in done if "processor_seconds" in one["compute"]]
+        done = [one["compute"] for one in found if one["status"] == "done"]
+        seconds = [cost["processor_seconds"] for cost in done if "processor_seconds" in cost]
+        numbers = len(found), *(made[one] for one in processors), len(found) - len(done)
         took = f"{median(seconds):.0f} ({min(seconds):.0f} to {max(seconds):,.0f})"
-        rows.append(
-            [
-                f"`{board}`",
-                *(str(n) for n in (len(found), *(made[one] for one in processors), len(found) - len(done))),
-                took,
-            ]
-        )
+        rows.append([f"`{board}`", *map(str, numbers), took])
     return rows
 
 
@@ -360,15 +364,10 @@ def outcomes(entry: TableCell | None) -> str:
     return spread(entry.outcomes(+1).values()) if entry else "–"
 
 
-def records_of(runs: Runs, board: str) -> list[Record]:
-    """Return the records of a board at all its scales with real images: its cells, trials and tuned cells."""
-    scales = {"scale": [*PHOTOGRAPHS]} if board == "feddecorr_domains" else {}
-    choice = {"board": [board], **scales}
-    cells = [one.cell for one in plan_grid(choice)]
-    for selection in (select(study, runs.place.read) for study in studies_of(choice)):
-        cells += [one.cell for one in (*selection.study.cells, *selection.study.default, *selection.tuned)]
-    found = map(runs.place.read, dict.fromkeys(cell.key for cell in cells))
-    return [record for record in found if record is not None]
+def records_of(runs: Runs, board: str, scale: str) -> list[Record]:
+    """Return the records of a board's cells and, if it tunes, of its trials and tuned cells."""
+    cells = cells_of({"board": [board], "scale": [scale]}, runs.place.read)
+    return [record for one in cells if (record := runs.place.read(one.cell.key)) is not None]
 
 
 def studied(runs: Runs, board: str) -> list[TunedMethod]:

@@ -190,7 +190,6 @@ def retry(arguments: argparse.Namespace) -> int:
     if not arguments.failed:
         raise UserError("write: fedspan retry --failed [name=value ...]")
     settings = settings_of(split_hydra(arguments.settings)[0])
-    resolve({key: settings[key] for key in ("plugins",) if key in settings})  # a plugin file may have places of its own
     places = {key: settings.pop(key) for key in how_settings() if key in settings}
     for key in settings:
         if not is_how(key) or key == "board":

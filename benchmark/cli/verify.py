@@ -75,7 +75,6 @@ class Request:
         """Return the request of a command line; raise `UserError` if it is invalid."""
         axes = axes_of(word for word in words if "=" in word)
         own = single({name: axes.pop(name) for name in ("sample", "sample_seed") if name in axes})
-        resolve(single({name: axes[name] for name in ("plugins",) if name in axes}))  # it may have places of its own
         hows = how_settings()
         how = single({name: values for name, values in axes.items() if name.split(".")[0] in HERE or name in hows})
         known = resolve({name: value for name, value in how.items() if name not in hows})

@@ -14,8 +14,9 @@ from hydra.core.override_parser.types import Glob, Override, QuotedString
 from hydra.errors import HydraException
 
 from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.registry import load_files
 from fedspan.benchmark.spec.presets import yaml_files
-from fedspan.benchmark.spec.settings import is_how
+from fedspan.benchmark.spec.settings import is_how, paths_of
 
 MOST_VALUES = 100_000  # of a setting in a grid
 _SPECIAL = set("[]{}\"'`$\\!")  # special in lists, mappings or a shell's double quotes
@@ -75,7 +76,10 @@ def plain_value(value: Any) -> Any:
 
 
 def axes_of(arguments: Iterable[str]) -> dict[str, list[Any]]:
-    """Return key -> values of a command line's overrides; a sweep has several values."""
+    """Return key -> values of a command line's overrides; a sweep has several values.
+
+    Imports the files of `plugins`: what the other overrides mean, such as the place of a dataset, may be theirs.
+    """
     axes: dict[str, list[Any]] = {}
     for override in parse(arguments):
         key = override.get_key_element()
@@ -90,6 +94,8 @@ def axes_of(arguments: Iterable[str]) -> dict[str, list[Any]]:
             hint = f"; write '{key}=[{','.join(map(str, axes[key]))}]'" if key == "plugins" else ""
             said = f"{key} says how to run, which takes one value for all cells"
             raise UserError(f"'{override.input_line}': {said}{hint}")
+    for named in axes.get("plugins", []):
+        load_files(paths_of(named))
     return axes
 
 

@@ -34,8 +34,8 @@ class FedAMP(Component):
     last round, which no client uses. BatchNorm's statistics are averaged in every round, and w_i keeps those of its
     last training. PFLlib has only `distance`, does not square the distance to u_i, and mixes the last round's
     participants. There the others' weights can exceed 1 in sum; here settings that allow this are refused. Bytes down
-    include the global model, as for every method; the algorithm sends a client only its cloud model, half of them. As no
-    client starts from the global model, FFC's calibrations between rounds (`every`) change only the rounds' scores.
+    include the global model, as for every method; the algorithm sends a client only its cloud model, half of them. As
+    no client starts from the global model, FFC's calibrations between rounds (`every`) change only the rounds' scores.
     """
 
     title = "FedAMP"
