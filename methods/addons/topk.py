@@ -22,9 +22,9 @@ class TopK(Component):
 
     Of the D numbers of an update, a client sends the ``ceil(share D)`` of largest magnitude, each with a position of 32
     bits. With `memory` a client adds what it did not send to its next update (Eq. 4). List `topk` then before an add-on
-    that rounds, because the sum needs more digits. Memory excludes FedAMP, whose clients keep their weights, so that
-    their next update has the unsent part anyway. BatchNorm's statistics are sent in full. The paper compresses every
-    gradient; here, as in federated learning since Sattler et al. 2019, it is a round's update.
+    that rounds, because the sum needs more digits. Memory excludes FedAMP and FedALA, whose clients keep their weights,
+    so that their next update has the unsent part anyway. BatchNorm's statistics are sent in full. The paper compresses
+    every gradient; here, as in federated learning since Sattler et al. 2019, it is a round's update.
     """
 
     title = "Top-k"
@@ -41,7 +41,7 @@ class TopK(Component):
 
     @property
     def excludes(self) -> tuple[str, ...]:  # type: ignore[override]
-        return ("centralized", "fedamp") if self.memory and self.share < 1 else ("centralized",)
+        return ("centralized", "fedamp", "fedala") if self.memory and self.share < 1 else ("centralized",)
 
     @property
     def idle(self) -> frozenset[str]:

@@ -11,6 +11,7 @@ from fedspan.benchmark.rng import generator
 from fedspan.methods.addons.quantise import Quantise
 from fedspan.methods.addons.topk import TopK, largest
 from fedspan.methods.algorithms.centralized import Centralized
+from fedspan.methods.algorithms.fedala import FedALA
 from fedspan.methods.algorithms.fedamp import FedAMP
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.local_only import LocalOnly
@@ -33,11 +34,12 @@ def by_size(update, share):
     return {path: np.where(np.abs(leaf) >= least, leaf, 0) for path, leaf in update.items()}
 
 
-def test_what_a_client_keeps_anyway_is_not_kept_back_too():
-    with pytest.raises(Incompatible, match="'topk' does not work beside 'fedamp'"):
-        start(toy_cell(FedAMP(), TopK()))
+@pytest.mark.parametrize("algorithm", [FedAMP(), FedALA()])
+def test_what_a_client_keeps_anyway_is_not_kept_back_too(algorithm):
+    with pytest.raises(Incompatible, match=f"'topk' does not work beside '{algorithm.name}'"):
+        start(toy_cell(algorithm, TopK()))
     for addon in (TopK(memory=False), TopK(share=1.0)):
-        start(toy_cell(FedAMP(), addon))
+        start(toy_cell(algorithm, addon))
 
 
 @pytest.mark.parametrize("memory", [True, False])
