@@ -13,10 +13,13 @@ class Tape(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.operations = []
+        self.written = []  # (tensor, its values before an operation in place)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is torch.ops.aten._local_scalar_dense.default:
             raise RuntimeError("a value is read while a step is recorded")
+        if func._schema.is_mutable:
+            self.written += [(leaf, leaf.clone()) for leaf in tree_leaves((args, kwargs)) if torch.is_tensor(leaf)]
         out = func(*args, **(kwargs or {}))
         self.operations.append((func, args, kwargs or {}, out))
         return out
@@ -28,6 +31,11 @@ class Tape(TorchDispatchMode):
             for old, new in zip(tree_leaves(before), tree_leaves(after), strict=True):
                 if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
                     old.copy_(new)
+
+    @torch.no_grad()
+    def undo(self):
+        for tensor, before in reversed(self.written):
+            tensor.copy_(before)
 
 
 class Tapes:
@@ -59,8 +67,12 @@ class Tapes:
     def record(self, work, queue):
         self.recorded += 1
         tape, done = Tape(), []
-        with tape:
-            work()
+        try:
+            with tape:
+                work()
+        except RuntimeError:
+            tape.undo()  # CUDA does nothing while it records
+            raise
 
         def replay():
             if done:

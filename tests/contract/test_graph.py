@@ -15,7 +15,7 @@ from fedspan.benchmark.training.executors.graph import EAGER, Graph, Width
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.scaffold import Scaffold
 
-from ..helpers import NormNet, start, toy, toy_cell, trained, weights
+from ..helpers import NormNet, PlainNet, start, toy, toy_cell, trained, weights
 from .tape import Tapes
 
 LONG = {"rounds": 5, "local_epochs": 3}
@@ -92,8 +92,9 @@ class Reader(Component):
         return norm if float(norm.detach()) > 1 else 2 * norm
 
 
-def test_a_step_that_reads_a_value_runs_unrecorded_and_says_so(caplog):
-    cell = toy_cell(FedAvg(), Reader(), protocol=LONG)
+@pytest.mark.parametrize("model", [PlainNet(), NormNet()], ids=["plain", "batchnorm"])
+def test_a_step_that_reads_a_value_runs_unrecorded_and_says_so(caplog, model):
+    cell = toy_cell(FedAvg(), Reader(), protocol=LONG, model=model)
     with caplog.at_level(logging.WARNING):
         run = advanced(cell)
     assert weights(run) == weights(trained(cell))
