@@ -129,14 +129,11 @@ def _is_theirs(filename: str) -> bool:
 
 
 def _outputs(net: Net, shape: tuple[int, int, int]) -> object:
-    """Return the outputs of a copy of a net: on the device `meta`, or for images of zeros if that fails."""
+    """Return the outputs of a net in evaluation mode for images of zeros."""
     state = torch.get_rng_state()
     try:
         with torch.no_grad():
-            try:
-                return _without_values(net).eval()(torch.empty(IMAGES, *shape, device="meta"))
-            except Exception:  # e.g. a net that reads values
-                return copy.deepcopy(net).float().eval()(torch.zeros(IMAGES, *shape))
+            return _with_own_statistics(net).eval()(torch.zeros(IMAGES, *shape))
     finally:
         torch.set_rng_state(state)
 
@@ -157,14 +154,4 @@ def _with_own_statistics(net: Net) -> Net:
     places: dict[int, object] = {id(leaf): nn.Parameter(leaf.detach().float()) for leaf in net.parameters()}
     for leaf in net.buffers():
         places[id(leaf)] = leaf.clone().float() if leaf.is_floating_point() else leaf.clone()
-    return copy.deepcopy(net, places)
-
-
-def _without_values(net: Net) -> Net:
-    """Return a copy of a net whose weights and statistics have shapes but no values; copy nothing large."""
-    places: dict[int, object] = {}
-    for leaf in (*net.parameters(), *net.buffers()):
-        kind = torch.float32 if leaf.is_floating_point() else leaf.dtype
-        empty = torch.empty_like(leaf, dtype=kind, device="meta")
-        places[id(leaf)] = nn.Parameter(empty, leaf.requires_grad) if isinstance(leaf, nn.Parameter) else empty
     return copy.deepcopy(net, places)

@@ -1,6 +1,9 @@
 """A model whose net does not fit its task is refused where it is built, in one line that names it."""
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ from fedspan.benchmark.net import Net
 from fedspan.benchmark.task import Model
 from tests.helpers import start, toy, toy_cell
 
+ROOT = Path(__file__).resolve().parents[2]
 SHAPE, CLASSES = (1, 8, 8), 3
 
 
@@ -145,3 +149,10 @@ def test_a_net_without_values_is_not_looked_at():
 def test_a_cell_trains_a_checked_net_alone():
     with pytest.raises(HookError, match=r"model 'odd', build .* must return a Net for images"):
         start(toy_cell(model=model_of(lambda: Net(nn.Flatten(), nn.Linear(1, 1)))))
+
+
+def test_a_run_imports_no_compiler():
+    # torch's own takes seconds per process, which would count as time of the process's first cell
+    script = "import sys; from tests.helpers import *; trained(toy_cell()); print({'torch._dynamo'} & {*sys.modules})"
+    ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert ran.stdout.strip() == "set()"
