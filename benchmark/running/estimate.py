@@ -229,14 +229,14 @@ def _evaluations(cell: Cell) -> int:
 
 def tried(cell: Cell, how: How, seconds: float) -> float:
     """Return the seconds of a whole cell, extrapolated from the rounds it trains here in `seconds`."""
-    run = Run(_endless(cell), how)
+    run = Run(_timed(cell, max(cell.protocol.rounds, 2)), how)
     prepare = run.meter.seconds["prepare"]
     local, evaluated = _round(run, seconds)
     return prepare + cell.protocol.rounds * local + _evaluations(cell) * evaluated
 
 
 def _round(run: Run, seconds: float) -> tuple[float, float]:
-    """Advance a run for `seconds`, at least one round; return a round's seconds without evaluation, and evaluation's.
+    """Advance a run for `seconds`, at most to its end; return a round's seconds without evaluation, and evaluation's.
 
     The first round, which warms up and counts FLOPs, is left out. Medians ignore moments when the machine does
     something else. On a CPU they are processor seconds, as in records: next to other work a round takes longer.
@@ -245,7 +245,7 @@ def _round(run: Run, seconds: float) -> tuple[float, float]:
     rest: list[float] = []
     evaluated: list[float] = []
     start, began = time.perf_counter(), time.process_time()
-    while not rest or time.perf_counter() - start < seconds:
+    while not rest or (time.perf_counter() - start < seconds and not run.finished):
         before = dict(run.meter.seconds)
         run.advance()
         spent = {phase: now - before.get(phase, 0.0) for phase, now in run.meter.seconds.items()}
@@ -304,10 +304,10 @@ def _probe(cell: Cell) -> Cell:
         participation=1.0,
         protocol=dataclasses.replace(cell.protocol, local_epochs=1, validation=0.0),
     )
-    return _endless(few)
+    return _timed(few, MOST_ROUNDS)
 
 
-def _endless(cell: Cell) -> Cell:
-    """Return the cell with as many rounds as possible, evaluated after each, without diagnostics."""
-    protocol = dataclasses.replace(cell.protocol, rounds=MOST_ROUNDS, eval_every=1)
+def _timed(cell: Cell, rounds: int) -> Cell:
+    """Return the cell with `rounds` rounds, evaluated after each, without diagnostics."""
+    protocol = dataclasses.replace(cell.protocol, rounds=rounds, eval_every=1)
     return dataclasses.replace(cell, protocol=protocol, diagnostics=Diagnostics())

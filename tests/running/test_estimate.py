@@ -1,11 +1,13 @@
 import io
 import itertools
+import math
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.fleet import Fleet, Turn
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running import estimate
 from fedspan.benchmark.running.cell_run import Outcome, make_record
@@ -193,6 +195,23 @@ def test_a_round_in_which_the_machine_stalls_says_nothing_of_the_others(rounds):
     [planned] = cells(PROTOCOL)
     assert tried(planned.cell, How.of(planned.config), 93) == preparing(10 * 2.0)
     assert not list(left)
+
+
+@helpers.toy("fleet", "toy_asked")
+class Asked(Fleet):
+    """Fleet that nobody may ask more often than a whole run does."""
+
+    arrives: bool = True
+
+    def turns(self, work, draws):
+        assert draws.round < helpers.QUICK.rounds
+        return [Turn(arrives=self.arrives)] * len(work)
+
+
+def test_a_cell_is_tried_for_its_own_rounds_at_most():
+    assert tried(helpers.toy_cell(fleet=Asked()), helpers.how(), math.inf) > 0
+    with pytest.raises(UserError, match=f"loses every client in each of protocol.rounds={helpers.QUICK.rounds}"):
+        tried(helpers.toy_cell(fleet=Asked(arrives=False)), helpers.how(), math.inf)
 
 
 @pytest.mark.parametrize(
