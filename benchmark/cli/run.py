@@ -63,14 +63,15 @@ def run(arguments: argparse.Namespace) -> int:
     if not grid:
         return _run_one(planned[0], how)
     launcher = make_launcher([*launcher_words(how), *for_hydra])
+    changes = [word for word in settings if not is_how(word.partition("=")[0]) and not word.startswith("scale=")]
     without_result = 0
     if studies:
-        without_result = run_grid(trials, launcher)
+        without_result = run_grid(trials, launcher, changes)
         selections = [select(study, Results(how.results).read) for study in studies]
         show_selections(selections)
         planned = distinct([*planned, *(cell for selection in selections for cell in selection.tuned)])
     if arguments.command != "tune":
-        without_result += run_grid(planned, launcher)
+        without_result += run_grid(planned, launcher, changes)
     return int(without_result > 0)
 
 

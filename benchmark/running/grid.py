@@ -48,10 +48,11 @@ MIRROR_NICE = 10  # a tenth of a busy core; at 19 a hundredth, and a grid on a b
 LOOK_SECONDS = 0.5  # between polls of cells that other processes compute
 
 
-def run_grid(planned: Sequence[Planned], launcher: Launcher) -> int:
+def run_grid(planned: Sequence[Planned], launcher: Launcher, changes: Sequence[str] = ()) -> int:
     """Run every planned cell that has no record yet; return how many have no result afterwards.
 
-    All cells share the settings of where and how to run.
+    All cells share the settings of where and how to run. `changes` are the words that change the board on the command
+    line; the next command that the user reads repeats them.
     """
     console = Console()
     how = How.of(planned[0].config)
@@ -86,7 +87,7 @@ def run_grid(planned: Sequence[Planned], launcher: Launcher) -> int:
     known = results.entries(keys) if missing else known
     failed = [failure for key in keys if key not in known and (failure := results.failure(key)) is not None]
     ran = {cell.cell.key for cell in todo}
-    summarise(console, planned, [*known.values()], failed, ran, time.monotonic() - started, how)
+    summarise(console, planned, [*known.values()], failed, ran, time.monotonic() - started, how, changes)
     return sum(key not in known or known[key].status == "failed" for key in keys)
 
 
@@ -253,6 +254,7 @@ def summarise(
     ran: set[str],
     seconds: float,
     how: How,
+    changes: Sequence[str] = (),
 ) -> None:
     """Print the number of cells by outcome, and the reasons; failures, with their files, go to standard error."""
     table = Table("outcome", "cells", "of them now", title=f"grid finished in {seconds:.0f} s", title_justify="left")
@@ -269,7 +271,7 @@ def summarise(
     show_scores(console, planned, {entry.key: entry.accuracy for entry in known if entry.status == "done"})
     _tell_reasons(outcomes, {cell.cell.key: cell.cell for cell in planned}, failed, how)
     if any(entry.status == "done" for entry in known):
-        step = next_step(how, planned[0].cell.scale)
+        step = next_step(how, planned[0].cell.scale, changes)
         console.print(f"next: {step}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -78,10 +78,11 @@ def _called(cell: Cell, known: dict[tuple[object, ...], tuple[str, str]]) -> tup
     return known[alike]
 
 
-def next_step(how: How, scale: str) -> str:
-    """Return the command that shows the results of a grid."""
+def next_step(how: How, scale: str, changes: Sequence[str] = ()) -> str:
+    """Return the command that shows the results of a grid; `changes` are the words that change its board."""
     where = [override_text("paths.results", str(how.results))] if how.results != How.results else []
     where += [override_text("plugins", how.plugins[0] if len(how.plugins) == 1 else how.plugins)] if how.plugins else []
     if how.board is None:
         return shlex.join(["fedspan", "ui", *where])
-    return shlex.join(["fedspan", "report", override_text("board", how.board), override_text("scale", scale), *where])
+    board = [override_text("board", how.board), override_text("scale", scale)]
+    return shlex.join(["fedspan", "report", *board, *changes, *where])
