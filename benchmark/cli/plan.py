@@ -17,6 +17,7 @@ from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.report import recipes
+from fedspan.benchmark.report.declared import check_declared
 from fedspan.benchmark.report.units import counted_as, write_bytes, write_flops
 from fedspan.benchmark.running.estimate import estimate, spread_gain
 from fedspan.benchmark.running.progress import duration
@@ -32,6 +33,7 @@ def show(arguments: argparse.Namespace) -> int:
     """Print the numbers of done and missing cells, and the estimated cost of the missing ones."""
     axes = axes_of(split_hydra(arguments.settings)[0])  # a launcher's options do not change the plan
     planned = plan_grid(axes)
+    check_declared(axes)
     if arguments.costs:
         return _show_costs(planned)
     for problem in recipes.problems_of(axes):

@@ -21,6 +21,7 @@ from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.registry import broken, how_settings
+from fedspan.benchmark.report.declared import check_declared
 from fedspan.benchmark.running import retry as again
 from fedspan.benchmark.running.grid import LOOK_SECONDS, kept_text, refresh, run_grid, show_traceback
 from fedspan.benchmark.running.hydra_jobs import make_launcher
@@ -40,13 +41,14 @@ from fedspan.benchmark.training.process import device_of, numerics_of
 
 def run(arguments: argparse.Namespace) -> int:
     """Train one cell, or with -m or board=NAME a grid."""
-    warn_of_broken_plugins()
     settings, for_hydra = split_hydra(arguments.settings)
     axes = axes_of(settings)
+    warn_of_broken_plugins()
     grid = arguments.multirun or "board" in axes
     if any(len(values) > 1 for values in axes.values()) and not grid:
         raise UserError("several values need -m: fedspan run -m " + shlex.join(arguments.settings) + _together(axes))
     planned = plan_grid(axes)
+    check_declared(axes)
     if arguments.cfg:
         return _show(planned, arguments.cfg, for_hydra)
     studies = studies_of(axes)

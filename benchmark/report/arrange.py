@@ -7,8 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedspan.benchmark.errors import UserError, did_you_mean
-from fedspan.benchmark.report.axes import Axes, flat, text
+from fedspan.benchmark.report.axes import Axes, flat
 from fedspan.benchmark.spec.board import Figure, Table
 
 REFUSED = "refused"  # state of a record that must not be averaged with the others of its table
@@ -30,12 +29,7 @@ def arrange(frame: pd.DataFrame, axes: Axes, part: Table | Figure) -> Arranged:
     Runs that must not be compared or averaged with the others get the state `refused`, and a problem says so.
     """
     runs = frame.assign(state=frame["status"])
-    for axis, wanted in part.where.items():
-        runs = runs[axes.matches(axis, wanted, runs.index)]
-        if runs.empty:
-            raise UserError(
-                f"where: {axis}={text(wanted)} selects no cell{did_you_mean(text(wanted), set(axes.labels(axis)))}"
-            )
+    runs = runs.loc[axes.select("where", part.where, runs.index)]
     for name, names in (("row", part.rows), ("column", part.columns)):
         labels = list(zip(*(axes.labels(axis, runs.index) for axis in names), strict=True)) or [()] * len(runs)
         runs = runs.assign(**{name: pd.Series(labels, index=runs.index, dtype=object)})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 from fedspan.benchmark import names
@@ -34,6 +35,16 @@ def text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(text, value))}]" if value else NONE
     return str(value)
+
+
+def choices_of(wanted: Any) -> Sequence[Any]:
+    """Return the labels that a selection allows: those of a list, or its only one."""
+    return wanted if isinstance(wanted, (list, tuple)) and wanted else [wanted]
+
+
+def bare(label: str) -> str:
+    """Return a label without the settings of its plugins: ``fedprox + feddecorr``."""
+    return " + ".join(part.split("(")[0] for part in label.split(" + "))
 
 
 def title(axis: str) -> str:
@@ -105,8 +116,25 @@ class Axes:
         """Return for each cell whether its label, or its plugin's bare name, is `wanted` or one of them."""
         if self._full is not None:
             return self._full.matches(axis, wanted, cells)
-        choices = {text(choice) for choice in (wanted if isinstance(wanted, (list, tuple)) and wanted else [wanted])}
-        return [label in choices or label.split("(")[0] in choices for label in self.labels(axis, cells)]
+        choices = set(map(text, choices_of(wanted)))
+        return [label in choices or bare(label) in choices for label in self.labels(axis, cells)]
+
+    def select(self, field: str, wanted: Mapping[str, Any], cells: Iterable[int]) -> list[int]:
+        """Return those of `cells`, by position, that match along each axis `wanted` in a `field` of a table or figure.
+
+        Raise `UserError` for an unknown axis, or if none matches.
+        """
+        left = list(cells)
+        for axis, label in wanted.items():
+            try:
+                left = list(compress(left, self.matches(axis, label, left)))
+            except UserError as error:
+                raise UserError(f"{field}: {error}") from None
+            if not left:
+                known = set((self._full or self).labels(axis))
+                near = did_you_mean(text(label), known | set(map(bare, known)))
+                raise UserError(f"{field}: {axis}={text(label)} selects no cell{near}")
+        return left
 
     def _labels(self, axis: str) -> list[str]:
         if axis == "seed":

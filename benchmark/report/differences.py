@@ -32,9 +32,8 @@ def subtract(runs: pd.DataFrame, axes: Axes, table: Table) -> pd.DataFrame:
 
     Raise `UserError` for an axis that the table lacks, if no cell has a reference, or if a cell has several.
     """
-    kept = _kept(table)
-    matches = (axes.matches(axis, wanted, runs.index) for axis, wanted in table.minus.items())
-    chosen = list(map(all, zip(*matches, strict=True)))
+    kept, reference = kept_axes(table), set(axes.select("minus", table.minus, runs.index))
+    chosen = [cell in reference for cell in runs.index]
     places = list(zip(*(axes.labels(axis, runs.index) for axis in kept), strict=True)) or [()] * len(runs)
     known = _References(runs[chosen], compress(places, chosen), reference_name(table))
     pairs = [None if skip else known.of(place) for place, skip in zip(places, chosen, strict=True)]
@@ -85,15 +84,18 @@ def _names(place: Place) -> Place:
     return tuple(re.sub(r"\([^()]*\)", "", label) for label in place)
 
 
-def _kept(table: Table) -> list[str]:
-    """Return the table's axes along which a cell and its reference have the same label."""
-    known = [part for axis in (*table.rows, *table.columns) for part in PARTS.get(axis, (axis,))]
+def kept_axes(table: Table) -> list[str]:
+    """Return the table's axes along which a cell and its reference have the same label.
+
+    Raise `UserError` for an axis of `minus` that the table lacks.
+    """
+    parts = [part for axis in (*table.rows, *table.columns) for part in PARTS.get(axis, (axis,))]
+    known = [*parts, *(whole for whole, its in PARTS.items() if set(its) <= set(parts))]
     for axis in table.minus:
         if axis not in known:
-            raise UserError(
-                f"minus: '{axis}' is no axis of the table{did_you_mean(axis, known)}; it has {', '.join(known)}"
-            )
-    return [axis for axis in known if axis not in table.minus]
+            raise UserError(f"minus: '{axis}' is no axis of the table{did_you_mean(axis, known)}")
+    told = {part for axis in table.minus for part in PARTS.get(axis, (axis,))}
+    return [part for part in parts if part not in told]
 
 
 def _difference(run: Any, references: Mapping[int, Any], relative: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from fedspan.benchmark.report.diagrams import row_spoken
 from fedspan.benchmark.report.overall import Ranked
 from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import Difference, Gap, Withheld
-from fedspan.benchmark.report.units import counted_as
+from fedspan.benchmark.report.units import counted_as, with_sign
 
 EQUAL = 0.05  # costs that differ by a smaller share are called equal
 NAMED = 3  # up to this many methods that may be the best are named, more are counted
@@ -23,6 +23,11 @@ def points(value: float) -> str:
     """Return percentage points with one decimal, halves rounded away from zero as in the pages' script."""
     written = Decimal(value).quantize(Decimal("0.1"), ROUND_HALF_UP) if math.isfinite(value) else Decimal("nan")
     return f"{written + 0}".replace("-", "−")
+
+
+def signed_points(value: float) -> str:
+    """Return a difference in points with its sign, unless it is rounded to zero."""
+    return with_sign(value, points(abs(value)))
 
 
 def ratio(value: float) -> str:
@@ -131,13 +136,8 @@ def _over(gap: Gap, base: Ranked) -> str:
     if isinstance(gap, Withheld):
         return f"{gap.reason}, so no gain over {name} is given"
     if gap.low == gap.high:
-        return f"{_signed(gap.mean)} points over {name}"
-    return f"{_signed(gap.mean)} points over {name} (95% CI {points(gap.low)} to {points(gap.high)})"
-
-
-def _signed(value: float) -> str:
-    written = points(value)
-    return written if written.startswith("−") else f"+{written}"
+        return f"{signed_points(gap.mean)} points over {name}"
+    return f"{signed_points(gap.mean)} points over {name} (95% CI {points(gap.low)} to {points(gap.high)})"
 
 
 def _at(row: Ranked) -> str:

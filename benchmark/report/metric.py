@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
-from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.report.units import write_bytes
+from fedspan.benchmark.errors import UserError, did_you_mean
+from fedspan.benchmark.records.model import STAGES, TRIAL
+from fedspan.benchmark.report.units import with_sign, write_bytes
 from fedspan.benchmark.training.costs import STAGE
 
 WHEN = {
@@ -30,10 +32,42 @@ WORDS = {
     "calibration_seconds": "seconds of the calibration",
     "head_seconds": "seconds of the head",
 }
+SCORES = (
+    "accuracy", "loss", "client_accuracy", "client_accuracy_std", "worst_tenth_accuracy", "unseen_accuracy",
+    "unseen_accuracy_std", "unseen_worst_tenth_accuracy", "domain_accuracy", "domain_accuracy.*",
+)  # fmt: skip
+COSTS = (
+    "bytes", "memory_bytes", "peak_memory_bytes", "classifier_megabytes", "classifier_gflop", "head_seconds",
+    "calibration_seconds", "local_seconds_per_round", "minutes_per_round", "lost_visits", "simulated_seconds",
+    "simulated_seconds_per_round",
+)  # fmt: skip
+COMPUTED = (
+    "parameters", "features", "classes", "bytes", "bytes_per_client_round", "round_gflop", "train_gflop",
+    "memory_bytes", "calibration_gflop", "classifier_megabytes", "classifier_gflop",
+)  # fmt: skip
+KNOWN = {
+    **dict.fromkeys((*STAGES, "final"), SCORES),
+    "best": ("accuracy", "round"),
+    TRIAL: (*SCORES, "accuracy.*", "loss.*", "images", "clients", "clients_without"),
+    "alignment": ("cosine", "norm_difference"),
+    "privacy": ("epsilon", "delta"),
+    "cost": COSTS,
+    STAGE: COMPUTED,
+}  # by stage, all metrics that a record or a report can have; * stands for any name
 BYTES = ("bytes", "memory_bytes")  # metrics that are written in decimal units
 COUNTED = ("bytes", "memory_bytes", "classifier_megabytes", "classifier_gflop")  # costs that follow from shapes
 TIMES = {"seconds": "s", "minutes": "min"}  # words in the names of costs that are times, and their units
 UNITS = {**TIMES, "megabytes": "MB", "gflop": "GFLOP"}  # of costs that are written without their unit
+
+
+def check_metric(path: str) -> None:
+    """Raise `UserError` if no record or report can have a metric, ``stage.name`` or ``stage.name.*``."""
+    metric = Metric.of(path)
+    if metric.stage not in KNOWN:
+        raise UserError(f"metric '{path}' has an unknown stage{did_you_mean(metric.stage, KNOWN)}")
+    if not any(fnmatchcase(metric.name, one) for one in KNOWN[metric.stage]):
+        near = did_you_mean(path, (f"{metric.stage}.{one}" for one in KNOWN[metric.stage]))
+        raise UserError(f"metric '{path}' is none that a record has{near}")
 
 
 @dataclass(frozen=True)
@@ -125,8 +159,8 @@ class Metric:
         return self.write_difference(value) if self.minus else self.write_spread(value)
 
     def write_difference(self, value: float) -> str:
-        """Return the difference of two values, with its sign, in their format, rounded so that tiny ones are zero."""
-        return ("−" if value < 0 else "+") + self.write_spread(round(abs(value), self.digits))
+        """Return the difference of two values in their format, with its sign unless it is rounded to zero."""
+        return with_sign(value, self.write_spread(round(abs(value), self.digits)))
 
     def say_difference(self, value: float) -> str:
         """Return the difference of two values with its unit: ``+1.08 points``, ``−159 MB``, ``−1.2 s``."""

@@ -23,7 +23,7 @@ from fedspan.benchmark import names
 from fedspan.benchmark.report import render_text
 from fedspan.benchmark.report.axes import PLUGIN_AXES, named, spoken, title
 from fedspan.benchmark.report.diagrams import row_spoken
-from fedspan.benchmark.report.headline import of_table, points, ratio
+from fedspan.benchmark.report.headline import of_table, points, ratio, signed_points
 from fedspan.benchmark.report.labels import swatch
 from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import mean_of
@@ -55,6 +55,7 @@ def _environment() -> Environment:
         state_text=render_text.state_text,
         count_text=render_text.count_text,
         signed=signed,
+        signed_points=signed_points,
         write_seconds=write_seconds,
         mean_of=mean_of,
         row_spoken=row_spoken,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,9 @@ from fedspan.benchmark.report.table import Tabulated
 from fedspan.benchmark.report.tuning import TunedMethod, cost_of_trials, sensitivities, tuning_facts
 from fedspan.benchmark.report.units import cost_columns, counted_as, write_bytes, write_flops, write_seconds
 from fedspan.benchmark.spec.board import Board
+from fedspan.benchmark.spec.overrides import plugin_words
 from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.settings import How
 
 MOST_LISTED = 200  # listed cells without a result
 MOST_RUNS = 200  # per page of a method's seeds
@@ -59,20 +62,19 @@ def board_page(
     root: str,
     recipe: Sequence[Sourced] = (),
     tuned: Sequence[TunedMethod] = (),
+    plugin_files: Sequence[str] = (),
+    pictured: bool = False,
 ) -> bytes:
     """Return the page of a board; `extras` are by table number, `root` is the relative path to the site's folder.
 
-    `tuned` are the outcomes of a tuned board's studies.
+    `tuned` are the outcomes of a tuned board's studies, `plugin_files` is the setting `plugins`, and `pictured` says
+    whether the site has a link preview.
     """
     counts = {status: int((frame["status"] == status).sum()) for status in STATUSES}
     tune, unfinished = tuning_facts(tuned), frame[frame["status"] != "done"]
     unfinished = unfinished.sort_values("status", key=lambda status: status.map(STATUSES.index), kind="stable")
     return render(
-        "board.html.j2",
-        root,
-        "board",
-        board.title,
-        board=board,
+        "board.html.j2", root, "board", board.title, board=board,
         scales=list(dict.fromkeys(frame["scale"])),
         counted_as=counted_as,
         counts=counts,
@@ -80,6 +82,8 @@ def board_page(
         absent=_absent(frame),
         bars=_bars(counts, len(frame)),
         facts=_facts(frame),
+        pictured=pictured,
+        plugins=_plugins(plugin_files),
         needs_archive=any("dataset.content" in settings for settings in frame["paper"]),
         tables=tables,
         analyses={number: extra.analysis for number, extra in extras.items()},
@@ -97,7 +101,7 @@ def board_page(
         cost_of_trials=cost_of_trials(tune),
         sensitivities=[(one, found) for one in tuned if (found := sensitivities(one))],
         **LENGTHS,
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -109,21 +113,29 @@ class Extras:
     diagrams: tuple[Diagram, ...]
 
 
-def runs_pages(point: str, planned: Planned, runs: Sequence[Any], ranked: bool) -> Iterator[tuple[str, bytes]]:
+def _plugins(files: Sequence[str]) -> str:
+    """Return the end of a command that needs plugin files."""
+    return "".join(f" {shlex.quote(word)}" for word in plugin_words(files))
+
+
+def runs_pages(
+    point: str, planned: Planned, runs: Sequence[Any], ranked: bool, pictured: bool = False
+) -> Iterator[tuple[str, bytes]]:
     """Yield file name and content of each page of one method's seeds on one task, with `MOST_RUNS` runs a page.
 
-    `runs` are rows of `collect`'s frame. Method and dataset have pages to link to if the runs have a `ranked` score.
+    `runs` are rows of `collect`'s frame. Method and dataset have pages to link to if the runs have a `ranked` score;
+    `pictured` says whether the site has a link preview.
     """
     starts = range(0, len(runs), MOST_RUNS)
     parts = [runs[start : start + MOST_RUNS] for start in starts]
     pages = [f"{point}-{number}.html" if number > 1 else f"{point}.html" for number in range(1, len(parts) + 1)]
     said = [f"{start + 1} to {start + len(part)}" for start, part in zip(starts, parts, strict=True)]
     for name, part in zip(pages, parts, strict=True):
-        yield name, _runs_page(planned, part, ranked, list(zip(pages, said, strict=True)), name)
+        yield name, _runs_page(planned, part, ranked, pictured, list(zip(pages, said, strict=True)), name)
 
 
 def _runs_page(
-    planned: Planned, runs: Sequence[Any], ranked: bool, pages: Sequence[tuple[str, str]], name: str
+    planned: Planned, runs: Sequence[Any], ranked: bool, pictured: bool, pages: Sequence[tuple[str, str]], name: str
 ) -> bytes:
     cell, family = planned.cell, family_of(planned)
     task = task_of(planned, scores=next((run.scores for run in runs if run.scores), None))
@@ -150,14 +162,14 @@ def _runs_page(
         for run in runs
     ]
     return render(
-        "runs.html.j2",
-        "../",
-        "runs",
+        "runs.html.j2", "../", "runs",
         f"{names.of_method_label(method_name(planned))} on {names.title_of('dataset', cell.dataset.name)}",
         scripts=(),
         pages=pages,
         name=name,
         ranked=ranked,
+        pictured=pictured,
+        plugins=_plugins(How.of(planned.config).plugins),
         family=family,
         family_slug=slug(family),
         method=method_name(planned),
@@ -171,7 +183,7 @@ def _runs_page(
         metrics=[pair for pair in found if "." not in pair[1]],
         provenance=provenance(runs),
         spec={name: text(value) for name, value in flat(cell.settings).items() if name != "seed"},
-    )
+    )  # fmt: skip
 
 
 def _absent(frame: pd.DataFrame) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from fedspan.benchmark.report.tuning import (
 )
 from fedspan.benchmark.spec.board import Board, Figure
 from fedspan.benchmark.spec.plan import Planned, distinct
-from fedspan.benchmark.spec.settings import FULL
+from fedspan.benchmark.spec.settings import FULL, How
 from fedspan.benchmark.training.costs import STAGE
 
 LEFT_OUT = "left out: "
@@ -84,8 +84,7 @@ def write_report(
     problems.add("trials", _stale(collect(trials, results)))
     problems.add("records", _passed_over([*reported.cells, *trials], results))
     tuned = tuned_methods(selections, results, frame)
-    found = summarise(board, reported, frame, tables, f"{place}/")
-    found = replace(found, studies=tuple(outcome_lines(tuned)))
+    found = replace(summarise(board, reported, frame, tables, f"{place}/"), studies=tuple(outcome_lines(tuned)))
     extras = {table.number: _extras(table, frame) for table in tables}
     contents: dict[str, bytes] = {summary.FILE: summary.to_json(found).encode()}
     for table in tables:
@@ -95,11 +94,14 @@ def write_report(
             contents[f"figure-{drawing.number}.{suffix}"] = content
     contents |= _tuning_files(tuned)
     recipe, said = _recipe(board, cells), problems.lines()
-    contents["index.html"] = board_page(board, runs, tables, drawings, extras, said, root, recipe, tuned)
+    contents["index.html"] = board_page(
+        board, runs, tables, drawings, extras, said, root, recipe, tuned,
+        How.of(cells[0].config).plugins, found.pictured,
+    )  # fmt: skip
     for name, content in contents.items():
         write_atomically(folder / name, content)
     _remove_stale(folder, set(contents))
-    _write_runs(distinct(reported.cells), runs, results, out, {result.point for result in found.results})
+    _write_runs(distinct(reported.cells), runs, results, out, found)
     return Report(
         written=[folder / name for name in contents],
         summary=found,
@@ -197,13 +199,9 @@ def _extras(table: Tabulated, frame: pd.DataFrame) -> Extras:
     return Extras(analysis, reach_targets(table, frame), tuple(diagram for diagram in drawn if diagram is not None))
 
 
-def _write_runs(
-    cells: Sequence[Planned], frame: pd.DataFrame, results: Results, out: Path, ranked: Collection[str]
-) -> None:
-    """Write the page of the runs of every point that has any, and copy their records to the site.
-
-    `ranked` are the points with a result on the pages over all boards.
-    """
+def _write_runs(cells: Sequence[Planned], frame: pd.DataFrame, results: Results, out: Path, board: Summary) -> None:
+    """Write the page of the runs of every point of a board that has any, and copy their records to the site."""
+    ranked = {result.point for result in board.results}  # these have pages over all boards
     points: dict[str, list[tuple[Planned, Any]]] = {}
     for planned, run in zip(cells, frame.itertuples(index=False), strict=True):
         points.setdefault(str(run.point), []).append((planned, run))
@@ -211,7 +209,7 @@ def _write_runs(
         runs = sorted((run for _, run in pairs), key=lambda run: run.seed)
         if all(run.status == "missing" for run in runs):
             continue
-        for name, page in runs_pages(point, pairs[0][0], runs, point in ranked):
+        for name, page in runs_pages(point, pairs[0][0], runs, point in ranked, board.pictured):
             put(out / "runs" / name, page)
         for run in (run for run in runs if run.status != "missing"):
             for source in (results.path(run.key), results.failures / f"{run.key}.json"):

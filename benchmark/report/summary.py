@@ -162,6 +162,11 @@ class Summary:
     entries: tuple[TableNumber, ...]
     studies: tuple[dict[str, Any], ...] = ()
 
+    @property
+    def pictured(self) -> bool:
+        """Whether the overview ranks a result of it, and so has a picture for the links of its pages."""
+        return any(not (result.ablation or result.tuned) for result in self.results)
+
 
 def summarise(
     board: Board,

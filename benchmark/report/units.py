@@ -42,8 +42,13 @@ def write_flops(value: float) -> str:
 
 
 def signed(value: float) -> str:
-    """Return a difference with its sign: ``+1.25``, ``−0.50``."""
-    return f"{value:+.2f}".replace("-", "−")
+    """Return a difference with its sign: ``+1.25``, ``−0.50``, ``0.00``."""
+    return with_sign(value, f"{abs(value):.2f}")
+
+
+def with_sign(value: float, size: str) -> str:
+    """Return a value written as `size`, with its sign unless all digits of `size` are zero."""
+    return ("−" if value < 0 else "+") + size if set(size) & set("123456789") else size
 
 
 def counted_as(count: int, word: str, several: str = "") -> str:

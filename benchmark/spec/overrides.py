@@ -137,6 +137,11 @@ def _quote(value: Any) -> str:
     return repr(value)
 
 
+def plugin_words(files: Sequence[str]) -> list[str]:
+    """Return the words of a command that name plugin files: one, or none without any."""
+    return [override_text("plugins", files[0] if len(files) == 1 else files)] if files else []
+
+
 def command_of(overrides: Iterable[str]) -> str:
     """Return the shell command that reruns a cell on any machine; paths of the machine's images have to be added."""
     return shlex.join(["fedspan", "run", *(word for word in overrides if not word.startswith(NOT_REPEATED))])

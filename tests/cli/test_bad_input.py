@@ -203,6 +203,39 @@ def test_a_mistake_in_a_board_names_the_file_and_the_place(fedspan, here, comman
     assert [path.name for path in here.iterdir()] == ["board.yaml"]
 
 
+METHODS = "grid: [{algorithm: [fedavg, fedprox], addons: [[], [feddecorr]]}]\n"
+UNFILLED = {
+    "tables: [{metric: accuracy}]": "table 1: metric 'accuracy' must be written stage.metric",
+    "tables: [{metric: traned.accuracy}]": "metric 'traned.accuracy' has an unknown stage; did you mean 'trained'?",
+    "tables: [{}, {metric: trained.acuracy}]": "table 2: metric 'trained.acuracy' is none that a record has; did you",
+    "tables: [{metric: trained.domain_acuracy.*}]": "did you mean 'trained.domain_accuracy.*'?",
+    "tables: [{rows: [metod]}]": "table 1: unknown axis 'metod'; did you mean 'method'?",
+    "tables: [{columns: [protocol.round]}]": "table 1: unknown axis 'protocol.round'; did you mean 'protocol.rounds'?",
+    "tables: [{where: {algoritm: fedavg}}]": "table 1: where: unknown axis 'algoritm'; did you mean 'algorithm'?",
+    "tables: [{where: {algorithm: [fedavg, fedprx]}}]": "algorithm=fedprx selects no cell; did you mean 'fedprox'?",
+    "tables: [{minus: {method: fedprx}}]": "table 1: minus: method=fedprx selects no cell; did you mean 'fedprox'?",
+    "tables: [{minus: {dataset: digits}}]": "table 1: minus: 'dataset' is no axis of the table; known: addons,",
+    "figures: [{kind: sweep, x: protocol.round}]": "figure 1: unknown axis 'protocol.round'; did you mean",
+    "figures: [{kind: bars, metric: cost.byte}]": "figure 1: metric 'cost.byte' is none that a record has; did you",
+}
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+@pytest.mark.parametrize(("text", "message"), UNFILLED.items(), ids=[text[:40] for text in UNFILLED])
+def test_a_table_that_no_record_can_fill_is_refused_before_training(fedspan, here, command, text, message):
+    (here / "board.yaml").write_text(METHODS + text)
+    ran = fedspan(command, "board=board.yaml")
+    assert ran.status == 2
+    assert ran.complaint.startswith("fedspan: board board.yaml: ")
+    assert message in ran.complaint
+    assert [path.name for path in here.iterdir()] == ["board.yaml"]
+
+
+def test_a_board_of_which_only_a_part_is_planned_keeps_the_tables_of_the_whole(fedspan, here):
+    (here / "board.yaml").write_text(METHODS + "tables: [{where: {algorithm: fedprox}, minus: {addons: none}}]")
+    assert fedspan("plan", "board=board.yaml", *QUICK, "algorithm=fedavg").out.startswith("2 cells")
+
+
 @pytest.mark.parametrize("name", ["..", "methods", "runs", "a b", "-x"])
 def test_a_board_whose_page_would_take_the_place_of_another_is_refused(fedspan, here, name):
     (here / f"{name}.yaml").write_text("title: x")

@@ -1,6 +1,7 @@
 """Plugins from files that the user names: in every process, in every command that composes a cell."""
 
 import os
+import re
 
 import pytest
 import torch
@@ -46,6 +47,7 @@ def mine(here, monkeypatch):
     registry.discover()
     monkeypatch.setattr(registry, "_plugins", {kind: dict(known) for kind, known in registry._plugins.items()})
     monkeypatch.setattr(registry, "_files", {})
+    monkeypatch.setattr(registry, "_broken", [])
     path = here / "my.py"
     path.write_text(MINE)
     return path
@@ -97,6 +99,24 @@ scales: {smoke: {protocol.rounds: 1, tuned: [{when: {algorithm: mine}, set: {pro
 def test_the_rules_of_a_board_by_path_know_the_plugins_of_a_file(fedspan, here):
     (here / "ours.yaml").write_text(BOARD)
     assert fedspan("plan", "board=ours.yaml", "scale=smoke", "plugins=my.py").out.startswith("2 cells")
+
+
+@pytest.mark.usefixtures("mine")
+def test_the_commands_of_a_page_name_the_files_of_its_plugins(fedspan, here):
+    (here / "ours.yaml").write_text(
+        "grid: [{algorithm: mine}]\nbase: {dataset: digits, partition: iid, protocol.rounds: 1}"
+    )
+    assert fedspan("run", "-m", "board=ours.yaml", "plugins=my.py", "tracking=false", "workers=1").status == 0
+    assert fedspan("report", "board=ours.yaml", "plugins=my.py").status == 0
+    pages = here / "leaderboards" / "pages"
+    [runs] = (pages / "runs").glob("*.html")
+    commands = [
+        command
+        for page in (pages / "ours" / "index.html", runs)
+        for command in re.findall('<code class="command">([^<]+)', page.read_text())
+    ]
+    assert [command.split()[1] for command in commands] == ["verify", "run", "run", "verify"]
+    assert all(command.endswith(" plugins=my.py") for command in commands)
 
 
 @pytest.mark.parametrize("command", ["plan", "run", "show partition"])
@@ -152,6 +172,44 @@ def test_a_broken_promise_fails_the_contract_tests(start, mine):
     ran = finish(start("test", "mine", "plugins=my.py"))
     assert ran.status == 1
     assert "mine.server changed an input in place" in ran.out
+
+
+def test_the_contract_tests_show_a_failure_once_and_in_one_line(start, mine):
+    mine.write_text(MINE + "    def loss(self, step): return step.logits.detach().mean()\n")
+    ran = finish(start("test", "mine", "plugins=my.py"))
+    assert ran.status == 1
+    told = [line for line in ran.out.splitlines() if "algorithm 'mine', loss (" in line]
+    assert len(told) == 1
+    assert re.match(r"FAILED test_\S+ and \d+ other cases: algorithm 'mine', loss \(.*must return a loss with", told[0])
+    assert len(ran.out.splitlines()) < 40
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_broken_file_of_a_folder_is_reported_and_only_what_asks_for_it_fails(fedspan, here):
+    (here / "half.py").write_text("1 / 0")
+    ran = fedspan("run", *QUICK, "algorithm=mine", "algorithm.k=1.0", "plugins=.")
+    assert ran.status == 0
+    assert "half.py cannot be imported: ZeroDivisionError" in ran.complaint
+    refused = fedspan("list", "methods", "half", "plugins=.")
+    assert refused.status == 2
+    assert refused.complaint.startswith("fedspan: cannot list the method 'half' (")
+    assert "ZeroDivisionError" in refused.complaint
+
+
+def test_a_class_without_decorator_is_explained_by_every_command_that_names_it(fedspan, mine):
+    mine.write_text(MINE.replace('@algorithm("mine")', ""))
+    for words in (["list", "methods"], ["test"]):
+        assert (
+            'has no decorator; write @algorithm("mine") above it' in fedspan(*words, "mine", "plugins=my.py").complaint
+        )
+
+
+def test_a_plugin_is_told_in_full_once_and_what_it_discloses(fedspan, mine):
+    single = "    def aggregate(self, updates, agg): return next(iter(updates.values()))\n"
+    mine.write_text(MINE.replace("Me 2026.", "Me 2026: one client alone.") + single)
+    told = fedspan("list", "methods", "mine", "plugins=my.py").out
+    assert told.count("Me 2026: one client alone.") == 1
+    assert "The server sees single clients' updates, not sums alone." in told
 
 
 def test_what_the_contract_tests_skip_says_why(start, mine):

@@ -13,7 +13,7 @@ from fedspan.benchmark.report.analysis import analyse, pareto, reach_targets
 from fedspan.benchmark.report.axes import Axes
 from fedspan.benchmark.report.diagrams import average_ranks, joined, row_spoken, score_against_cost
 from fedspan.benchmark.report.frame import collect
-from fedspan.benchmark.report.headline import of_table
+from fedspan.benchmark.report.headline import of_table, signed_points
 from fedspan.benchmark.report.metric import Metric
 from fedspan.benchmark.report.render_page import Extras, board_page
 from fedspan.benchmark.report.render_text import reach_text, standings_to_csv, to_markdown
@@ -573,6 +573,12 @@ def test_a_difference_has_a_sign_and_is_written_as_its_metric_is(path, value, wr
     assert metric.write_difference(value) == written
     assert metric.write_difference(value)[1:] == metric.write(round(abs(value), metric.digits))
     assert metric.say_difference(value) == said
+
+
+def test_a_difference_that_is_rounded_to_zero_has_no_sign():
+    assert {Metric.of("final.accuracy").write_difference(value) for value in (-0.004, 0.0, 0.004)} == {"0.00"}
+    assert {signed(value) for value in (-0.004, 0.0, 0.004)} == {"0.00"}
+    assert {signed_points(value) for value in (-0.04, 0.0, 0.04)} == {"0.0"}
 
 
 def test_only_what_follows_from_shapes_is_counted_and_only_a_clock_of_a_machine_measures_time():

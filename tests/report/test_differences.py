@@ -65,6 +65,16 @@ def test_the_reference_may_be_a_column_or_part_of_a_method(make):
     }
 
 
+def test_the_reference_may_be_a_whole_method(make):
+    table = make(Table(minus={"method": "fedprox"}))
+    assert numbers(table) == {
+        ("fedavg",): [-2.0, -2.0],
+        ("fedavg + feddecorr",): [2.0, 1.0],
+        ("fedprox + feddecorr",): [4.0, 3.0],
+    }
+    assert table.metric.minus == "fedprox"
+
+
 def test_a_relative_difference_is_in_percent_of_the_reference(make):
     cells = cells_of(board(GRID | {"seed": [0]}))
     table = make(Table(rows=("addons",), where={"algorithm": "fedavg"}, minus={"addons": "none"}, relative=True))
@@ -191,9 +201,9 @@ def test_at_another_scale_a_printed_difference_is_not_compared(make):
     [
         (
             {"addon": "none"},
-            r"minus: 'addon' is no axis of the table; did you mean 'addons'\?; it has algorithm, addons",
+            r"minus: 'addon' is no axis of the table; did you mean 'addons'\?",
         ),
-        ({"addons": "feddecor"}, "minus: no cell matches the reference feddecor"),
+        ({"addons": "feddecor"}, r"minus: addons=feddecor selects no cell; did you mean 'feddecorr'\?"),
     ],
 )
 def test_a_reference_that_cannot_be_is_one_line(make, minus, message):

@@ -143,6 +143,19 @@ def test_a_site_without_a_ranking_has_no_picture_and_no_link_to_one(summary, tmp
     assert not any(b"preview.png" in content for content in files.values())
 
 
+def test_pages_of_a_board_link_a_picture_only_if_the_site_with_it_has_one(tmp_path):
+    cells = cells_of(board({"partition": "iid"}))
+    explaining = [replace(one, ablation=True) for one in cells]
+    for folder, mine in (("ranked", cells), ("explaining", explaining)):
+        out = tmp_path / folder
+        results = results_of(out / "results", [record(one) for one in mine])
+        built = write_report(board({"partition": "iid"}), mine, results, out / "pages").summary
+        there = out / "pages" / "preview.png" in site.write(out / "pages", [built])
+        pages = list((out / "pages").glob("**/*.html"))
+        assert len(pages) == 2
+        assert {b"preview.png" in page.read_bytes() for page in pages} == {there} == {folder == "ranked"}
+
+
 def test_pages_inside_documentation_lead_back_to_it(summary, tmp_path, monkeypatch):
     assert b">Docs<" not in site.write(tmp_path, [summary])[tmp_path / "index.html"]
     monkeypatch.setenv("FEDSPAN_DOCS", "../index.html")

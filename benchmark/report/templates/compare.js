@@ -9,7 +9,6 @@ function comparison() {
   const tools = document.getElementById("filters"), search = tools.querySelector("input");
   const output = tools.querySelector("output");
   const verdict = section.querySelector(".verdict"), assumes = section.querySelector(".assumes");
-  const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}`;
 
   function bar(gap, most) {
     const filled = element("span", { className: gap < 0 ? "negative" : "" });
@@ -40,7 +39,7 @@ function comparison() {
       cell.append(link(result), seeds(result));
       return cell;
     });
-    const difference = numeric(gap, gap === null ? "—" : signed(gap));
+    const difference = numeric(gap, gap === null ? "—" : withSign(gap, 2));
     if (gap !== null) difference.append(bar(gap, most));
     return element("tr", {}, element("th", { scope: "row", className: "label task" }, one.task.label), ...cells, difference,
       ...[0, 1, 2].map((cost) => {

@@ -54,8 +54,6 @@ function numbersOf(results, shared, columns, base) {
   };
 }
 
-const withSign = (value) => (value < 0 ? "" : "+") + written(value, 1);
-
 function picture(gain, low, high) {
   const x = (value) => (EDGE + (WIDTH - 2 * EDGE) * (value - low) / ((high - low) || 1)).toFixed(1);
   const drawn = document.createElementNS(SVG, "svg");
@@ -81,7 +79,7 @@ function gainCell(row, view, ends) {
   if (row.gain) {
     const [middle, low, high] = row.gain;
     cell.dataset.v = middle;
-    say(`${withSign(middle)} (${written(low, 1)} to ${written(high, 1)})`);
+    say(`${withSign(middle, 1)} (${written(low, 1)} to ${written(high, 1)})`);
   } else if (row.why) {
     say("withheld", element("span", { className: "hidden" }, `: ${row.why}`));
     cell.lastChild.title = row.why;

@@ -22,7 +22,10 @@ function loaded(text) {
   return { ...raw, tasks, methods, results };
 }
 
-const written = (value, digits, unit = "") => value === null ? "—" : value.toFixed(digits).replace("-", "−") + unit;
+const written = (value, digits, unit = "") =>
+  value === null ? "—" : value.toFixed(digits).replace(/^-(?=[0.]*$)/, "").replace("-", "−") + unit;
+
+const withSign = (value, digits) => (Number(value.toFixed(digits)) > 0 ? "+" : "") + written(value, digits);
 
 // A ratio; one too small for these digits shows its first significant digit: 0.02× instead of 0.0×.
 const ratioText = (value, digits) =>
