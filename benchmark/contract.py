@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import linecache
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
@@ -13,9 +14,11 @@ from torch import Tensor
 
 from fedspan.benchmark.component import Component, Wire
 from fedspan.benchmark.net import Net
-from fedspan.benchmark.registration import ENGINE
+from fedspan.benchmark.registration import ENGINE, base_of
 from fedspan.benchmark.registry import Plugin
 from fedspan.benchmark.returned import refusal, shown
+
+GENERATED = "<string>"  # the file of methods that dataclasses write
 
 
 def check_returned(component: Component, hook: str, inputs: Sequence[Any], returned: Any) -> None:
@@ -23,6 +26,13 @@ def check_returned(component: Component, hook: str, inputs: Sequence[Any], retur
     wanted, wrong_with = RULES.get(hook, ("", lambda returned, *inputs: ""))
     if problem := wrong_with(returned, *inputs):
         raise refusal(component, hook, wanted, problem)
+
+
+def check_attached(component: Component, total: Tensor) -> None:
+    """Raise `HookError` if the component's `loss`, with penalties in `total`, has no gradient in the weights."""
+    if not total.requires_grad:
+        problem = "its loss has none (detach(), item(), argmax and torch.tensor(...) cut it off)"
+        raise refusal(component, "loss", "a loss with a gradient in the weights", problem)
 
 
 def check_weights(component: Component, weights: Tensor) -> None:
@@ -41,7 +51,7 @@ def check_message(component: Component, message: Mapping[str, Tensor], broadcast
 
 def blame(error: BaseException) -> str | None:
     """Return one line on which plugin's hook raised `error`, where, and what it should do; None if no hook did."""
-    frames = _frames(error)
+    frames = [one for one in _frames(error) if one[0].f_code.co_filename != GENERATED]
     calls = [(frame, plugin) for frame, _ in frames if isinstance(plugin := frame.f_locals.get("self"), Plugin)]
     theirs = [(frame, plugin) for frame, plugin in calls if not frame.f_globals.get("__name__", "").startswith(ENGINE)]
     if isinstance(error, NotImplementedError) and not str(error) and calls and not theirs:
@@ -51,11 +61,12 @@ def blame(error: BaseException) -> str | None:
         return None
     frame, plugin = theirs[0]
     hook = frame.f_code.co_name
-    line = [number for other, number in frames if other.f_code.co_filename == frame.f_code.co_filename][-1]
-    said = " ".join(f"{type(error).__name__}: {error}".split())
+    file = frame.f_code.co_filename
+    line = [number for other, number in frames if other.f_code.co_filename == file][-1]
+    said = " ".join(f"{type(error).__name__}: {str(error) or linecache.getline(file, line)}".split())
     expected = f"; expected: {about}" if (about := _about(plugin, hook)) else ""
     said += _hint(error, plugin, hook)
-    return f"{_called(plugin, hook)} ({frame.f_code.co_filename}, line {line}): {said}{expected}"
+    return f"{_called(plugin, hook)} ({file}, line {line}): {said}{expected}"
 
 
 def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
@@ -72,7 +83,10 @@ def _called(plugin: Plugin, hook: str) -> str:
 
 def _about(plugin: Plugin, hook: str) -> str:
     """Return the first line of a hook's docstring in the base class."""
-    base = next(owner for owner in type(plugin).__mro__ if owner.__module__.startswith(ENGINE))
+    if hook == "__post_init__":
+        prefix = f"addon.{plugin.name}" if plugin.kind == "addon" else plugin.kind
+        return f'require(condition, "{prefix}.FIELD", "must ...", value) of fedspan.benchmark.errors'
+    base = base_of(type(plugin))
     return (inspect.getdoc(getattr(base, hook, None)) or "").split("\n")[0].rstrip(".")
 
 

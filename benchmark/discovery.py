@@ -11,6 +11,7 @@ import pkgutil
 import re
 import sys
 import traceback
+import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -47,16 +48,31 @@ class Source:
 
 @dataclass(frozen=True)
 class Broken:
-    """A source that cannot be imported: the `names` of its plugins, and its error as one line of `text`."""
+    """A source that cannot be imported: the `names` of its plugins, and its error as one line of `text`.
+
+    `path` is its file. `claims` is the (kind, name) of another plugin that a file registers a second time.
+    """
 
     names: frozenset[str]
     text: str
+    path: Path | None = None
+    claims: tuple[str, str] | None = None
+
+
+class Clash(UserError):
+    """Two plugins of one kind and name."""
+
+    def __init__(self, claims: tuple[str, str], message: str) -> None:
+        super().__init__(message)
+        self.claims = claims
 
 
 def broken(source: Source, error: BaseException) -> Broken:
     """Return a source's import error as one line, with file and line number."""
-    place = "" if isinstance(error, UserError) else f" ({_place(error)})"
-    return Broken(source.names, f"{source.label}: {_one_line(error)}{place}")
+    path = source.path.resolve() if source.path else None
+    place = "" if isinstance(error, UserError) else f" ({_place(error, path)})"
+    claims = error.claims if isinstance(error, Clash) and path else None
+    return Broken(source.names, f"{source.label}: {_one_line(error)}{place}", path, claims)
 
 
 def everywhere(packages: Iterable[str]) -> Iterator[Source]:
@@ -130,6 +146,11 @@ def forget_edited() -> list[Path]:
     return [_imported.pop(name)[0] for name in edited]
 
 
+def imported() -> Iterator[types.ModuleType]:
+    """Yield the modules of the files that `import_file` imported."""
+    yield from (sys.modules[name] for name in _imported if name in sys.modules)
+
+
 def where(packages: Iterable[str], given: Iterable[str]) -> str:
     """Return a sentence on where plugins are looked for; `given` are the files of the setting ``plugins``."""
     named = ", ".join([*given, *filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))])
@@ -145,9 +166,10 @@ def _one_line(error: BaseException) -> str:
     return kind + " ".join(text.split())
 
 
-def _place(error: BaseException) -> str:
-    """Return file and line of an error."""
+def _place(error: BaseException, path: Path | None) -> str:
+    """Return file and line of an error: the last line in the file at `path`, if it got that far."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    [frame] = [one for one in frames if path and os.path.realpath(one.filename) == str(path)][-1:] or frames[-1:]
     return f"{frame.filename}, line {frame.lineno}"

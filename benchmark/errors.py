@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import inspect
+import re
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -45,6 +47,23 @@ def require(condition: bool, where: str, rule: str, got: Any) -> None:
     """Raise a `UserError` that names the setting, its rule and the value received, unless `condition`."""
     if not condition:
         raise UserError(f"{where} {rule}, got {got!r}")
+
+
+def place_of(cls: type, member: str = "") -> str:
+    """Return file and line of a class or of its `member`, or the full name of a class without a file."""
+    try:
+        lines, first = inspect.getsourcelines(cls)
+        path = inspect.getsourcefile(cls)
+    except (OSError, TypeError):
+        return f"{cls.__module__}.{cls.__qualname__}"
+    defined = re.compile(rf"\s+(def\s+)?{re.escape(member)}\b")
+    offset = next((number for number, line in enumerate(lines) if member and defined.match(line)), 0)
+    return f"{path}, line {first + offset}"
+
+
+def field_of(cls: type, name: str) -> str:
+    """Return a field's name with its class, file and line."""
+    return f"{cls.__name__}.{name} ({place_of(cls, name)})"
 
 
 def plain(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import sys
 import types
 import typing
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from fedspan.benchmark.errors import UserError, did_you_mean, is_number, require
+from fedspan.benchmark.errors import UserError, did_you_mean, field_of, is_number, require
 
 
 def defaults_of(cls: type[Any]) -> dict[str, Any]:
@@ -24,8 +25,34 @@ def defaults_of(cls: type[Any]) -> dict[str, Any]:
         elif field.default_factory is not dataclasses.MISSING:
             values[field.name] = field.default_factory()
         else:
-            raise UserError(f"{cls.__module__}.{cls.__name__}.{field.name} needs a default value")
+            raise UserError(f"{field_of(cls, field.name)} needs a default value")
     return values
+
+
+def hints_of(cls: type, include_extras: bool = False) -> dict[str, Any]:
+    """Return the annotated types of a class by name; raise `UserError` for an annotation that cannot be read."""
+    try:
+        return typing.get_type_hints(cls, include_extras=include_extras)
+    except Exception:
+        for owner in cls.__mro__:
+            for name, hint in inspect.get_annotations(owner).items():
+                alone = types.SimpleNamespace(__annotations__={name: hint})
+                try:
+                    typing.get_type_hints(alone, vars(sys.modules[owner.__module__]), dict(vars(owner)))
+                except Exception as error:
+                    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+                    raise UserError(f"{field_of(owner, name)}: {kind}{error}") from None
+        raise
+
+
+def settable(hint: Any) -> bool:
+    """Return whether `from_values` builds fields of this type for plugins."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return all(part is type(None) or settable(part) for part in parts)
+    if origin in (tuple, list):
+        return settable(parts[0])
+    return origin is Literal or hint in (bool, int, float, str, Path)
 
 
 T = TypeVar("T")
@@ -51,7 +78,7 @@ def from_values(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
     """Return a dataclass's field types by name, cached because each lookup recompiles every annotation."""
-    hints = typing.get_type_hints(cls)
+    hints = hints_of(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedspan.benchmark.component import Aggregate, Component, Local, Phases, Setting, Step, Upload, Wire, acts_in
-from fedspan.benchmark.contract import check_message, check_returned, check_weights
+from fedspan.benchmark.contract import check_attached, check_message, check_returned, check_weights
 from fedspan.benchmark.download import Download
 from fedspan.benchmark.errors import HookError, Incompatible, did_you_mean
 from fedspan.benchmark.net import Net
@@ -134,6 +134,11 @@ class Method:
         for component in self._penalties:
             step.server, step.client = server[component.name], client[component.name]
             total = total + self.ask(component, "penalty", step)
+        return total
+
+    def attached(self, total: Tensor) -> Tensor:
+        """Return the loss plus penalties; raise `HookError` if it has no gradient in the weights."""
+        check_attached(self._loss, total)
         return total
 
     def loss(self, step: Step, server: States, client: States) -> Tensor:

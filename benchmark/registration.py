@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from string import Formatter
 from typing import Any, ClassVar
 
-from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.fields import defaults_of
+from fedspan.benchmark.errors import UserError, place_of
+from fedspan.benchmark.fields import defaults_of, hints_of, settable
+from fedspan.benchmark.search import spaces_of
 
 ENGINE = "fedspan.benchmark."
 RESERVED = ("kind", "name", "version")  # they identify a plugin in a record
@@ -27,11 +28,35 @@ CALLED = (types.FunctionType, property, functools.cached_property, staticmethod,
 def check_class(cls: type, kind: str, name: str) -> None:
     """Raise `UserError`, with the place in the source, if `cls` cannot be the plugin `name`."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise UserError(f"{kind} name {name!r} ({cls.__module__}) must be lower case letters, digits and _")
+        raise UserError(
+            f"{kind} name {name!r} ({place_of(cls)}) must be lower case letters, digits and _; "
+            f'write @{kind}("{code_name(cls)}")'
+        )
     if not re.search(r"\b(19|20)\d\d\b", cls.__doc__ or ""):
-        raise UserError(f"{kind} '{name}' ({cls.__module__}) needs a docstring that names its source with a year")
-    for owner, member, problem in _problems(cls):
+        raise UserError(f"{kind} '{name}' ({place_of(cls)}) needs a docstring that names its source with a year")
+    for owner, member, problem in (*_problems(cls), *_untyped(cls)):
         raise UserError(f"{kind} '{name}' ({place_of(owner, member)}): {problem}")
+
+
+def code_name(cls: type) -> str:
+    """Return a plugin name made from that of its class: ``my_idea`` for ``MyIdea``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__.lstrip("_")).lower()
+
+
+def base_of(cls: type) -> type:
+    """Return the class of the engine that a plugin class extends."""
+    return next(owner for owner in cls.__mro__ if _of_engine(owner))
+
+
+def _untyped(cls: type) -> Iterator[tuple[type, str, str]]:
+    """Yield (class, field, problem) for each field of a type that no setting has."""
+    hints = hints_of(cls)
+    for owner in cls.__mro__:
+        for name in () if _of_engine(owner) else _annotations(owner):
+            if not (name.startswith("_") or _is_constant(hints[name]) or settable(hints[name])):
+                shown = inspect.formatannotation(hints[name])
+                known = "bool, int, float, str, Literal[...], tuple[...], or one of them | None"
+                yield owner, name, f"'{name}' has the type {shown}; a setting has one of these: {known}"
 
 
 def check_fields(cls: type, kind: str, name: str) -> None:
@@ -39,17 +64,17 @@ def check_fields(cls: type, kind: str, name: str) -> None:
     for field in dataclasses.fields(cls):
         if field.name in RESERVED:
             raise UserError(
-                f"{kind} '{name}' ({cls.__module__}.{cls.__qualname__}) cannot have a field called '{field.name}'; "
-                "rename it"
+                f"{kind} '{name}' ({place_of(cls, field.name)}) cannot have a field called '{field.name}'; rename it"
             )
     defaults_of(cls)
+    spaces_of(cls)
     for owner, member, problem in _misread(cls):
         raise UserError(f"{kind} '{name}' ({place_of(owner, member)}): {problem}")
 
 
 def _misread(cls: type) -> Iterator[tuple[type, str, str]]:
     """Yield (class, attribute, problem) for each known class attribute whose value the engine would misread."""
-    base = next(owner for owner in cls.__mro__ if _of_engine(owner))
+    base = base_of(cls)
     forms = {name: typing.get_args(hint)[0] for name, hint in typing.get_type_hints(base).items() if _is_constant(hint)}
     settings = [field.name for field in dataclasses.fields(cls)]
     for owner in cls.__mro__:
@@ -90,7 +115,7 @@ def _takes_a_value(text: str) -> bool:
 
 def _problems(cls: type) -> Iterator[tuple[type, str, str]]:
     """Yield (class, attribute, problem) for each public attribute that the engine would ignore."""
-    base = next(owner for owner in cls.__mro__ if _of_engine(owner))
+    base = base_of(cls)
     classes = [owner for owner in cls.__mro__ if not _of_engine(owner) and owner is not object]
     constants = {name for owner in classes for name, hint in _annotations(owner).items() if _is_constant(hint)}
     inherited = {field.name for field in _fields(base)}
@@ -177,15 +202,3 @@ def _names(name: str, value: Any) -> set[str]:
             found |= {*code.co_names}
             waiting += [part for part in code.co_consts if isinstance(part, types.CodeType)]
     return found - {name}
-
-
-def place_of(cls: type, member: str = "") -> str:
-    """Return file and line of a class or of its `member`, or the full name of a class without a file."""
-    try:
-        lines, first = inspect.getsourcelines(cls)
-        path = inspect.getsourcefile(cls)
-    except (OSError, TypeError):
-        return f"{cls.__module__}.{cls.__qualname__}"
-    defined = re.compile(rf"\s+(def\s+)?{re.escape(member)}\b")
-    offset = next((number for number, line in enumerate(lines) if member and defined.match(line)), 0)
-    return f"{path}, line {first + offset}"

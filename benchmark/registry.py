@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from fedspan.benchmark import discovery
-from fedspan.benchmark.errors import UserError, did_you_mean
+from fedspan.benchmark.errors import UserError, did_you_mean, place_of
 from fedspan.benchmark.fields import defaults_of
-from fedspan.benchmark.registration import check_class, check_fields
+from fedspan.benchmark.registration import base_of, check_class, check_fields, code_name
 
 DIGEST = re.compile(r"(?<=\b[0-9a-f]{8})[0-9a-f]{56}\b")  # all but the first 8 digits
 
@@ -105,13 +107,17 @@ def decorator(kind: str) -> Callable[[str], Callable[[type[P]], type[P]]]:
     """Return the decorator factory of one kind: ``@algorithm("fedprox")``."""
 
     @dataclass_transform(frozen_default=True)
-    def named(name: str) -> Callable[[type[P]], type[P]]:
+    def named(name: str = "") -> Callable[[type[P]], type[P]]:
+        if isinstance(name, type):
+            raise UserError(f'@{kind} needs a name ({place_of(name)}); write @{kind}("{code_name(name)}")')
+
         def register(cls: type[P]) -> type[P]:
             check_class(cls, kind, name)
             known = _plugins[kind].get(name)
             mine, theirs = (f"{c.__module__}.{c.__qualname__}" if c else None for c in (cls, known))
             if theirs not in (None, mine):
-                raise UserError(f"{kind} '{name}' is registered twice: by {theirs} and by {mine}")
+                places = " and by ".join(f"{c.__qualname__} ({place_of(c)})" for c in (known, cls) if c)
+                raise discovery.Clash((kind, name), f"{kind} '{name}' is registered twice: by {places}; rename one")
             plugin = dataclasses.dataclass(frozen=True)(cls)
             check_fields(plugin, kind, name)
             plugin.kind, plugin.name = kind, name
@@ -133,17 +139,27 @@ def discover() -> None:
         return
     _discovered = True
     for source in discovery.everywhere(PLUGIN_PACKAGES):
-        try:
-            source.load()
-        except (Exception, SystemExit) as error:
-            _forget_unfinished()
-            _broken.append(discovery.broken(source, error))
+        _load(source)
+
+
+def _load(source: discovery.Source) -> discovery.Broken | None:
+    """Import a source; return its error, which `broken` reports until a later import succeeds."""
+    path = source.path.resolve() if source.path else None
+    _broken[:] = [one for one in _broken if path is None or one.path != path]
+    try:
+        source.load()
+    except (Exception, SystemExit) as error:
+        _forget_unfinished()
+        _broken.append(discovery.broken(source, error))
+        return _broken[-1]
+    return None
 
 
 def load_files(given: Iterable[str]) -> None:
-    """Import the plugins in files, or in all files of folders; raise `UserError` if a file cannot be imported.
+    """Import the plugins in files, or in all files of folders.
 
-    A file whose plugins are already registered, such as one of this package, is not imported again.
+    Raises `UserError` if a named file cannot be imported; one in a named folder stops no other, and `broken` reports
+    it. A file whose plugins are already registered, such as one of this package, is not imported again.
     """
     for path in given:
         if os.path.abspath(path) in _files:
@@ -154,32 +170,24 @@ def load_files(given: Iterable[str]) -> None:
         for source in discovery.files(path):
             if os.path.realpath(str(source.path)) in here:
                 continue
-            try:
-                source.load()
-            except (Exception, SystemExit) as error:
-                _forget_unfinished()
-                raise UserError(discovery.broken(source, error).text) from error
+            if (found := _load(source)) and source.path == Path(path).expanduser().absolute():
+                _broken.remove(found)
+                raise UserError(found.text)
         _files[os.path.abspath(path)] = path
 
 
 def reload_edited() -> bool:
     """Reimport users' files edited since, as a notebook does before a run; return whether there were any.
 
-    Raises `UserError` for a file that can no longer be imported, after importing all others.
+    `broken` reports those that can no longer be imported.
     """
     edited = discovery.forget_edited()
     if edited:
         _forget_unfinished()
         _files.clear()  # naming a broken file again then reports its error
-    failed = None
+        _broken[:] = [one for one in _broken if one.path not in edited]
     for source in (source for path in edited if path.is_file() for source in discovery.files(str(path))):
-        try:
-            source.load()
-        except (Exception, SystemExit) as error:
-            _forget_unfinished()
-            failed = failed or UserError(discovery.broken(source, error).text)
-    if failed:
-        raise failed
+        _load(source)
     return bool(edited)
 
 
@@ -218,18 +226,42 @@ def how_settings() -> dict[str, set[str]]:
 
 
 def find(kind: str, name: str) -> type[Plugin]:
-    """Return the class registered under `name`; raise `UnknownPlugin`, with a close match or what is broken."""
+    """Return the class registered under `name`; raise `UnknownPlugin`, with a close match or what is broken.
+
+    Also raises if a user's file, which could not be imported, defines another plugin of this kind and name.
+    """
     known = plugins(kind)
+    if disputed := [one.text for one in _broken if one.claims == (kind, name)]:
+        raise UnknownPlugin(disputed[0])
     if name in known:
         return known[name]
-    if here := [one for one in _broken if name in one.names]:
-        raise UnknownPlugin(f"unknown {kind} '{name}' ({here[0].text})")
+    if why := why_unknown(name, [kind]):
+        raise UnknownPlugin(f"unknown {kind} '{name}' ({why})")
     if other := next((other for other in KINDS if name in _plugins[other]), None):
         setting = f"addons=[{name}]" if other == "addon" else f"{other}={name}"
         raise UnknownPlugin(f"'{name}' is no {kind}, it is {_ARTICLE.get(other, 'a')} {other}; write {setting}")
     near = did_you_mean(str(name), known)
     where = discovery.where(PLUGIN_PACKAGES, _files.values())
     raise UnknownPlugin(f"unknown {kind} '{name}'{near}{'' if near.endswith('?') else '.'} {where}")
+
+
+def why_unknown(name: str, kinds: Collection[str]) -> str:
+    """Return why a user's plugin is missing, its file broken or its class without decorator; else an empty text."""
+    if here := [one.text for one in broken() if name in one.names]:
+        return here[0]
+    bare: dict[str, tuple[type, str]] = {}
+    for module in discovery.imported():
+        for cls in vars(module).values():
+            if isinstance(cls, type) and issubclass(cls, Plugin) and cls.__module__ == module.__name__:
+                base = base_of(cls).__name__.lower()
+                of = [kind for kind in kinds if kind == base or (base == "component" and kind in _ARTICLE)]
+                if of and "kind" not in vars(cls):
+                    bare[cls.__name__.lower()] = cls, of[0]
+    near = difflib.get_close_matches(name.replace("_", ""), bare, n=1, cutoff=0.6) or [*bare][: len(bare) == 1]
+    if not near:
+        return ""
+    cls, kind = bare[near[0]]
+    return f'{cls.__name__} ({place_of(cls)}) has no decorator; write @{kind}("{name}") above it'
 
 
 def all_plugins() -> Iterator[type[Plugin]]:

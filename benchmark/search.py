@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import numpy as np
 
-from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.errors import UserError, field_of
+from fedspan.benchmark.fields import hints_of
 
 EDGE = 0.1  # share of a range at each end; a chosen value there suggests that the range is too narrow
 DIGITS = 3  # significant digits of a value from a range: readable, and the same on every machine
@@ -152,18 +152,18 @@ def fixed(why: str) -> Fixed:
 def spaces_of(cls: type[Any]) -> dict[str, Space | Fixed]:
     """Return the search spaces of a class's fields by name; raise `UserError` for an invalid one."""
     found: dict[str, Space | Fixed] = {}
-    for name, hint in typing.get_type_hints(cls, include_extras=True).items():
+    for name, hint in hints_of(cls, include_extras=True).items():
         if get_origin(hint) is not Annotated:
             continue
         kind, *marks = get_args(hint)
         spaces = [mark for mark in marks if isinstance(mark, Space | Fixed)]
         if len(spaces) > 1:
-            raise UserError(f"{cls.__module__}.{cls.__name__}.{name} has {len(spaces)} search spaces; keep one")
+            raise UserError(f"{field_of(cls, name)} has {len(spaces)} search spaces; keep one")
         for space in spaces:
             try:
                 found[name] = typed(space, kind)
             except ValueError as error:
-                raise UserError(f"{cls.__module__}.{cls.__name__}.{name}: {error}") from None
+                raise UserError(f"{field_of(cls, name)}: {error}") from None
     return found
 
 
@@ -178,7 +178,7 @@ def typed(space: Space | Fixed, kind: Any) -> Space | Fixed:
 
 def untold(cls: type[Any]) -> list[str]:
     """Return the numeric fields of a class with neither a search space nor a `fixed` reason."""
-    told, hints = spaces_of(cls), typing.get_type_hints(cls)
+    told, hints = spaces_of(cls), hints_of(cls)
     return [field.name for field in dataclasses.fields(cls) if field.name not in told and _numeric(hints[field.name])]
 
 

@@ -61,6 +61,9 @@ class Images:
 class Data:
     """A decoded dataset. `mean` and `std` normalise pixels scaled to [0, 1], one number per channel.
 
+    Both are those of the training images; `std` is the population's (``correction=0``). `digest` is the
+    `content_digest` of all arrays: records name it, so that runs on other images are never taken for the same.
+
     `domains` names the domains of its images, if any, indexed by `Images.domain`. `clients` names the clients to whom
     its images belong, if known, indexed by `Images.client`; a partition can use them as its clients.
     """
@@ -96,7 +99,7 @@ class Extent:
 
 
 def content_digest(*arrays: np.ndarray | Tensor) -> str:
-    """Return the sha256 digest of shapes, types and bytes."""
+    """Return the sha256 digest of shapes, types and bytes: ``content_digest(train.x, train.y, test.x, test.y)``."""
     sha = hashlib.sha256()
     for array in arrays:
         flat = np.ascontiguousarray(np.asarray(array))

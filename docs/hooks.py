@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedspan.benchmark import component, download, fleet, net, registry, task
+from fedspan.benchmark import component, download, fleet, net, protocol, registry, task
 
 PAGE = Path(__file__).with_name("hooks.md")
 HEADING = re.compile(r"\s*# ([\w ]+) -{10,}")  # comments like this divide a class into parts
@@ -21,6 +21,7 @@ CHAPTERS: dict[str, tuple[type, ...]] = {
     "Methods": (
         component.Component,
         component.Setting,
+        protocol.Protocol,
         component.Step,
         component.Local,
         download.Download,

@@ -22,7 +22,7 @@ from fedspan.benchmark.method import disclosure
 from fedspan.benchmark.names import summary_of
 from fedspan.benchmark.patience import doing
 from fedspan.benchmark.protocol import Protocol
-from fedspan.benchmark.registry import KINDS, Plugin, plugins
+from fedspan.benchmark.registry import KINDS, Plugin, plugins, why_unknown
 from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.running.compat import Compatibility
 from fedspan.benchmark.search import Space, spaces_of, untold
@@ -114,7 +114,8 @@ def _found(named: Sequence[str], kinds: Sequence[str], wanted: Sequence[str]) ->
         if name not in known:
             if instead := next((INSTEAD[kind] for kind in kinds if kind in INSTEAD and name in _names(kind)), ""):
                 raise UserError(f"'{name}' is listed by its line alone; {instead.format(name)}")
-            near = did_you_mean(name, {other for kind in kinds for other in _names(kind)})
+            why = why_unknown(name, kinds)
+            near = f" ({why})" if why else did_you_mean(name, {other for kind in kinds for other in _names(kind)})
             raise UserError(f"cannot list the {wanted[0].removesuffix('s')} '{name}'{near}")
         yield known[name]
 
@@ -124,9 +125,12 @@ def _tell(cls: type[Plugin], console: Console) -> None:
     prefix = f"addon.{cls.name}" if cls.kind == "addon" else cls.kind
     choice = f"addons=[{cls.name}]" if cls.kind == "addon" else f"{cls.kind}={cls.name}"
     console.print(Text.assemble((cls.title or cls.name, "bold"), f"  {choice}"))
-    console.print(Text(summary_of(cls)))
+    if cls.summary:
+        console.print(Text(f"{cls.summary}\n"))
     paragraphs = re.sub(r"(?<!\n)\n(?!\n|[-*] )\s*", " ", inspect.cleandoc(cls.__doc__ or ""))
-    console.print(Text(f"\n{paragraphs}", style="dim"))
+    console.print(Text(paragraphs, style="dim" if cls.summary else ""))
+    if more := disclosure(cls):
+        console.print(Text(f"\n{more[0].upper()}{more[1:]}."))
     settings = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("setting", "default", "tuned over", "source or reason"):
         settings.add_column(heading, overflow="fold", no_wrap=heading == "setting")

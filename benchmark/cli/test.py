@@ -13,19 +13,25 @@ import torch
 from fedspan.benchmark.cli.taken import taken
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.places import packaged
-from fedspan.benchmark.registry import KINDS, broken, find, plugins
+from fedspan.benchmark.registry import KINDS, plugins, why_unknown
+from fedspan.benchmark.report.units import counted_as
+from fedspan.benchmark.running.job import reason_of
 
 OPTIONS = (
-    "-q", "-rs", "--tb=short", "--noconftest", "-p", "no:warnings", "-p", "no:cacheprovider", "-c", os.devnull,
+    "-q", "-rs", "--tb=no", "--noconftest", "-p", "no:warnings", "-p", "no:cacheprovider", "-c", os.devnull,
 )  # fmt: skip
 NONE_COLLECTED = 5  # pytest's exit status
 
 
 class CasesOf:
-    """Pytest plugin that keeps the cases of one name; the ID of a case is names joined by dashes."""
+    """Pytest plugin that keeps the cases of one name, and shows each failure once.
+
+    The ID of a case is names joined by dashes.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.failures: dict[str, list[tuple[str, str]]] = {}  # by what failed alike: case and error
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
         """Deselect the cases of other names."""
@@ -37,6 +43,20 @@ class CasesOf:
         """Reset threads and denormals before each case: a cell of an earlier case has set them for the process."""
         torch.set_num_threads(1)
         torch.set_flush_denormal(False)
+
+    def pytest_exception_interact(self, node: Any, call: Any) -> None:
+        """Note a failure."""
+        error = call.excinfo.value
+        said = str(error).split("\n")[0] if isinstance(error, AssertionError) else reason_of(error)
+        same = node.originalname if said.startswith("assert ") else said  # values differ from case to case
+        self.failures.setdefault(same, []).append((node.name, said))
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Show each failure in one line, with its first case."""
+        for cases in self.failures.values():
+            first, said = cases[0]
+            more = f" and {counted_as(len(cases) - 1, 'other case')}" if len(cases) > 1 else ""
+            terminalreporter.write_line(f"FAILED {first}{more}: {said}")
 
 
 def _parts(item: Any) -> list[str]:
@@ -69,6 +89,6 @@ def check_known(name: str) -> None:
     known = {other for kind in KINDS for other in plugins(kind)}
     if name in known:
         return
-    if any(name in one.names for one in broken()):
-        find("algorithm", name)  # raises an error that says what is wrong with its file
+    if why := why_unknown(name, KINDS):
+        raise UserError(f"unknown plugin '{name}' ({why})")
     raise UserError(f"unknown plugin '{name}'{did_you_mean(name, known)} (of a file: plugins=FILE.py)")

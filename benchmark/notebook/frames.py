@@ -72,14 +72,21 @@ COLUMNS = {
 }
 
 
-def results(board: str | None = None, *, folder: str | Path | None = None, scale: str | None = None) -> pd.DataFrame:
+def results(
+    board: str | None = None,
+    *,
+    results: str | Path | None = None,
+    scale: str | None = None,
+    folder: str | Path | None = None,
+) -> pd.DataFrame:
     """Return the records of a folder as a data frame, one row per run; `COLUMNS` explains the columns.
 
     With a `board`, return only its cells (at `scale`, if given), by default from the published records; without one,
-    return all of `folder`, by default your own runs. A tuned board has default and tuned runs of each method. Missing
-    numbers are ``pd.NA``. Trials of a search are omitted, because they are scored on held-out training images. Raises
-    `UserError` for an unknown board, and if the folder of a board or the given `folder` does not exist.
+    return all of the folder `results`, by default your own runs; `folder` is another name of it. A tuned board has
+    default and tuned runs of each method. Missing numbers are ``pd.NA``. Trials of a search are omitted, because they
+    are scored on held-out training images. Raises `UserError` for an unknown board, and if the folder does not exist.
     """
+    folder = _either(results, folder)
     where = Path(folder or (PUBLISHED if board else OWN))
     if (folder or board) and not where.is_dir():
         clone = "" if folder else "; published runs lie in a clone of FedSpan, run this there or name a folder"
@@ -101,17 +108,24 @@ def results(board: str | None = None, *, folder: str | Path | None = None, scale
     return _frame(place, rows)
 
 
-def curves(runs: pd.DataFrame, *, folder: str | Path | None = None) -> pd.DataFrame:
+def _either(results: str | Path | None, folder: str | Path | None) -> str | Path | None:
+    if results and folder:
+        raise UserError(f"results={str(results)!r} and folder={str(folder)!r} name one thing; give one of them")
+    return results or folder
+
+
+def curves(runs: pd.DataFrame, *, results: str | Path | None = None, folder: str | Path | None = None) -> pd.DataFrame:
     """Return the accuracy of runs per evaluated round: `method`, `task`, `seed`, `round`, `accuracy`, `key`.
 
     `runs` are rows from `results` or `run`. Records are read from the folder that the rows came from; concatenated
-    frames do not know theirs, so give `folder`. Raises `UserError` if a finished run has no record there.
+    frames do not know theirs, so give `results` (or `folder`, another name of it). Raises `UserError` if a finished run
+    has no record there.
     """
-    place = Results(Path(folder or runs.attrs.get("folder", OWN)), sets_aside=False)
+    place = Results(Path(_either(results, folder) or runs.attrs.get("folder", OWN)), sets_aside=False)
     records = {key: place.read(str(key)) for key in runs["key"]}
     finished = runs.loc[runs["status"].isin(["done", "diverged"]), "key"]
     if missing := sum(records[key] is None for key in finished):
-        raise UserError(f"{missing} of {len(finished)} finished runs have no record in {place.root}; give folder=DIR")
+        raise UserError(f"{missing} of {len(finished)} finished runs have no record in {place.root}; give results=DIR")
     lines = [
         {"method": run.method, "task": run.task, "seed": run.seed, "round": when, "accuracy": accuracy, "key": run.key}
         for run in runs.itertuples()

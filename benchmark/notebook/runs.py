@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.notebook.frames import OWN, frame_of
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import sources_behind
-from fedspan.benchmark.registry import reload_edited
+from fedspan.benchmark.registry import broken, reload_edited
 from fedspan.benchmark.running.grid import run_grid
 from fedspan.benchmark.running.hydra_jobs import make_launcher
 from fedspan.benchmark.running.launchers import launcher_words
@@ -40,7 +41,8 @@ def run(
     ``over={"algorithm": ["fedavg", "moon"], "seed": range(3)}``.
 
     Records go to the folder `results`, by default your own, which no published ranking reads. Cells with a record there
-    are not trained again; plugin files edited since the last run are reimported. With `workers` > 1, that many
+    are not trained again; plugin files edited since the last run are reimported.
+    A broken file in a folder of plugins is a warning. With `workers` > 1, that many
     processes run cells at a time. Raises `UserError` for invalid settings; a failed cell is a row with the status
     ``failed`` and its reason. A trial (``protocol.validation``) is a row with the stage ``validation``: its accuracy is
     on held-out images.
@@ -65,6 +67,8 @@ def run(
     if studies_of(axes):
         raise UserError(f"board={axes['board'][0]} tunes its methods; run 'fedspan run board=NAME' in a terminal")
     planned = plan_grid(axes)
+    for one in broken():
+        warnings.warn(one.text, stacklevel=2)
     how = How.of(planned[0].config)
     run_grid(planned, make_launcher(launcher_words(how)))
     place, keys = Results(how.results), [one.cell.key for one in planned]

@@ -250,7 +250,7 @@ class LocalTrainer:
             with torch.enable_grad():
                 outputs = self.outputs(self.net, {**leaves, **statistics}, x[part])
                 there = self.seen(x[part], y[part], visit, leaves, outputs)
-                loss = self.method.objective(there, visit.broadcast, visit.states)
+                loss = self.method.attached(self.method.objective(there, visit.broadcast, visit.states))
             grads = torch.autograd.grad(loss, list(moving.values()), materialize_grads=True)
             return dict(zip(moving, grads, strict=True)), statistics
 
@@ -274,7 +274,7 @@ class LocalTrainer:
 
     def _differentiate(self, moved: list[str], step: Step, visit: Visit) -> Tensor:
         """Compute the gradients for the optimiser in the net; return the loss."""
-        loss = self.method.objective(step, visit.broadcast, visit.states)
+        loss = self.method.attached(self.method.objective(step, visit.broadcast, visit.states))
         loss.backward()
         method = self.method
         if not (method.carries or method.edits_gradients):

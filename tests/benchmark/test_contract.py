@@ -150,6 +150,34 @@ def test_an_error_in_a_hook_names_the_line_that_raised_and_what_was_expected():
     )
 
 
+def test_an_assertion_about_settings_names_its_line_and_what_to_write_instead():
+    class Strict(Component):
+        """Nobody 2020."""
+
+        k: float = 0.5
+
+        def __post_init__(self):
+            assert self.k < 0.6
+
+    with pytest.raises(AssertionError) as found:
+        toy("addon", "strict")(Strict)(k=0.7)
+    found.value.args = ()  # pytest says more
+    line = inspect.getsourcelines(Strict.__post_init__)[1] + 1
+    assert blame(found.value) == (
+        f"addon 'strict', __post_init__ ({__file__}, line {line}): AssertionError: assert self.k < 0.6; expected: "
+        'require(condition, "addon.strict.FIELD", "must ...", value) of fedspan.benchmark.errors'
+    )
+
+
+@pytest.mark.parametrize("executor", ["loop", "vmap"])
+def test_a_loss_without_a_gradient_names_its_method_and_hook(executor):
+    detached = addon_with(loss=lambda self, step: step.logits.detach().mean())
+    cell = toy_cell(FedAvg(), detached, protocol=ONE_ROUND)
+    with pytest.raises(HookError, match=r"addon 'odd', loss \(.*\) must return a loss with a gradient") as found:
+        trained(cell, executor=executor)
+    assert __file__ in str(found.value)
+
+
 def test_an_error_below_a_hook_names_the_line_of_the_hook():
     class Shapes(FedAvg):
         def penalty(self, step):

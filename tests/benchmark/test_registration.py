@@ -83,7 +83,7 @@ def test_a_class_attribute_of_the_wrong_form_is_refused(body, message):
 
 
 def test_a_field_without_a_default_is_refused():
-    with pytest.raises(UserError, match=r"Fresh\.mu needs a default value"):
+    with pytest.raises(UserError, match=r"Fresh\.mu \(.*\) needs a default value"):
         make(annotations={"mu": float})
 
 
@@ -124,6 +124,19 @@ ALLOWED = {
 @pytest.mark.parametrize("body", ALLOWED.values(), ids=ALLOWED.keys())
 def test_what_a_class_may_have_besides_hooks_and_settings(body):
     assert make(**body) is plugins("algorithm")["fresh"]
+
+
+@pytest.mark.parametrize("kind", [dict, dict[str, float], "tuple", set[int], "Component"], ids=str)
+def test_a_field_of_a_type_that_no_setting_has_is_refused(kind):
+    with pytest.raises(
+        UserError, match=r"^algorithm 'fresh' \(.*\): 'k' has the type .*; a setting has one of these: "
+    ):
+        make(annotations={"k": kind}, k=None)
+
+
+def test_a_type_that_nobody_defined_is_refused_with_its_field():
+    with pytest.raises(UserError, match=r"^Fresh\.k \(.*\): NameError: name 'Nothing' is not defined$"):
+        make(annotations={"k": "Nothing"}, k=None)
 
 
 def test_what_an_undecorated_base_has_is_checked_too():

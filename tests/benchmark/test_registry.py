@@ -95,13 +95,13 @@ def test_a_name_that_no_command_line_could_hold_is_refused(name):
 
 
 def test_two_plugins_of_one_name_are_refused_with_both_places():
-    with pytest.raises(UserError, match=r"is registered twice: by fedspan\.methods\..*\.FedAvg and by .*\.Fresh"):
+    with pytest.raises(UserError, match=r"is registered twice: by FedAvg \(.*fedavg\.py, line \d+\) and by Fresh "):
         make("fedavg")
 
 
 def test_two_classes_of_one_file_cannot_share_a_name():
     make("fresh")
-    with pytest.raises(UserError, match=r"'fresh' is registered twice: by .*\.Fresh and by .*\.Other"):
+    with pytest.raises(UserError, match=r"'fresh' is registered twice: by Fresh .* and by Other "):
         make("fresh", __qualname__="Other")
 
 
@@ -200,6 +200,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_files", {})
     monkeypatch.setattr(registry, "_broken", [])
+    monkeypatch.setattr(discovery, "_imported", {})
     for name in ("first", "second"):
         (tmp_path / f"{name}.py").write_text(METHOD.format(name=name))
     return tmp_path
@@ -257,6 +258,85 @@ def test_a_file_that_brings_nothing_is_one_line(folder, given, message):
     with pytest.raises(UserError, match=message):
         registry.load_files([given])
     assert "half" not in plugins("algorithm"), "half a file registered something"
+
+
+def test_a_broken_file_of_a_folder_is_reported_and_stops_what_asks_for_it_alone(folder):
+    (folder / "broken.py").write_text(METHOD.format(name="half") + "1 / 0")
+    registry.load_files([str(folder)])
+    assert {"first", "second"} <= set(plugins("algorithm"))
+    [one] = registry.broken()
+    assert (
+        one.text == f"{folder}/broken.py cannot be imported: ZeroDivisionError: division by zero ({one.path}, line 7)"
+    )
+    with pytest.raises(UserError, match=r"unknown algorithm 'half' \(.*broken\.py cannot be imported: ZeroDivision"):
+        find("algorithm", "half")
+
+
+def test_two_files_of_a_folder_with_one_name_are_both_named_and_neither_is_chosen(folder):
+    (folder / "third.py").write_text(METHOD.format(name="second"))
+    registry.load_files([str(folder)])
+    assert find("algorithm", "first")
+    places = r"by Mine \(.*/second\.py, line 4\) and by Mine \(.*/third\.py, line 4\); rename one"
+    with pytest.raises(UserError, match=f"algorithm 'second' is registered twice: {places}"):
+        find("algorithm", "second")
+
+
+def test_a_file_that_was_mended_is_no_longer_reported(folder):
+    (folder / "third.py").write_text("1 / 0")
+    registry.load_files([str(folder)])
+    (folder / "third.py").write_text(METHOD.format(name="third"))
+    assert registry.reload_edited()
+    assert registry.broken() == []
+    assert find("algorithm", "third")
+
+
+BARE = """
+from fedspan.benchmark.component import Component, algorithm
+{line}
+class MyAvg(Component):
+    "Nobody 2020."
+"""
+
+
+@pytest.mark.parametrize(("kind", "name"), [("algorithm", "myavg"), ("addon", "my_avg")])
+def test_a_class_without_its_decorator_is_named_with_what_to_write(folder, kind, name):
+    (folder / "bare.py").write_text(BARE.format(line=""))
+    registry.load_files(["bare.py"])
+    with pytest.raises(UserError) as found:
+        find(kind, name)
+    place = f"{folder}/bare.py, line 4"
+    assert str(found.value) == (
+        f"unknown {kind} '{name}' (MyAvg ({place}) has no decorator; write @{kind}(\"{name}\") above it)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("@algorithm", "@algorithm needs a name"),
+        ("@algorithm()", "algorithm name ''"),
+        ("@algorithm('MyAvg')", "lower"),
+    ],
+)
+def test_a_decorator_without_a_name_is_told_one(folder, line, message):
+    (folder / "bare.py").write_text(BARE.format(line=line))
+    with pytest.raises(UserError, match=rf'{message}.*; write @algorithm\("my_avg"\)') as found:
+        registry.load_files(["bare.py"])
+    assert f"({folder}/bare.py, line 3)" in str(found.value)
+
+
+@pytest.mark.parametrize("later", ["", "from __future__ import annotations\n"], ids=["now", "later"])
+@pytest.mark.parametrize("ends", ["0, 1.0", "-1.0, 1.0", "1.0, 0.1", "0.1, float('inf')", "'a', 1.0"])
+def test_a_range_with_broken_ends_is_refused_with_the_line_of_its_field(folder, ends, later):
+    source = METHOD.format(name="ranged").replace("import Comp", "import algorithm, Comp")
+    field = f"    mu: Annotated[float, log({ends})] = 0.5\n"
+    imports = "from typing import Annotated\nfrom fedspan.benchmark.search import log\n"
+    (folder / "ranged.py").write_text(later + imports + source + field)
+    line = 9 + bool(later)
+    with pytest.raises(UserError, match=r"ranged\.py cannot be imported: .*: the |is empty") as found:
+        registry.load_files(["ranged.py"])
+    assert f"({folder}/ranged.py, line {line})" in str(found.value)
+    assert "Mine.mu" in str(found.value) or not later, "Python itself reads the annotation, and knows no field"
 
 
 def test_files_that_the_environment_names_bring_plugins_and_stop_nothing(folder, monkeypatch):

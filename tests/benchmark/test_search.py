@@ -99,7 +99,7 @@ def test_a_field_with_two_spaces_is_refused():
     class Twice:
         mu: Annotated[float, choice(1.0), fixed("no")] = 1.0
 
-    with pytest.raises(UserError, match=r"Twice\.mu has 2 search spaces; keep one"):
+    with pytest.raises(UserError, match=r"Twice\.mu \(.*test_search\.py, line \d+\) has 2 search spaces; keep one"):
         spaces_of(Twice)
 
 
@@ -107,7 +107,7 @@ def test_a_range_with_broken_ends_on_whole_numbers_names_its_field():
     class Broken:
         width: Annotated[int, linear(0.5, 2)] = 1
 
-    with pytest.raises(UserError, match=r"Broken\.width: .* must be whole"):
+    with pytest.raises(UserError, match=r"Broken\.width \(.*\): .* must be whole"):
         spaces_of(Broken)
 
 

@@ -314,6 +314,7 @@ def listening(component, asked):
     cls = type(component)
 
     def listen(hook):
+        @functools.wraps(getattr(cls, hook))
         def call(self, *inputs):
             there = inputs[-1].server
             received = there if isinstance(there, Listened) else Listened(there)  # where one hook calls another

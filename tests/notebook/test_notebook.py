@@ -165,6 +165,15 @@ def test_a_plugin_file_that_was_edited_is_imported_anew_with_its_own_source_in_t
 
 
 @pytest.mark.usefixtures("apart")
+def test_a_broken_file_in_a_folder_of_plugins_is_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_broken", [])
+    (tmp_path / "scaled.py").write_text(SCALED.format(by="1.0"))
+    (tmp_path / "broken.py").write_text("class (")
+    with pytest.warns(UserWarning, match=r"broken\.py cannot be imported: SyntaxError"):
+        assert len(scaled(tmp_path / "records", plugins=tmp_path)[0]) == 2
+
+
+@pytest.mark.usefixtures("apart")
 def test_an_edited_file_of_the_environment_is_imported_anew_too(tmp_path):
     plugin = tmp_path / "scaled.py"
     plugin.write_text(SCALED.format(by="1.0"))
@@ -238,9 +247,16 @@ def test_trials_of_a_search_are_no_results(tmp_path):
 
 def test_curves_of_frames_put_together_ask_for_the_folder_of_their_records(grid, folder, tmp_path):
     together = pd.concat([grid, fedspan.results(folder=tmp_path)])
-    with pytest.raises(UserError, match="4 of 4 finished runs have no record in own_results; give folder=DIR"):
+    with pytest.raises(UserError, match="4 of 4 finished runs have no record in own_results; give results=DIR"):
         fedspan.curves(together)
     pd.testing.assert_frame_equal(fedspan.curves(together, folder=folder), fedspan.curves(grid))
+
+
+def test_the_folder_of_records_has_the_name_that_it_has_in_run(grid, folder):
+    pd.testing.assert_frame_equal(fedspan.results(results=folder), fedspan.results(folder=folder))
+    pd.testing.assert_frame_equal(fedspan.curves(grid, results=folder), fedspan.curves(grid, folder=folder))
+    with pytest.raises(UserError, match=r"results='a' and folder='b' name one thing; give one of them"):
+        fedspan.results(results="a", folder="b")
 
 
 def test_results_of_a_folder_that_does_not_exist_are_no_empty_frame(tmp_path):

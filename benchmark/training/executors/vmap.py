@@ -228,7 +228,7 @@ class Vmap(Loop):
         with trainer.meter.step("train", f"{size} phase 0", len(lanes)):
             inputs = stack.params, stack.buffers, x, y, stack.counts, stack.own_start, positions
             losses = vmap(objective)(stack.states, *inputs)
-            losses.sum().backward()
+            method.attached(losses).sum().backward()
             self._update(stack, lr)
         for lane, loss in zip(lanes, losses.detach().double().unbind(), strict=True):
             lane.loss += loss * size
