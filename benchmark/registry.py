@@ -257,11 +257,17 @@ def why_unknown(name: str, kinds: Collection[str]) -> str:
                 of = [kind for kind in kinds if kind == base or (base == "component" and kind in _ARTICLE)]
                 if of and "kind" not in vars(cls):
                     bare[cls.__name__.lower()] = cls, of[0]
-    near = difflib.get_close_matches(name.replace("_", ""), bare, n=1, cutoff=0.6) or [*bare][: len(bare) == 1]
+    near = _close(name.replace("_", ""), bare)
+    if not near and len(bare) == 1 and not _close(name, {other for kind in kinds for other in _plugins[kind]}):
+        near = [*bare]
     if not near:
         return ""
     cls, kind = bare[near[0]]
     return f'{cls.__name__} ({place_of(cls)}) has no decorator; write @{kind}("{name}") above it'
+
+
+def _close(name: str, known: Iterable[str]) -> list[str]:
+    return difflib.get_close_matches(name, known, n=1)
 
 
 def all_plugins() -> Iterator[type[Plugin]]:

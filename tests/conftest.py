@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from fedspan.benchmark import discovery
 from fedspan.benchmark.mirror.runs import Mirror
 from fedspan.benchmark.records.results import Results
 
@@ -23,10 +24,13 @@ def one_thread():
 
 @pytest.fixture
 def unchanged_process():
-    """Put back what a command run in this process changes: logging and environment."""
+    """Put back what a command run in this process changes: logging, environment, and which files were imported."""
     logger, environment = logging.getLogger("fedspan"), dict(os.environ)
     handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    imported = dict(discovery._imported)
     yield
+    discovery._imported.clear()
+    discovery._imported.update(imported)
     logger.handlers[:], logger.propagate = handlers, propagate
     logger.setLevel(level)
     os.environ.clear()

@@ -310,6 +310,13 @@ def test_a_class_without_its_decorator_is_named_with_what_to_write(folder, kind,
     )
 
 
+def test_a_misspelt_name_is_not_taken_for_a_class_without_decorator(folder):
+    (folder / "bare.py").write_text(BARE.format(line=""))
+    registry.load_files(["bare.py"])
+    with pytest.raises(UserError, match="unknown algorithm 'fedprix'; did you mean 'fedprox'"):
+        find("algorithm", "fedprix")
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
