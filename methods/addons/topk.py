@@ -75,8 +75,8 @@ class TopK(Component):
         return replace(size, numbers=size.numbers - dropped, extra=size.extra + kept * INDEX_BITS)
 
     def kept(self, update: Mapping[str, Tensor]) -> int:
-        """Return how many numbers of an update are sent."""
-        return math.ceil(self.share * sum(leaf.numel() for leaf in update.values()) - 1e-9)
+        """Return how many numbers of an update are sent, at least one."""
+        return max(1, math.ceil(self.share * sum(leaf.numel() for leaf in update.values()) - 1e-9))
 
 
 def largest(tree: Mapping[str, Tensor], count: int) -> Tree:

@@ -68,6 +68,7 @@ def test_top_k_keeps_as_many_as_it_says():
     assert kept == {"a": [[3.0, 0.0], [0.0, 0.0]], "b": [-2.0]}
     assert TopK(share=0.1).kept({"w": torch.zeros(30)}) == 3
     assert TopK(share=0.1).kept({"w": torch.zeros(31)}) == 4
+    assert TopK(share=1e-14).kept({"w": torch.zeros(31)}) == 1
 
 
 def test_rounding_by_chance_is_right_on_average_and_has_these_levels_alone():
