@@ -1,12 +1,14 @@
 """Ditto."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
+import torch
 from torch import Tensor
 
 from fedspan.benchmark.component import Component, Local, Step, algorithm
 from fedspan.benchmark.errors import require
+from fedspan.benchmark.registry import later
 from fedspan.benchmark.search import choice
 from fedspan.benchmark.sgd import stepped
 from fedspan.benchmark.tree import Tree, prefixed, under, zeros
@@ -22,18 +24,28 @@ class Ditto(Component):
     v.
 
     Both models use the protocol's SGD, v with its own momentum, reset every round; at momentum and weight decay 0 this
-    is the authors' code. That code averages the updates of w uniformly (here by numbers of samples), and may choose lam
-    on each client's validation images (``dynamic_lam``, not here). The penalties of add-ons apply to both.
+    is the authors' code, which averages the updates of w uniformly (``mean=clients``; PFLlib's, and the default,
+    ``samples``, by numbers of samples) and may choose lam on each client's validation images (``dynamic_lam``, not
+    here). The penalties of add-ons apply to both.
     """
 
     title = "Ditto"
     summary = "Each client also trains its own model, kept near the global one."
     papers = ("li2021ditto",)
+    wording = {"mean": {"samples": "", "clients": "uniform mean"}}
 
     lam: Annotated[float, choice(0.1, 1.0, 2.0, source="the candidates of the authors' code")] = 1.0
+    mean: Literal["samples", "clients"] = later("samples")
 
     def __post_init__(self) -> None:
         require(self.lam >= 0, "algorithm.lam", "must not be negative", self.lam)
+
+    @property
+    def idle(self) -> frozenset[str]:
+        return frozenset({"weights"} if self.mean == "samples" else ())
+
+    def weights(self, counts: Tensor, samples: int) -> Tensor:
+        return torch.ones(len(counts), dtype=counts.dtype)
 
     def init(
         self, params: Mapping[str, Tensor], shared: Mapping[str, Tensor], buffers: Mapping[str, Tensor]

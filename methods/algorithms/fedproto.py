@@ -9,6 +9,7 @@ from fedspan.benchmark.component import Aggregate, Component, Local, Step, algor
 from fedspan.benchmark.errors import require
 from fedspan.benchmark.head import BIAS, WEIGHT
 from fedspan.benchmark.net import one_hot
+from fedspan.benchmark.registry import later
 from fedspan.benchmark.search import log
 from fedspan.benchmark.tree import Tree, add, scale
 
@@ -23,7 +24,7 @@ class FedProto(Component):
     models; ``personalised`` classifies features by the nearest global prototype, which a head without bias cannot
     express: there it equals ``trained``.
 
-    Where the paper and the authors' code differ, the default follows the code:
+    Where the paper and the authors' code differ, the default follows the code, except for the nearest prototype:
 
     - prototypes: ``last_epoch`` averages the features computed in the last local epoch, while the weights move;
       ``final`` is Eq. 3, with the final weights and without augmentation.
@@ -31,7 +32,7 @@ class FedProto(Component):
       number of clients).
     - Eq. 7 compares a client's prototypes; the code, and this, compare each image's features, also averaging over
       dimensions.
-    - The code searches for the nearest prototype among the client's own classes; the paper, and this, among all.
+    - nearest: the prototype is searched among ``all`` classes, as in the paper, or among the client's ``own`` (code).
     - An upload is counted with a row for every class, including those that the client does not hold.
     - There all clients take part; here a class that no participant holds keeps its prototype.
     """
@@ -39,11 +40,15 @@ class FedProto(Component):
     title = "FedProto"
     summary = "Clients share class prototypes, the mean features of each class, instead of weights."
     papers = ("tan2022",)
-    wording = {"prototypes": {"final": "prototypes of the last weights"}}
+    wording = {
+        "prototypes": {"final": "prototypes of the last weights"},
+        "nearest": {"all": "", "own": "nearest of own classes"},
+    }
 
     weight: Annotated[float, log(0.1, 10.0, source="ours, around the authors' 1")] = 1.0
     prototypes: Literal["last_epoch", "final"] = "last_epoch"
     mean: Literal["clients", "samples"] = "clients"
+    nearest: Literal["all", "own"] = later("all")
     coefficient = "weight"
 
     def __post_init__(self) -> None:
@@ -97,6 +102,8 @@ class FedProto(Component):
         if BIAS not in params:
             return {}
         prototypes, known = local.server["prototypes"], local.server["known"]
+        if self.nearest == "own":
+            known = known * (local.counts > 0)
         far = (known - 1) * 1e9
         return {WEIGHT: 2 * prototypes, BIAS: far - prototypes.square().sum(1)}
 

@@ -139,6 +139,16 @@ def test_the_nearest_prototype_is_the_answer_of_the_personalised_stage():
     assert score_stages(run)["personalised"]["client_accuracy"] == pytest.approx(np.mean(right))
 
 
+def test_clients_that_search_among_their_own_classes_answer_with_those():
+    run = trained(toy_cell(FedProto(nearest="own"), partition=ByClass(), protocol=DOUBLE))
+    data = run.trainer.data
+    for client in range(6):
+        stages.personalise(run.trainer, run.state, client, 0)
+        with torch.no_grad():
+            answers = run.trainer.net.eval()(data.normalise(data.test.x))[1].argmax(1)
+        assert set(answers.tolist()) == set(data.train.y[data.indices[client]].tolist())
+
+
 def test_a_class_without_a_prototype_is_nobodys_nearest():
     run = start(toy_cell(FedProto(), partition=ByClass(), protocol=DOUBLE))
     sums, _ = run.executor.run(run.state, [1, 4])  # both hold class 1 alone

@@ -29,10 +29,10 @@ CLIENTS = range(6)
 HEAD = ("head.weight", "head.bias")
 
 
-def balanced(run, client, gamma):
-    """Return the gradient of the balanced softmax in all weights."""
+def balanced(run, client, gamma, least):
+    """Return the gradient of the balanced softmax in all weights; a class has at least `least` images."""
     with np.errstate(divide="ignore"):
-        prior = gamma * np.log(counts(run, client)) if gamma else 0.0
+        prior = gamma * np.log(np.maximum(counts(run, client), least)) if gamma else 0.0
 
     def gradient(w, x, y):
         return PLAIN.gradient(w, x, cross_entropy_slope(PLAIN.logits(w, x) + prior, y))
@@ -59,14 +59,15 @@ def personal_by_hand(run, w, own, client, round, gradient):
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("parts", [{}, {"partition": ByClass()}], ids=["mixed", "one class each"])
-def test_all_rounds_train_both_heads(gamma, parts):
-    run = fresh(FedRoD(gamma=gamma), protocol={"schedule": "cosine"}, **parts)
+@pytest.mark.parametrize(("public", "least", "begin"), [({}, 0, 0), ({"absent": "kept", "start": "generic"}, 1, 1)])
+def test_all_rounds_train_both_heads(gamma, parts, public, least, begin):
+    run = fresh(FedRoD(gamma=gamma, **public), protocol={"schedule": "cosine"}, **parts)
     w = numbers(run.state.params)
-    own = {k: {path: 0 * w[path] for path in HEAD} for k in CLIENTS}
+    own = {k: {path: begin * w[path] for path in HEAD} for k in CLIENTS}
     while not run.finished:
         chosen, ends = run.participants(), []
         for k in chosen:
-            gradient = balanced(run, k, gamma)
+            gradient = balanced(run, k, gamma, least)
             own[k] = personal_by_hand(run, w, own[k], k, run.state.round, gradient)
             ends.append(minus(trained_by_hand(run, w, k, run.state.round, gradient)[0], w))
         w = plus(w, mean(ends, sizes(run, chosen)))
