@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedspan.benchmark.component import Aggregate, Component, Local, Step
+from fedspan.benchmark.component import Aggregate, Component, Local, Step, acts_in
 from fedspan.benchmark.download import Download
 from fedspan.benchmark.errors import Incompatible
 from fedspan.benchmark.method import compose
@@ -282,8 +282,8 @@ def test_hooks_change_no_input_and_draw_no_global_random_number(stack, model):
     assert score_stages(run) == unwatched.scores
     for component in watching:  # what `fedspan plan --costs` asks for
         component.calibration_cost(images=8, clients=2, features=4, classes=3)
-    overridden = {(c.name, h) for c in stack for h in HOOKS if getattr(type(c), h) is not getattr(Component, h)}
-    assert seen == overridden, "a hook was never called"
+    acting = {(c.name, h) for c in stack for h in HOOKS if acts_in(c, h)}
+    assert seen == acting, "a hook was never called, or an idle one was"
 
 
 class Listened(dict):
