@@ -34,11 +34,15 @@ class LaterVersion(CorruptFile):
     """A file written by a later version of FedSpan: intact, but unreadable to this version, and left in place."""
 
 
+def closest(name: str, known: Iterable[str]) -> list[str]:
+    """Return the known name that `name` may be a misspelling of, or nothing."""
+    return difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` or, without a close match, the known names."""
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    if near:
+    if near := closest(name, known):
         return f"; did you mean '{near[0]}'?"
     return f"; known: {', '.join(known)}" if known else ""
 

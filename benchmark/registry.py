@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import re
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from fedspan.benchmark import discovery
-from fedspan.benchmark.errors import UserError, did_you_mean, place_of
+from fedspan.benchmark.errors import UserError, closest, did_you_mean, place_of
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.registration import base_of, check_class, check_fields, code_name
 
@@ -257,17 +256,13 @@ def why_unknown(name: str, kinds: Collection[str]) -> str:
                 of = [kind for kind in kinds if kind == base or (base == "component" and kind in _ARTICLE)]
                 if of and "kind" not in vars(cls):
                     bare[cls.__name__.lower()] = cls, of[0]
-    near = _close(name.replace("_", ""), bare)
-    if not near and len(bare) == 1 and not _close(name, {other for kind in kinds for other in _plugins[kind]}):
+    near = closest(name.replace("_", ""), bare)
+    if not near and len(bare) == 1 and not closest(name, {other for kind in kinds for other in _plugins[kind]}):
         near = [*bare]
     if not near:
         return ""
     cls, kind = bare[near[0]]
     return f'{cls.__name__} ({place_of(cls)}) has no decorator; write @{kind}("{name}") above it'
-
-
-def _close(name: str, known: Iterable[str]) -> list[str]:
-    return difflib.get_close_matches(name, known, n=1)
 
 
 def all_plugins() -> Iterator[type[Plugin]]:
