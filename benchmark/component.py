@@ -51,10 +51,10 @@ class Step:
 
     `params` are the current weights (attached to the graph), `start` the weights at the start of the round. The batch
     has images `x` [B, C, H, W], labels `y` [B], `features` [B, d] and `logits` [B, classes]. `counts` [classes] are the
-    client's samples per class. `server` is the tree that this component sent to the client, `client` this component's
-    client tree. `number` (from 0) counts the `steps` of the client in this round; an epoch has `epoch_steps`. These,
-    `round` (from 0) and the learning rate `lr` are numbers, or scalar tensors if steps are recorded (CUDA graphs) or
-    stacked over clients.
+    client's samples per class; a client holds `mean_images` on average. `server` is the tree that this component sent
+    to the client, `client` this component's client tree. `number` (from 0) counts the `steps` of the client in this
+    round; an epoch has `epoch_steps`. These, `round` (from 0) and the learning rate `lr` are numbers, or scalar tensors
+    if steps are recorded (CUDA graphs) or stacked over clients.
     """
 
     params: Mapping[str, Tensor]
@@ -64,6 +64,7 @@ class Step:
     features: Tensor
     logits: Tensor
     counts: Tensor
+    mean_images: float
     protocol: Protocol
     round: int | Tensor
     lr: float | Tensor
@@ -101,8 +102,9 @@ class Local:
 
     `start` are the weights before the round, `params` and `buffers` (BatchNorm statistics) the current ones, which
     stand in for those that a call omits; `steps` SGD steps lie in between. The client holds `n` training images,
-    `counts` [classes] per class; `round` counts from 0. `server` is the tree that this component sent to the client,
-    `client` its client tree. `rng` is a CPU generator keyed by seed, hook, component, round and client.
+    `counts` [classes] per class, and clients hold `mean_images` on average; `round` counts from 0. `server` is the tree
+    that this component sent to the client, `client` its client tree. `rng` is a CPU generator keyed by seed, hook,
+    component, round and client.
     """
 
     start: Mapping[str, Tensor]
@@ -110,6 +112,7 @@ class Local:
     buffers: Mapping[str, Tensor]
     steps: int
     n: int
+    mean_images: float
     counts: Tensor
     protocol: Protocol
     round: int
@@ -209,7 +212,6 @@ class Component(Plugin):
     every_round: ClassVar[bool] = False
 
     # once -----------------------------------------------------------------------------------------
-
     def check(self, setting: Setting) -> None:
         """Raise `Incompatible` if this component makes no sense on this task or protocol."""
 
@@ -239,7 +241,6 @@ class Component(Plugin):
         return [(epochs, lambda path: True)]
 
     # per step -------------------------------------------------------------------------------------
-
     def loss(self, step: Step) -> Tensor:
         """Return the scalar loss of a batch; at most one component, default cross-entropy."""
         return F.cross_entropy(step.logits, step.y)
@@ -264,7 +265,6 @@ class Component(Plugin):
         raise NotImplementedError
 
     # per round ------------------------------------------------------------------------------------
-
     def weights(self, counts: Tensor, samples: int) -> Tensor:
         """Return the participants' aggregation weights [m], which need not sum to 1; at most one component.
 
@@ -314,7 +314,6 @@ class Component(Plugin):
         return delta, dict(agg.server)
 
     # after ----------------------------------------------------------------------------------------
-
     def stats(self, features: Tensor, labels: Tensor, classes: int) -> Tree:
         """Return float64 statistics of a client's features [n, d] and labels [n], to be summed over all clients."""
         raise NotImplementedError
@@ -356,7 +355,6 @@ class Component(Plugin):
         raise NotImplementedError
 
     # properties that depend on settings -----------------------------------------------------------------
-
     @property
     def idle(self) -> frozenset[str]:
         """Overridden hooks that do nothing under these settings, and so conflict with no other component."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
@@ -68,6 +69,11 @@ class DeviceData:
     def size(self, client: int) -> int:
         """Return the number of images that a client trains on."""
         return len(self.trained(client))
+
+    @cached_property
+    def mean_images(self) -> float:
+        """The mean number of images that a client trains on."""
+        return sum(map(self.size, range(self.clients))) / self.clients
 
     def test_of(self, client: int) -> Images:
         """Return the images that a client is tested on."""

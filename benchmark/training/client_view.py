@@ -60,6 +60,7 @@ def views(
             buffers=buffers,
             steps=steps,
             n=trainer.data.size(client),
+            mean_images=trainer.data.mean_images,
             counts=visit.counts,
             protocol=trainer.protocol,
             round=round,

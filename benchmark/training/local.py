@@ -262,6 +262,7 @@ class LocalTrainer:
             features=features,
             logits=logits,
             counts=visit.counts,
+            mean_images=self.data.mean_images,
             protocol=self.protocol,
             round=visit.round,
             lr=visit.lr,

@@ -99,8 +99,20 @@ class NearStart(Component):
         return (step.features - step.apply(step.start)[0]).square().mean()
 
 
+@toy("addon", "toy_share_of_images")
+class ShareOfImages(Component):
+    """Shrinks features the less the more images a client holds, relative to the mean client."""
+
+    def penalty(self, step):
+        return step.features.square().mean() * step.mean_images / step.counts.sum()
+
+
 @others
-@pytest.mark.parametrize("stack", [(OneEpoch(),), (FedBN(), NearStart())], ids=["one epoch", "own statistics"])
+@pytest.mark.parametrize(
+    "stack",
+    [(OneEpoch(),), (FedBN(), NearStart()), (FedAvg(), ShareOfImages())],
+    ids=["one epoch", "own statistics", "share of images"],
+)
 def test_an_executor_follows_phases_and_statistics_that_stay_with_clients(executor, stack):
     cell = toy_cell(*stack, model=NormNet(), protocol={"rounds": 2, "local_epochs": 3, "precision": "float64"})
     loop, other = trained(cell), trained(cell, executor=executor)

@@ -189,21 +189,11 @@ def test_clients_that_train_alone_end_elsewhere(name, clients, off):
     assert min(far for tree, far in distances.items() if tree != "global") > FAR
 
 
-# rules of released code that ours do not have: with each of them alone the rounds agree again --------
-
-
-@toy("algorithm", "feddyn")
-class DividedFedDyn(FedDyn):
-    """alpha divided by the client's number of images, relative to the mean of all clients."""
-
-    mean: float = 8.0
-
-    def penalty(self, step):
-        return super().penalty(step) * self.mean / step.counts.sum()
+# rules of released code that are no defaults here: with each of them alone the rounds agree again ------
 
 
 @pytest.mark.parametrize(("name", "mine", "theirs"), [
-    ("feddyn", FedDyn, DividedFedDyn), ("ditto", Ditto, partial(Ditto, mean="clients")),
+    ("feddyn", FedDyn, partial(FedDyn, share="divides")), ("ditto", Ditto, partial(Ditto, mean="clients")),
 ])  # fmt: skip
 def test_where_clients_are_unequal_one_named_rule_makes_the_difference(name, mine, theirs):
     released = case(name, "unequal")

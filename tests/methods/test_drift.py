@@ -1,5 +1,6 @@
 """FedDyn, FedDC, FedSpeed and FedSMOO against NumPy float64, under partial participation."""
 
+import numpy as np
 import pytest
 
 from fedspan.benchmark.errors import UserError
@@ -43,6 +44,12 @@ def pulled(w, g, strength):
     return gradient
 
 
+def share_of(run, client, share):
+    """Return a client's number of images relative to the mean client's where it divides, else 1."""
+    sizes = [run.trainer.data.size(k) for k in CLIENTS]
+    return sizes[client] / np.mean(sizes) if share == "divides" else 1
+
+
 @momenta
 @pytest.mark.parametrize("alpha", [0.01, 0.5])
 def test_feddyn_is_the_algorithm_of_the_paper_in_gradients(alpha, momentum):
@@ -61,21 +68,45 @@ def test_feddyn_is_the_algorithm_of_the_paper_in_gradients(alpha, momentum):
 
 
 @momenta
-@pytest.mark.parametrize("alpha", [0.01, 0.5])
-def test_feddc_adds_each_client_s_drift_and_corrects_gradients(alpha, momentum):
-    run = fresh(FedDC(alpha=alpha), protocol=PROTOCOL | {"momentum": momentum})
-    w = numbers(run.state.params)
+def test_the_authors_feddyn_divides_alpha_by_each_client_s_share_of_the_images(momentum):
+    run = fresh(FedDyn(alpha=0.2, share="divides"), protocol=PROTOCOL | {"momentum": momentum})
+    w, drift = numbers(run.state.params), dict.fromkeys(CLIENTS, zero(numbers(run.state.params)))
+    while not run.finished:
+        chosen, ends = run.participants(), []
+        for k in chosen:
+            towards = minus(w, drift[k])
+            gradient = pulled(towards, zero(w), 0.2 / share_of(run, k, "divides"))
+            ends.append(trained_by_hand(run, w, k, run.state.round, gradient)[0])
+            drift[k] = plus(drift[k], minus(ends[-1], w))
+        w = plus(plain_mean(ends), plain_mean(list(drift.values())))
+        run.advance()
+        agree(run.state.params, w)
+
+
+@momenta
+@pytest.mark.parametrize(
+    ("alpha", "share", "steps"),
+    [(0.01, "ignored", "own"), (0.5, "ignored", "own"), (0.5, "divides", "own"), (0.5, "ignored", "mean"),
+     (0.1, "divides", "mean")],
+)  # fmt: skip
+def test_feddc_adds_each_client_s_drift_and_corrects_gradients(alpha, share, steps, momentum):
+    run = fresh(FedDC(alpha=alpha, share=share, steps=steps), protocol=PROTOCOL | {"momentum": momentum})
+    w, protocol = numbers(run.state.params), run.cell.protocol
+    mean_client = np.mean([run.trainer.data.size(k) for k in CLIENTS])
+    mean_way = np.ceil(mean_client / protocol.batch_size) * protocol.local_epochs * protocol.lr
     c, own, drift = zero(w), dict.fromkeys(CLIENTS, zero(w)), dict.fromkeys(CLIENTS, zero(w))
     while not run.finished:
         chosen, round, eta = run.participants(), run.state.round, run.cell.protocol.lr_at(run.state.round)
         ends, changes = [], []
         for k in chosen:
-            beside = {path: -eta * (c[path] - own[k][path]) for path in w}
-            to = minus(w, drift[k])
-            end, steps = trained_by_hand(run, w, k, round, pulled(to, zero(w), alpha), beside=beside)
+            part = share_of(run, k, share)
+            beside = {path: -eta * (c[path] / part - own[k][path]) for path in w}
+            pull = pulled(minus(w, drift[k]), zero(w), alpha / part)
+            end, taken = trained_by_hand(run, w, k, round, pull, beside=beside)
             drift[k] = plus(drift[k], minus(end, w))
-            new = plus(minus(own[k], c), minus(w, end), 1 / (steps * eta))
-            changes.append(minus(new, own[k]))
+            way = mean_way if steps == "mean" else taken * eta
+            new = plus(plus(own[k], c, -1 / part), minus(w, end), 1 / way)
+            changes.append(plus(zero(w), minus(new, own[k]), part))
             own[k] = new
             ends.append(end)
         w = plus(plain_mean(ends), plain_mean(list(drift.values())))

@@ -192,7 +192,6 @@ class Vmap(Loop):
         x, y = (torch.stack(part) for part in zip(*batches, strict=True))
         for path in stack.moved:
             stack.params[path].requires_grad_()
-        lr = protocol.lr_at(state.round)
 
         def seen(params: Tree, buffers: Tree, x: Tensor, y: Tensor, counts: Tensor, own: Tree, at: Tensor) -> Step:
             features, logits = trainer.outputs(self.net, {**params, **buffers}, x)
@@ -209,9 +208,10 @@ class Vmap(Loop):
                 features=features,
                 logits=logits,
                 counts=counts,
+                mean_images=trainer.data.mean_images,
                 protocol=protocol,
                 round=state.round,
-                lr=lr,
+                lr=protocol.lr_at(state.round),
                 number=at[0],
                 steps=at[1],
                 epoch_steps=at[2],
@@ -229,7 +229,7 @@ class Vmap(Loop):
             inputs = stack.params, stack.buffers, x, y, stack.counts, stack.own_start, positions
             losses = vmap(objective)(stack.states, *inputs)
             method.attached(losses).sum().backward()
-            self._update(stack, lr)
+            self._update(stack, protocol.lr_at(state.round))
         for lane, loss in zip(lanes, losses.detach().double().unbind(), strict=True):
             lane.loss += loss * size
             lane.position.number += 1
