@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -191,6 +191,8 @@ def make_record(cell: Cell, how: How, outcome: Outcome, run: Run | None) -> Reco
         }
         if cell.fleet.acts:
             record["fleet"] = run.meter.of_fleet(run.simulated_at_round)
+            if outcome.status == "done":
+                _warn_of_idle_fleet(cell.fleet.name, record["fleet"])
         record["digests"] = {"rounds": run.round_digests, "stages": run.stage_digests}
     record["provenance"] = provenance(cell, **_machine(cell, how, run))
     if outcome.spectra:
@@ -198,6 +200,12 @@ def make_record(cell: Cell, how: How, outcome: Outcome, run: Run | None) -> Reco
     if outcome.diagnostics:
         record["diagnostics"] = outcome.diagnostics
     return cast(Record, record)  # validated before it is written
+
+
+def _warn_of_idle_fleet(name: str, fleet: Mapping[str, Any]) -> None:
+    """Warn if a fleet changed no visit and simulated no time, such as stragglers that skip epochs, with one epoch."""
+    if not (fleet["lost"] or fleet["cut"] or "seconds" in fleet):
+        log.warning("fleet=%s changed none of %d visits, as fleet=everybody", name, fleet["visits"])
 
 
 def _machine(cell: Cell, how: How, run: Run | None) -> dict[str, Any]:

@@ -7,9 +7,11 @@ import pytest
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.fleet import WHOLE, Draws, Work
+from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.tasks.fleets.dropout import Dropout
 from fedspan.tasks.fleets.speeds import Speeds
 from fedspan.tasks.fleets.stragglers import Stragglers
+from tests.helpers import how, toy_cell
 
 
 def work(clients, epochs=5, steps=3, down=0, up=0):
@@ -94,6 +96,22 @@ def test_who_is_later_than_the_deadline_is_lost_and_waited_for_until_then():
     turns = Speeds(deadline=deadline).turns(work(50), Draws(0, 0))
     assert [turn.arrives for turn in turns] == [one <= deadline for one in alone]
     assert [turn.seconds for turn in turns] == [min(one, deadline) for one in alone]
+
+
+# fleets that change nothing ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fleet", "epochs", "said"),
+    [
+        (Stragglers(share=1.0), 1, ["fleet=stragglers changed none of 18 visits, as fleet=everybody"]),
+        (Stragglers(share=1.0, unit="steps"), 1, []), (Stragglers(share=1.0), 5, []),
+        (Stragglers(share=0.5, dropped=True), 1, []), (Dropout(rate=0.9), 1, []), (Speeds(), 1, []),
+    ],
+)  # fmt: skip
+def test_a_fleet_that_changed_no_visit_is_named(fleet, epochs, said, tmp_path, caplog):
+    run_cell(toy_cell(fleet=fleet, protocol={"rounds": 3, "local_epochs": epochs}), how(tmp_path))
+    assert [one.getMessage() for one in caplog.records if one.name == "fedspan"] == said
 
 
 # bad input --------------------------------------------------------------------------------------------
