@@ -205,7 +205,7 @@ def make_record(cell: Cell, how: How, outcome: Outcome, run: Run | None) -> Reco
 def _warn_of_idle_fleet(name: str, fleet: Mapping[str, Any]) -> None:
     """Warn if a fleet changed no visit and simulated no time, such as stragglers that skip epochs, with one epoch."""
     if not (fleet["lost"] or fleet["cut"] or "seconds" in fleet):
-        log.warning("fleet=%s changed none of %d visits, as fleet=everybody", name, fleet["visits"])
+        log.warning("fleet=%s changed none of %d visits and so had no effect", name, fleet["visits"])
 
 
 def _machine(cell: Cell, how: How, run: Run | None) -> dict[str, Any]:

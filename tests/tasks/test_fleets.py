@@ -104,7 +104,7 @@ def test_who_is_later_than_the_deadline_is_lost_and_waited_for_until_then():
 @pytest.mark.parametrize(
     ("fleet", "epochs", "said"),
     [
-        (Stragglers(share=1.0), 1, ["fleet=stragglers changed none of 18 visits, as fleet=everybody"]),
+        (Stragglers(share=1.0), 1, ["fleet=stragglers changed none of 18 visits and so had no effect"]),
         (Stragglers(share=1.0, unit="steps"), 1, []), (Stragglers(share=1.0), 5, []),
         (Stragglers(share=0.5, dropped=True), 1, []), (Dropout(rate=0.9), 1, []), (Speeds(), 1, []),
     ],
