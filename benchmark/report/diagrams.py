@@ -22,10 +22,14 @@ from fedspan.benchmark.report.units import COST_COLUMNS, CostColumn, counted_as
 
 LEAST_ROWS, LEAST_BLOCKS = 3, 6  # for a diagram of ranks
 LEAST_POINTS = 3  # for a diagram of costs
+MOST_NAMES = 16  # of a plot of costs; of more points, those within SAME_COST of a reference's cost remain unnamed
+SAME_COST = 0.05
 LETTERS = 30  # per line of a name
 FONT, LETTER = 6.5, 3.9  # font size of a point's name and mean width of a letter, in points
 PITCH = 0.125  # inches from name to name
 SIDE_LETTER = 0.064  # inches per letter of the y axis label
+
+Point = tuple[float, float, int]  # mean cost, mean score, row number
 
 
 @dataclass(frozen=True)
@@ -167,18 +171,14 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
         name: [found[i] for i in pareto([(cost, score) for cost, score, _ in found], better)]
         for name, found in points.items()
     }
+    named = {name: _named(found, fronts[name], analysis) for name, found in points.items()}
     text = {s.number: row_spoken(table, s.row) for s in analysis.standings}
     said = "; ".join(f"{name}: {', '.join(text[n] for *_, n in front)}" for name, front in fronts.items())
-    shared = f"the {counted_as(analysis.shared, 'column')} that all rows have"
-    scope = "all columns" if analysis.shared == analysis.columns else shared
-    caption = (
-        f"{table.metric.heading}, against cost: both are means over {scope}. On the line: no other row "
-        f"is better and cheaper.{'' if table.times_compare else ' Times are omitted: machines differ.'}"
-    )
+    caption = _caption_of_costs(analysis, all_named=named == points)
 
     def draw() -> Canvas:
-        tall = max(1.5, PITCH * max(map(len, points.values())))
-        beside = 0.2 + LETTER / 72 * max(len(text[number]) for found in points.values() for *_, number in found)
+        tall = max(1.5, PITCH * max(map(len, named.values())))
+        beside = 0.2 + LETTER / 72 * max(len(text[number]) for found in named.values() for *_, number in found)
         down = tall + 0.65
         height = down * len(points)
         canvas = Canvas(figsize=(TWO_COLUMNS, height))
@@ -189,7 +189,7 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
             bottom = height - down * (i + 1) + 0.5
             plot = canvas.add_axes((left / TWO_COLUMNS, bottom / height, wide / TWO_COLUMNS, tall / height))
             _draw_costs(plot, found, fronts[name], writes[name])
-            _name(plot, found, text, tall)
+            _name(plot, named[name], text, tall)
             plot.set_xlabel(name)
             plot.set_ylabel("\n".join(heading), fontsize=8)
         return canvas
@@ -197,7 +197,35 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
     return _diagram(f"cost-{table.number}", "Score against cost", caption, f"On the front, by {said}.", draw)
 
 
-def _points(analysis: Analysis, column: CostColumn) -> list[tuple[float, float, int]]:
+def _caption_of_costs(analysis: Analysis, all_named: bool) -> str:
+    table = analysis.table
+    shared = f"the {counted_as(analysis.shared, 'column')} that all rows have"
+    scope = "all columns" if analysis.shared == analysis.columns else shared
+    said = [
+        f"{table.metric.heading}, against cost: both are means over {scope}.",
+        "On the line: no other row is better and cheaper.",
+    ]
+    if not table.times_compare:
+        said.append("Times are omitted: machines differ.")
+    if not all_named:
+        said.append(f"Off the line, rows that cost as much as the reference, within {SAME_COST:.0%}, are not named.")
+    return " ".join(said)
+
+
+def _named(points: list[Point], front: list[Point], analysis: Analysis) -> list[Point]:
+    """Return the points to name: all, or of many the front, the references and those of another cost."""
+    if len(points) <= MOST_NAMES:
+        return points
+    references = {s.number for s in analysis.standings if s.row in analysis.references}
+    bases = [cost for cost, _, number in points if number in references]
+    return [
+        point
+        for point in points
+        if point in front or point[2] in references or all(abs(point[0] - base) > SAME_COST * base for base in bases)
+    ]
+
+
+def _points(analysis: Analysis, column: CostColumn) -> list[Point]:
     """Return (mean cost, mean score, row number) of each row with both and a cost above 0, over the common columns."""
     return [
         (value, s.mean, s.number)
@@ -214,8 +242,8 @@ def _cost(row: TableRow, columns: Sequence[int], column: CostColumn) -> float:
 
 def _draw_costs(
     plot: Plot,
-    points: list[tuple[float, float, int]],
-    front: list[tuple[float, float, int]],
+    points: list[Point],
+    front: list[Point],
     write: Callable[[float], str],
 ) -> None:
     costs = [cost for cost, *_ in points]
@@ -245,7 +273,7 @@ def _readable(low: float, high: float, write: Callable[[float], str]) -> Locator
     return FixedLocator([(low + high) / 2])
 
 
-def _name(plot: Plot, points: list[tuple[float, float, int]], names: dict[int, str], height: float) -> None:
+def _name(plot: Plot, points: list[Point], names: dict[int, str], height: float) -> None:
     """Write the name of each point beside the plot, which is `height` inches tall, with a line to the point."""
     plot.autoscale_view()
     low, high = plot.get_ylim()

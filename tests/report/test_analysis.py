@@ -229,6 +229,26 @@ def test_costs_are_compared_on_the_columns_on_which_the_scores_are(made):
     assert "both are means over the 1 column that all rows have" in diagram.caption
 
 
+@pytest.mark.parametrize("others", [13, 14])
+def test_of_many_rows_those_at_the_reference_s_cost_are_named_only_on_the_front(made, others):
+    """FedAvg, the best FedProx and a dear FedNova, among FedProx of many mu that cost about as much as FedAvg."""
+    mu = [round(0.01 * (1 + number), 2) for number in range(others + 1)]
+    grid = [{"algorithm": "fedavg"}, {"algorithm": "fednova"}, {"algorithm": "fedprox", "algorithm.mu": mu}]
+    cells = cells_of(board(*({"partition": "iid", "seed": [0], **one} for one in grid)))
+    records = []
+    for number, planned in enumerate(cells):
+        one = record(planned, 50.0 + number)
+        flops = 11e9 if planned.cell.algorithm.name == "fednova" else 10e9 * (1.02 - number / 1000)
+        one["compute"] = one["compute"] | {"flops": {"train": int(flops), "evaluate": 1}}
+        records.append(one)
+    diagram = score_against_cost(analyse(made(cells, records)[0]))
+    drawn = diagram.inline.partition("</desc>")[2]
+    names = ["FedAvg", "FedNova", *(f"FedProx (mu {one:g})" for one in mu)]
+    few = others == 13
+    assert [name for name in names if f">{name}<" in drawn] == (names if few else ["FedAvg", "FedNova", names[-1]])
+    assert ("rows that cost as much as the reference, within 5%, are not named" in diagram.caption) is not few
+
+
 def test_a_target_is_reached_at_the_first_evaluated_round_above_it(made):
     cells = cells_of(board({"partition": "iid", "algorithm": ["fedavg", "fedprox", "fedavgm"], "protocol.rounds": 20}))
     curves = {"fedavg": [10.0, 60.0, 80.0], "fedprox": [70.0, 85.0, 10.0], "fedavgm": [1.0, 2.0, 3.0]}
