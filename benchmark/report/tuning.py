@@ -169,8 +169,7 @@ class TunedMethod:
         """The same in words: ``learning rate 0.0051 (low end)`` for a value near an end of its range."""
 
         def write(name: str, value: Any) -> str:
-            end = self.space[name].end(value)
-            return names.of_value(name, value) + (f" ({end} end)" if end else "")
+            return names.of_value(name, value) + (f" ({end} end)" if (end := self.space[name].end(value)) else "")
 
         return self._chosen_as(write)
 
@@ -188,8 +187,9 @@ class TunedMethod:
 
     @property
     def optimism(self) -> float:
-        """The accuracy of the chosen settings on held-out images minus that on test images; NaN until known."""
-        return self.shown[1] - mean_of(self.tuned.values())
+        """The accuracy of the chosen settings on held-out images minus that on test images; NaN if a run diverged."""
+        tested = mean_of(self.tuned.values())
+        return self.shown[1] - tested if math.isfinite(tested) else math.nan
 
     @property
     def best(self) -> list[Best]:

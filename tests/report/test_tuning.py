@@ -391,11 +391,12 @@ def test_frames_have_a_row_per_trial_per_study_and_per_budget(made):
     assert best["mean"].tolist()[:3] == pytest.approx([65.0, np.mean([80, 80, 80, 70, 70, 60]), 80.0])
 
 
-def test_no_gain_is_told_where_a_run_diverged(made):
+def test_no_gain_and_no_optimism_are_told_where_a_run_diverged(made):
     _, _, _, results, selections = made
     keep(results, [stopped(selections[0].tuned[0], "diverged", "round 2: the test loss is nan")])
     found = outcomes(selections, results)
-    assert np.isnan(outcomes_frame(found)["gain"]).tolist() == [True, False]
+    for number in ("gain", "optimism"):
+        assert np.isnan(outcomes_frame(found)[number]).tolist() == [True, False]
     assert [line["gain"] for line in outcome_lines(found)] == [None, 0.0]
 
 
