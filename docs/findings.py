@@ -203,6 +203,16 @@ def disagreements(runs: Runs) -> list[list[str]]:
             "FedAvg + FedETF (absent classes kept)",
             "FedAvg + FedETF",
         ),
+        (
+            "FedDyn: alpha divided by the client's share of the images (released) minus not (paper)",
+            "FedDyn (alpha by share of images)",
+            "FedDyn",
+        ),
+        (
+            "FedDC: the same, for its variates too, which the mean client's steps scale (released) minus not (paper)",
+            "FedDC (alpha by share of images, mean client's steps)",
+            "FedDC",
+        ),
     ]
     for text, first, second in pairs:
         rows.append([text, *(listed(differences(runs.cifar(first, a), runs.cifar(second, a))) for a in ALPHAS)])
