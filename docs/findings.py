@@ -209,9 +209,14 @@ def disagreements(runs: Runs) -> list[list[str]]:
             "FedDyn",
         ),
         (
-            "FedDC: the same, for its variates too, which the mean client's steps scale (released) minus not (paper)",
-            "FedDC (alpha by share of images, mean client's steps)",
+            "FedDC: the same, with its variates divided too (released) minus not (paper)",
+            "FedDC (alpha by share of images)",
             "FedDC",
+        ),
+        (
+            "FedDC, divided: variates scaled by the mean client's steps (released) minus by the client's own (paper)",
+            "FedDC (alpha by share of images, mean client's steps)",
+            "FedDC (alpha by share of images)",
         ),
     ]
     for text, first, second in pairs:
