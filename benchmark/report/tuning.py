@@ -187,7 +187,7 @@ class TunedMethod:
 
     @property
     def optimism(self) -> float:
-        """The accuracy of the chosen settings on held-out images minus that on test images; NaN if a run diverged."""
+        """The chosen settings' accuracy on held-out images minus that on test images; NaN if either is unknown."""
         tested = mean_of(self.tuned.values())
         return self.shown[1] - tested if math.isfinite(tested) else math.nan
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -106,6 +106,7 @@ def run_cell(
             raise
         _distrust(run.began_with, error, results)
         return run_cell(cell, how, watch, beside, share)
+    _warn_of_idle_fleet(record)
     return record
 
 
@@ -191,8 +192,6 @@ def make_record(cell: Cell, how: How, outcome: Outcome, run: Run | None) -> Reco
         }
         if cell.fleet.acts:
             record["fleet"] = run.meter.of_fleet(run.simulated_at_round)
-            if outcome.status == "done":
-                _warn_of_idle_fleet(cell.fleet.name, record["fleet"])
         record["digests"] = {"rounds": run.round_digests, "stages": run.stage_digests}
     record["provenance"] = provenance(cell, **_machine(cell, how, run))
     if outcome.spectra:
@@ -202,10 +201,12 @@ def make_record(cell: Cell, how: How, outcome: Outcome, run: Run | None) -> Reco
     return cast(Record, record)  # validated before it is written
 
 
-def _warn_of_idle_fleet(name: str, fleet: Mapping[str, Any]) -> None:
+def _warn_of_idle_fleet(record: Record) -> None:
     """Warn if a fleet changed no visit and simulated no time, such as stragglers that skip epochs, with one epoch."""
-    if not (fleet["lost"] or fleet["cut"] or "seconds" in fleet):
-        log.warning("fleet=%s changed none of %d visits and so had no effect", name, fleet["visits"])
+    fleet = record.get("fleet")
+    if record["status"] == "done" and fleet and not (fleet["lost"] or fleet["cut"] or "seconds" in fleet):
+        name, visits = record["spec"]["fleet"]["name"], fleet["visits"]
+        log.warning("fleet=%s changed none of %d visits and so had no effect", name, visits)
 
 
 def _machine(cell: Cell, how: How, run: Run | None) -> dict[str, Any]:
