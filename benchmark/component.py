@@ -196,7 +196,7 @@ class Component(Plugin):
     - `neutral`: settings under which the component changes nothing, bit for bit; a contract test checks this.
     - `same_shapes`: choices that change only the values of weights, ``{setting: {choice: cheaper choice}}``; costs
       depend on shapes alone and are computed with the cheaper one. Not part of the source digest.
-    - `excludes`: names of components that cannot be combined with this one.
+    - `excludes`: names of components that cannot be combined with this one, or a mapping of names to reasons.
     - `coefficient`: the setting that scales the penalty, if any; figures show the unscaled penalty.
     - `pools`: `calibrate` receives the features [n, d] and labels [n] of all clients instead of sums. For bounds only.
     - `one_client`: one client trains on all clients' images every round; nothing is communicated. For bounds only.
@@ -205,7 +205,7 @@ class Component(Plugin):
 
     neutral: ClassVar[Mapping[str, Any]] = {}
     same_shapes: ClassVar[Mapping[str, Mapping[Any, Any]]] = {}
-    excludes: ClassVar[tuple[str, ...]] = ()
+    excludes: ClassVar[tuple[str, ...] | Mapping[str, str]] = ()
     coefficient: ClassVar[str] = ""
     pools: ClassVar[bool] = False
     one_client: ClassVar[bool] = False

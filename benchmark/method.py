@@ -314,7 +314,8 @@ def compose(base: Component, addons: Sequence[Component] = ()) -> Method:
                 near = did_you_mean(other, known)
                 raise HookError(f"{component.kind} '{component.name}' excludes '{other}', which is no component{near}")
             if other in names:
-                raise Incompatible(f"'{component.name}' does not work beside '{other}'")
+                why = f": {component.excludes[other]}" if isinstance(component.excludes, Mapping) else ""
+                raise Incompatible(f"'{component.name}' does not work beside '{other}'{why}")
     method = Method(components)
     for hook in EXCLUSIVE:
         claimants = [component.name for component in method.using(hook)]

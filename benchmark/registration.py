@@ -80,6 +80,8 @@ def _misread(cls: type) -> Iterator[tuple[type, str, str]]:
     for owner in cls.__mro__:
         for name in () if _of_engine(owner) else forms.keys() & vars(owner).keys() - {*RESERVED}:
             value, form = vars(owner)[name], typing.get_origin(forms[name]) or forms[name]
+            if form is types.UnionType:
+                form = Mapping if isinstance(value, Mapping) else tuple
             if isinstance(value, CALLED):
                 continue
             if name in settings:

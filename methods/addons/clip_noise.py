@@ -46,7 +46,6 @@ class ClipNoise(Component):
     noise: Annotated[float, fixed("it sets epsilon")] = 1.0
     delta: Annotated[float, fixed("it belongs to the guarantee")] = 1e-5
     epsilon: Annotated[float | None, fixed("a bound, which changes no number")] = None
-    excludes = ("centralized",)
 
     def __post_init__(self) -> None:
         require(self.clip > 0, "addon.clip_noise.clip", "must be positive", self.clip)

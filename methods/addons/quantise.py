@@ -30,7 +30,6 @@ class Quantise(Component):
 
     bits: Annotated[int, fixed("it sets the traffic")] = 8
     norm: Literal["max", "l2"] = "max"
-    excludes = ("centralized",)
 
     def __post_init__(self) -> None:
         require(2 <= self.bits <= 16, "addon.quantise.bits", "must lie in [2, 16]", self.bits)

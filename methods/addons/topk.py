@@ -40,8 +40,9 @@ class TopK(Component):
         require(0 < self.share <= 1, "addon.topk.share", "must lie in (0, 1]", self.share)
 
     @property
-    def excludes(self) -> tuple[str, ...]:  # type: ignore[override]
-        return ("centralized", "fedamp", "fedala") if self.memory and self.share < 1 else ("centralized",)
+    def excludes(self) -> Mapping[str, str]:  # type: ignore[override]
+        kept = "its clients keep their weights, so their next update has the unsent part anyway"
+        return dict.fromkeys(("fedamp", "fedala"), kept) if self.memory and self.share < 1 else {}
 
     @property
     def idle(self) -> frozenset[str]:

@@ -40,6 +40,15 @@ def test_components_that_exclude_each_other_are_both_named(order):
         compose(FedAvg(), [Proud(), FedDecorr()][:: 1 - 2 * order])
 
 
+def test_an_exclusion_can_say_why():
+    @toy("addon", "proud")
+    class Proud(Component):
+        excludes = {"feddecorr": "both whiten features"}
+
+    with pytest.raises(Incompatible, match="'proud' does not work beside 'feddecorr': both whiten features"):
+        compose(FedAvg(), [Proud(), FedDecorr()])
+
+
 def test_a_component_excludes_what_exists():
     @toy("addon", "proud")
     class Proud(Component):

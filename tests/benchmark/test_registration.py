@@ -105,6 +105,7 @@ ALLOWED = {
     "private names": {"_k": 3, "_helper": returning("self")},
     "a constant": {"annotations": {"k": ClassVar[int]}, "k": 3},
     "known attributes": {"neutral": {}, "excludes": (), "coefficient": "", "version": 2, "pools": False},
+    "an exclusion with its reason": {"excludes": {"feddecorr": "both whiten features"}},
     "what pages show": {"title": "", "summary": "", "papers": (), "wording": {"mu": "{0} of {0}"}, **MU},
     "a helper of a hook": {"part": returning("self"), "server": lambda self, delta, agg: self.part()},
     "a helper inside a function inside a hook": {

@@ -18,6 +18,7 @@ from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.methods.addons.clip_noise import ClipNoise, epsilon_of
 from fedspan.methods.addons.oracle_head import OracleHead
 from fedspan.methods.addons.topk import TopK
+from fedspan.methods.algorithms.centralized import Centralized
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.feddyn import FedDyn
 from fedspan.methods.algorithms.fedproto import FedProto
@@ -166,7 +167,11 @@ def test_a_delta_that_allows_to_publish_a_client_is_refused():
 
 @pytest.mark.parametrize(
     ("algorithm", "why"),
-    [(FedDyn(), "'feddyn' and 'clip_noise' both replace 'weights'"), (FedProto(), "'fedproto' lets none travel")],
+    [
+        (FedDyn(), "'feddyn' and 'clip_noise' both replace 'weights'"),
+        (FedProto(), "'fedproto' lets none travel"),
+        (Centralized(), "'centralized' sends none"),
+    ],
 )
 def test_weights_and_prototypes_are_no_updates_of_bounded_length(algorithm, why):
     with pytest.raises(Incompatible, match=why):

@@ -36,7 +36,7 @@ def by_size(update, share):
 
 @pytest.mark.parametrize("algorithm", [FedAMP(), FedALA()])
 def test_what_a_client_keeps_anyway_is_not_kept_back_too(algorithm):
-    with pytest.raises(Incompatible, match=f"'topk' does not work beside '{algorithm.name}'"):
+    with pytest.raises(Incompatible, match=f"'topk' does not work beside '{algorithm.name}': its clients keep"):
         start(toy_cell(algorithm, TopK()))
     for addon in (TopK(memory=False), TopK(share=1.0)):
         start(toy_cell(algorithm, addon))
@@ -139,7 +139,7 @@ def test_statistics_travel_whole_beside_few_weights():
 def test_there_is_nothing_to_compress_where_nothing_travels(addon):
     with pytest.raises(Incompatible, match=f"'{addon.name}' works on updates, and 'local_only' lets none travel"):
         start(toy_cell(LocalOnly(), addon))
-    with pytest.raises(Incompatible, match=f"'{addon.name}' does not work beside 'centralized'"):
+    with pytest.raises(Incompatible, match=f"'{addon.name}' works on updates, and 'centralized' sends none"):
         start(toy_cell(Centralized(), addon))
 
 
