@@ -71,7 +71,7 @@ def direct(found: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
         steps = [other for one, other in found if one == start and (one, other) != without and other not in seen]
         return end in steps or any(reaches(step, end, without, seen | {start}) for step in steps)
 
-    return [pair for pair in found if not reaches(*pair, pair)]
+    return [pair for pair in sorted(found) if not reaches(*pair, pair)]
 
 
 def draw(found: Counter[tuple[str, str]]) -> None:
