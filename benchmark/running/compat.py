@@ -77,8 +77,9 @@ def why_not(cell: Cell, data: Data) -> str | None:
     """Return why a cell is impossible on `data`, or None; a broken plugin is a reason too."""
     try:
         method, net, paths = assemble(cell, data)
+        started = without_values(cell, data, method, net, paths)
         if method.guard:  # only a client's hand-over shows what leaves it
-            hand_over(*without_values(cell, data, method, net, paths))
+            hand_over(*started)
     except (Incompatible, HookError) as reason:
         return str(reason)
     except Exception as error:

@@ -32,7 +32,7 @@ from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.meter import Meter, peak_memory
 from fedspan.benchmark.training.penalty_trace import watch
 from fedspan.benchmark.training.process import device_of, numerics_of
-from fedspan.benchmark.training.state import Paths, State
+from fedspan.benchmark.training.state import Paths, State, check_freezing
 from fedspan.benchmark.training.traffic import count_round, count_sent_weights, download_bytes
 from fedspan.benchmark.training.turns import FleetRunner, count_turns
 from fedspan.benchmark.tree import Tree, add, finite, zeros
@@ -80,6 +80,7 @@ def assemble(cell: Cell, data: Data, meter: Meter | None = None) -> tuple[Method
         raise Incompatible(f"'{linear[0]}' works on a linear head, not on {type(net.head).__name__}")
     paths = Paths.of(net, method, cell.protocol.rounds)
     paths.check(method, cell.protocol.local_epochs)
+    check_freezing(net, method)
     return method, net, paths
 
 
@@ -146,7 +147,8 @@ class Run:
         if self.numerics == numerics.PORTABLE:
             numerics.check()
         self.measured_round = cell.diagnostics.round or cell.protocol.rounds
-        if not any(self._participants(round) for round in range(cell.protocol.rounds)):
+        sampled = any(self._participants(round) for round in range(cell.protocol.rounds))
+        if not sampled and not cell.method().one_client:
             raise UserError(f"protocol.sampling=poisson draws no client in any of {cell.protocol.rounds} rounds")
         watched = self._participants(self.measured_round - 1)
         data = cell.dataset.prepare(how.data)

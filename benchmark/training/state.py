@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fedspan.benchmark import rng
+from fedspan.benchmark.component import HOOKS, acts_in
 from fedspan.benchmark.errors import CorruptFile, Incompatible
 from fedspan.benchmark.method import Method, States
 from fedspan.benchmark.net import Net, buffers_of, owners, parameters_of
@@ -85,6 +86,19 @@ class Paths:
             if not any(moving(path) for path in self.trainable):
                 frozen = f"{names('trainable')} freezes all" if names("trainable") else "the model has nothing"
                 raise Incompatible(f"{frozen} that {names('phases')} trains in a phase")
+
+
+def check_freezing(net: Net, method: Method) -> None:
+    """Raise `Incompatible` for a component that only freezes weights which another component freezes too."""
+    for component in method.using("trainable"):
+        if any(acts_in(component, hook) for hook in HOOKS if hook != "trainable"):
+            continue
+        for other in method.using("trainable"):
+            left = filter(other.trainable, parameters_of(net))
+            if other is not component and all(component.trainable(path) for path in left):
+                raise Incompatible(
+                    f"'{component.name}' does nothing beside '{other.name}', which freezes the same weights"
+                )
 
 
 @dataclass(frozen=True)

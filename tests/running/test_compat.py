@@ -3,10 +3,12 @@
 import pytest
 
 from fedspan.benchmark.cli.main import main
+from fedspan.benchmark.errors import Incompatible
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.running import compat
 from fedspan.benchmark.running.compat import ALONE, Compatibility
 from fedspan.benchmark.spec.compose import resolve
+from tests.helpers import toy_cell, trained
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,11 @@ def test_fedavg_takes_every_add_on(found):
 def test_a_pair_that_cannot_work_has_its_reason(found):
     number = int(found.mark("fedrep", "babu"))
     assert found.reasons[number - 1] == "'babu' freezes all that 'fedrep' trains in a phase"
+
+
+def test_a_method_may_refuse_when_its_trees_are_made(found):
+    number = int(found.mark("fedala", "babu"))
+    assert "of which none is trained here" in found.reasons[number - 1]
 
 
 def test_the_answer_is_that_of_the_cell_itself(one_pair, found):
@@ -73,3 +80,16 @@ def test_the_command_prints_the_matrix_and_the_reasons(capsys, monkeypatch, foun
 def test_half_a_command_is_answered_with_the_whole(words, capsys):
     assert main(["list", *words]) == 2
     assert "write: fedspan list methods --compat" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("algorithm", plugins("algorithm"))
+def test_what_is_said_of_a_pair_is_what_its_cell_says(algorithm):
+    for addon in plugins("addon"):
+        stack = plugins("algorithm")[algorithm](), plugins("addon")[addon]()
+        cell = toy_cell(*stack, protocol={"rounds": 1, "local_epochs": 1})
+        try:
+            trained(cell)
+            said = None
+        except Incompatible as reason:
+            said = str(reason)
+        assert compat.why_not(cell, cell.dataset.load(None)) == said

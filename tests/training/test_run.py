@@ -20,6 +20,7 @@ from fedspan.benchmark.training import evaluation
 from fedspan.benchmark.training.run import Run, participants
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.methods.addons.feddecorr import FedDecorr
+from fedspan.methods.algorithms.centralized import Centralized
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.tasks.fleets.speeds import Speeds
 from tests.helpers import (
@@ -114,6 +115,11 @@ def test_a_clock_stands_still_in_rounds_before_the_first_client(tmp_path):
 def test_a_cell_in_which_nobody_ever_trains_is_refused():
     with pytest.raises(UserError, match="sampling=poisson draws no client in any of 2 rounds"):
         start(toy_cell(participation=1e-9, protocol={"rounds": 2, "sampling": "poisson"}))
+
+
+def test_a_method_that_samples_nobody_trains_at_any_participation():
+    run = trained(toy_cell(Centralized(), participation=1e-9, protocol={"rounds": 2, "sampling": "poisson"}))
+    assert run.meter.visits == 2
 
 
 def test_how_clients_are_drawn_enters_the_key_only_where_it_is_not_as_ever():

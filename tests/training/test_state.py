@@ -2,11 +2,16 @@ import pytest
 import torch
 from torch import nn
 
-from fedspan.benchmark.errors import CorruptFile
+from fedspan.benchmark.component import Component
+from fedspan.benchmark.errors import CorruptFile, Incompatible
 from fedspan.benchmark.method import compose
 from fedspan.benchmark.training.state import Paths, Row, State
+from fedspan.methods.addons.babu import BABU
+from fedspan.methods.addons.etf import ETF
+from fedspan.methods.addons.spherefed import SphereFed
 from fedspan.methods.algorithms.fedavg import FedAvg
-from tests.helpers import LocalHead, LocalNorm, NormNet, Scaffold, Sphere, start, toy_cell, trained, weights
+from fedspan.methods.algorithms.fedbabu import FedBABU
+from tests.helpers import LocalHead, LocalNorm, NormNet, Scaffold, Sphere, start, toy, toy_cell, trained, weights
 
 
 def paths_of(*stack):
@@ -104,3 +109,23 @@ def test_rows_are_kept_in_host_memory():
     state.remember(4, Row({"w": torch.ones(2)}, {"a": {}}))
     assert state.row(4).own["w"].device.type == "cpu"
     assert state.row(5) is state.first_row
+
+
+@pytest.mark.parametrize("addon", [BABU(), ETF(), SphereFed()], ids=lambda addon: addon.name)
+def test_what_freezes_only_what_another_component_freezes_too_is_refused(addon):
+    with pytest.raises(Incompatible, match=f"'fedbabu' does nothing beside '{addon.name}', which freezes the same"):
+        start(toy_cell(FedBABU(), addon))
+
+
+def test_what_freezes_the_same_weights_and_does_more_is_accepted():
+    @toy("addon", "toy_louder")
+    class Louder(Component):
+        def trainable(self, path):
+            return not path.startswith("head.")
+
+        def penalty(self, step):
+            return step.logits.square().mean()
+
+    start(toy_cell(FedAvg(), Louder(), ETF()))
+    with pytest.raises(Incompatible, match="'babu' does nothing beside 'toy_louder'"):
+        start(toy_cell(FedAvg(), Louder(), BABU()))
