@@ -15,7 +15,8 @@ class Speeds(Fleet):
     the logarithm; likewise its seconds per byte, down and up, with `byte_seconds` and `byte_spread`. A round lasts
     until its slowest client has sent its update. With a `deadline` in seconds the server closes the round at that time,
     as in Nishio and Yonetani 2019 (FedCS): later updates are lost, and a round that waits for one lasts as long as the
-    deadline. 0 means no deadline. All times are simulated.
+    deadline. 0 means no deadline. All times are simulated, from the numbers of steps and bytes alone: a step costs the
+    same whatever the method computes in it, and passes before training and calibration cost nothing.
     """
 
     title = "Speeds"

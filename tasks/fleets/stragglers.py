@@ -14,7 +14,8 @@ class Stragglers(Fleet):
     In FedProx's paper the number of a straggler's epochs is uniform from 1 to the protocol's; the shares tested are 0,
     0.5 and 0.9. There FedAvg drops stragglers (``dropped=true``) and FedProx keeps their partial work. Wang et al. 2020
     (FedNova) draw the epochs of all clients, from 2 to 5 (``share=1 least=2``). ``unit=steps`` draws the number of
-    steps, from `least` to all, for protocols of a single epoch.
+    steps, from `least` to all, for protocols of a single epoch. The epochs of a method with several phases count in
+    their order: a straggler under FedRep may train its head alone.
     """
 
     title = "Stragglers"
