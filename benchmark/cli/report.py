@@ -53,6 +53,8 @@ def show(arguments: argparse.Namespace) -> int:
             raise UserError(f"unknown scale '{scale}'{did_you_mean(str(scale), SCALES)}")
     results = Results(How.of(config).results, sets_aside=False)
     pages = _pages(axes, results) or Path(config["paths"]["pages"])
+    if not named and not _keys(results) and site.found(pages):
+        raise UserError(f"no results in {results.root}, so the site in {pages} stays as it is; set paths.results=DIR")
     status, built, failed = 0, [], set()
     for name in named or sorted(board_files()):
         try:
@@ -76,8 +78,9 @@ def show(arguments: argparse.Namespace) -> int:
     with doing("writing the pages over all boards"):
         whole = not named and "scale" not in axes
         summaries = [made.summary for made in built] if whole else site.found(pages)
-        if whole and failed:  # their earlier pages stay
-            summaries += [one for one in site.found(pages) if one.board in failed and one not in summaries]
+        if whole:  # earlier pages stay of boards that failed, and of those in files of their own
+            earlier = [one for one in site.found(pages) if one.own or one.board in failed]
+            summaries += [one for one in earlier if one not in summaries]
         _write_site(pages, summaries, clean=whole)
     print(f"site: {pages / 'index.html'}")
     return status
@@ -85,7 +88,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 def _pages(axes: Axes, results: Results) -> Path | None:
     """Return a separate folder if settings change a board's cells, else None: the leaderboard reads its page."""
-    other = first_change(name for name in axes if name.split(".")[0] != "tune")
+    other = first_change(axes)
     if not other or "paths.pages" in axes:
         return None
     place = results.root / "pages"
@@ -111,7 +114,7 @@ def _with_results(name: str, axes: Axes, results: Results) -> Iterator[Grid]:
     board = load_board(name)
     if board.boards:  # its parts are boards themselves
         return
-    known = {path.stem for folder in (results.records, results.failures) for path in folder.glob("*.json")}
+    known = _keys(results)
     for scale in axes.get("scale", SCALES):
         if known and (scale == board.full or scale in board.scales):
             cells = plan_grid({**axes, "board": [name], "scale": [scale]})
@@ -121,6 +124,11 @@ def _with_results(name: str, axes: Axes, results: Results) -> Iterator[Grid]:
             everything = itertools.chain(cells, *(study.cells for study in tuned))
             if any(planned.cell.key in known for planned in everything):
                 yield board, cells, tuned
+
+
+def _keys(results: Results) -> set[str]:
+    """Return the keys of all records and failures."""
+    return {path.stem for folder in (results.records, results.failures) for path in folder.glob("*.json")}
 
 
 def _is_current(board: Board, cells: Sequence[Planned], scale: str) -> bool:

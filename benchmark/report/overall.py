@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 
@@ -94,7 +94,7 @@ class Comparisons:
         scores = {
             method: {task: result.outcomes for task, result in found.items()} for method, found in self.results.items()
         }
-        self._same = _same_models(list(scores.values()))
+        self.same = _same_models(list(scores.values()))
         self._pairs: dict[tuple[str, str], dict[Task, Pairs]] = {
             pair: found
             for pair in itertools.combinations(self.methods, 2)
@@ -104,10 +104,29 @@ class Comparisons:
     def gap(self, one: str, other: str, tasks: frozenset[Task]) -> Gap | None:
         """Return the difference of `one` minus `other` on those of the tasks that both have; None without any.
 
-        `one` comes first of the two in `methods`. Tasks on which the same models are scored count once.
+        `one` comes first of the two in `methods`. Tasks on which the same models are scored count once, with the runs
+        of all of them.
         """
         found = self._pairs.get((one, other), {})
-        return statistics.pooled({self._same.get(task, task): found[task] for task in found if task in tasks}.values())
+        groups: dict[Task, list[Task]] = {}
+        for task in found:
+            if task in tasks:
+                groups.setdefault(self.same.get(task, task), []).append(task)
+        return statistics.pooled(
+            found[mine[0]] if len(mine) == 1 else self._together(one, other, mine) for mine in groups.values()
+        )
+
+    def _together(self, one: str, other: str, tasks: Sequence[Task]) -> Pairs:
+        """Return the paired differences of two methods on the runs of several tasks of the same models."""
+        first, second = (
+            {seed: score for task in tasks for seed, score in self.results[method][task].outcomes.items()}
+            for method in (one, other)
+        )
+        return statistics.paired({"": first}, {"": second})[""]
+
+    def distinct(self, tasks: Collection[Task]) -> list[Task]:
+        """Return the tasks without those on which the models of another one of them are scored again."""
+        return [task for task in tasks if self.same.get(task) not in tasks]
 
     def gain(self, method: str, over: str, tasks: frozenset[Task]) -> Gap | None:
         """Return the lead of a method over another on those of the tasks that both have; None without any."""
@@ -155,7 +174,7 @@ class Comparisons:
             Ranked(
                 method=(method := methods[place.row]),
                 place=place,
-                tasks=len({self._same.get(task, task) for task in chosen[method]}),
+                tasks=len(self.distinct(chosen[method])),
                 runs=sum(len(result.outcomes) for result in chosen[method].values()),
                 costs=relative_costs(chosen[method], chosen[reference]),
                 gain=None

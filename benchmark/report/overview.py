@@ -165,13 +165,16 @@ class Overview:
         reference = self.comparisons.reference(chosen)
         said, more = headline(ranking, reference)
         known = [task for task in self.tasks if any(task in results for results in chosen.values())]
-        shared = [task for task in known if all(task in results for results in chosen.values())]
+        distinct = self.comparisons.distinct
+        shared = distinct([task for task in known if all(task in results for results in chosen.values())])
         columns = tuple(known if len(known) <= MOST_COLUMNS else ())
         several = any(row.place.group for row in ranking)
         return View(
             headline=said,
             more=more,
-            about=about(known, [result for results in chosen.values() for result in results.values()]),
+            about=about(
+                known, [result for results in chosen.values() for result in results.values()], len(distinct(known))
+            ),
             reference=reference,
             columns=columns,
             headings=self._headings(columns),
@@ -225,6 +228,7 @@ class Overview:
             "first": {name: getattr(task, name) for task in list(self.opening)[:1] for name in OPENING},
             "names": [split(name) for name in methods],
             "short": [self.short[task] for task in self.tasks],
+            "same": {number[task]: number[first] for task, first in self.comparisons.same.items()},
             "variants": [[int(tuned), int(more)] for tuned, more in self.variants],
             "views": written,
             "texts": list(texts),
@@ -290,8 +294,8 @@ def _bits(tasks: Iterable[Task], number: Mapping[Task, int]) -> str:
     return f"{sum(1 << number[task] for task in tasks):x}"
 
 
-def about(tasks: Sequence[Task], results: Sequence[Result]) -> str:
-    """Return the common fields of some tasks in words, with counts of fields that differ, seeds and tasks."""
+def about(tasks: Sequence[Task], results: Sequence[Result], count: int) -> str:
+    """Return the common fields of some tasks in words, with counts of fields that differ, of seeds and of tasks."""
     parts = []
     for name in SUMMARY_FIELDS:
         found = list(dict.fromkeys(FIELDS[name](task) for task in tasks))
@@ -309,7 +313,7 @@ def about(tasks: Sequence[Task], results: Sequence[Result]) -> str:
     if counts:
         ends = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         parts.append(f"{ends} seed{'s' if counts != [1] else ''}")
-    return ", ".join([*parts, counted_as(len(tasks), "task")]) if tasks else ""
+    return ", ".join([*parts, counted_as(count, "task")]) if tasks else ""
 
 
 def repeated(results: Sequence[Result]) -> str:

@@ -71,8 +71,8 @@ def classifier_cost(trainer: LocalTrainer, state: State) -> dict[str, float]:
     """Return the cost of the classifier alone, counted as in SphereFed 2022, Table 1.
 
     `bytes_of_one_client`: its weights, before any compression, down and up in every round of the mean client, if they
-    travel and arrive, plus its uploads for calibration. `flops`: of all clients and the server, without the forward pass: `classifier_flops` of
-    all images, plus the calibration.
+    travel and arrive, plus its uploads for calibration. `flops`: of all clients and the server, without the forward
+    pass: `classifier_flops` of all images, plus the calibration.
     """
     meter, paths, clients = trainer.meter, trainer.paths, trainer.data.clients
     head = {path: leaf for path, leaf in state.params.items() if in_head(path)}

@@ -69,6 +69,15 @@ def test_the_page_of_a_board_is_not_overwritten_by_some_of_its_cells(boards, rep
     assert (tmp_path / "pages" / "good" / "index.html").exists()
 
 
+def test_the_page_of_a_board_is_not_overwritten_by_some_of_its_trials(boards, report, tmp_path, monkeypatch, capsys):
+    (boards / "good.yaml").write_text(GOOD + "tune: {trials: 3, seeds: [9]}\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "board=good", "tune.trials=2", f"paths.results={tmp_path}"]) == 0
+    assert "with 'tune.trials' these are not the cells of the board" in capsys.readouterr().err
+    assert not (tmp_path / "leaderboards").exists()
+    assert (tmp_path / "pages" / "good" / "index.html").exists()
+
+
 def test_a_board_that_cannot_be_read_is_one_line_and_the_others_are_built(boards, report, tmp_path):
     keep(tmp_path, [record(planned) for planned in cells()])
     (boards / "axis.yaml").write_text(GOOD.replace("algorithm:", "algoritm:"))
@@ -181,6 +190,23 @@ def test_boards_without_results_are_named_and_stale_methods_go(boards, report, t
     assert "For later" in (tmp_path / "pages" / "index.html").read_text()
     assert not stale.exists()
     assert (tmp_path / "pages" / "methods" / "fedprox.html").exists()
+
+
+def test_a_mistyped_results_folder_leaves_the_site_as_it_is(boards, report, tmp_path, capsys):
+    keep(tmp_path, [record(planned) for planned in cells()])
+    assert report()[0] == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "pages").glob("**/*") if path.is_file()}
+    assert main(["report", f"paths.results={tmp_path / 'typo'}", f"paths.pages={tmp_path / 'pages'}"]) == 2
+    assert f"so the site in {tmp_path / 'pages'} stays as it is; set paths.results=DIR" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_the_page_of_a_board_in_a_file_of_its_own_stays_on_the_site(boards, report, tmp_path):
+    (tmp_path / "mine.yaml").write_text(GOOD.replace("A board", "My board"))
+    keep(tmp_path, [record(planned) for planned in cells()])
+    assert report(f"board={tmp_path / 'mine.yaml'}")[0] == report()[0] == 0
+    assert on_the_site(tmp_path) == {"good", "mine"}
+    assert "My board" in (tmp_path / "pages" / "index.html").read_text()
 
 
 def test_an_empty_results_folder_gives_a_site_that_says_what_to_do(boards, report, tmp_path):

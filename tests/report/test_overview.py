@@ -132,8 +132,21 @@ def test_fleets_that_differ_in_their_clocks_alone_are_one_task_and_others_are_no
     assert ranked([*results, *timed])["moon"][0] == (4 if moved else 2)
     late = [replace(one, seeds=dict(list(one.seeds.items())[1:])) for one in timed]
     assert ranked([*results, *late])["moon"][0] == (4 if moved else 2), "a seed that is still to come tells nothing"
+    if not moved:
+        assert ranked([*results, *late]) == ranked([*late, *results]) == ranked(results), "nor does it hide one"
     gone = [replace(one, seeds={}, lost=tuple(map(int, one.seeds))) for one in (*results, *timed)]
     assert ranked(gone)["moon"][0] == 4, "runs that diverged do not tell that their models are the same"
+
+
+def test_a_mean_counts_a_task_once_whatever_the_clocks():
+    results = results_on({"moon": {"a": 60.0, "b": 50.0}, "fedavg": {"a": 50.0, "b": 50.0}})
+    timed = [replace(one, task=replace(one.task, fleet="speeds")) for one in results if one.task.partition == "a"]
+    assert len(timed) == 2
+    view = overview([*results, *timed]).view(frozenset(one.task for one in (*results, *timed)))
+    moon, fedavg = (next(line for line in view.lines if line.method == name) for name in ("moon", "fedavg"))
+    assert moon.mean - fedavg.mean == pytest.approx(moon.gain[0], abs=1e-4)
+    assert "2 fleets, 3 seeds, 2 tasks" in view.about
+    assert len(view.columns) == 3
 
 
 def test_of_two_settings_of_the_default_algorithm_the_one_as_it_comes_is_the_reference():
@@ -232,7 +245,7 @@ def test_tasks_are_told_in_words():
     assert sentence(skewed) == (
         "CIFAR-10 (5,000 images), 10 clients (20% a round), alpha 0.05, ConvNet (batch norm), 5 rounds of 2 epochs"
     )
-    assert about([first, second], results_on({"fedavg": BOTH})) == (
+    assert about([first, second], results_on({"fedavg": BOTH}), 2) == (
         "Digits, 10 clients, 2 partitions, Small CNN, 5 rounds, 3 seeds, 2 tasks"
     )
 
@@ -241,8 +254,8 @@ def test_a_fleet_is_told_where_clients_fail():
     [usual] = (one.task for one in results_on({"fedavg": {"a": 50.0}}))
     lossy = replace(usual, fleet="dropout(rate=0.3)")
     assert sentence(lossy) == sentence(usual) + ", Dropout (rate 0.3)"
-    assert about([lossy], []) == sentence(lossy) + ", 1 task"
-    assert about([usual, lossy], []) == sentence(usual) + ", 2 fleets, 2 tasks"
+    assert about([lossy], [], 1) == sentence(lossy) + ", 1 task"
+    assert about([usual, lossy], [], 2) == sentence(usual) + ", 2 fleets, 2 tasks"
     assert sentence(replace(usual, unseen=0.2)) == sentence(usual) + ", 20% of the clients unseen"
 
 

@@ -310,6 +310,7 @@ def test_tasks_of_different_fleets_and_unseen_clients_have_different_names_and_a
     assert [task[at] for task in data["tasks"]] == ["reliable", *(o.get("fleet", "reliable") for o in others)]
     assert set(data["says"]["fleet"]) == {"reliable", *(o["fleet"] for o in others[:2])}
     assert len(set(data["short"])) == 4
+    assert data["same"] == {"1": 0, "2": 0}, "fleets with the same scores"
     for other in results[:3]:
         fleet = [result.task for result in results if result.task.fleet == other.task.fleet]
         assert frozenset(fleet) in set(choices([result.task for result in results]))

@@ -117,7 +117,8 @@ function rankingTable(view, results) {
   const by = new Map(view.rows.map((row) => [row.method, new Map()]));
   for (const result of results) by.get(result.method)?.set(result.task, result);
   const every = [...by.values()], tasks = site.tasks.filter((task) => every.some((mine) => mine.has(task)));
-  const shared = tasks.filter((task) => every.every((mine) => mine.has(task)));
+  const common = tasks.filter((task) => every.every((mine) => mine.has(task)));
+  const shared = common.filter((task) => !common.some((other) => other.order === site.same[task.order])); // same models
   const columns = tasks.length <= MOST_COLUMNS ? tasks : [];
   const ends = [Math.min, Math.max].map((end) => end(0, ...view.rows.flatMap((row) => row.gain ?? [])));
   const head = headRow([
