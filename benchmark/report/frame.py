@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import variance
+from statistics import fmean, variance
 from typing import Any, TypeVar
 
 import numpy as np
@@ -252,18 +252,19 @@ def _costs(record: Record) -> dict[str, float]:
 
 
 def mean_cost(runs: Iterable[Any]) -> dict[str, float]:
-    """Return the mean costs of rows of `collect`'s frame, each run counted once; NaN if no run has a value.
+    """Return the mean costs over the cells of rows of `collect`'s frame; NaN if one of the cells has no value.
 
     Besides `COSTS` there are `seconds_std`, the sample standard deviation over the seeds of a cell (pooled over several
     cells), and `beside`, the largest number of other cells on a run's machine.
     """
     mine = list({run.key: run for run in runs}.values())
-    cost = {name: _mean(getattr(run, name) for run in mine) for name in COSTS}
-    cells: dict[str, list[float]] = {}
+    cells: dict[str, list[Any]] = {}
     for run in mine:
-        if math.isfinite(run.seconds):
-            cells.setdefault(run.point, []).append(run.seconds)
-    spreads = [(len(seconds) - 1, variance(seconds)) for seconds in cells.values() if len(seconds) > 1]
+        cells.setdefault(run.point, []).append(run)
+    means = {name: [_mean(getattr(run, name) for run in cell) for cell in cells.values()] for name in COSTS}
+    cost = {name: fmean(values) if values else math.nan for name, values in means.items()}
+    timed = [[run.seconds for run in cell if math.isfinite(run.seconds)] for cell in cells.values()]
+    spreads = [(len(seconds) - 1, variance(seconds)) for seconds in timed if len(seconds) > 1]
     freedom = sum(count for count, _ in spreads)
     cost["seconds_std"] = math.sqrt(sum(n * spread for n, spread in spreads) / freedom) if freedom else math.nan
     cost["beside"] = max((run.beside for run in mine if math.isfinite(run.beside)), default=math.nan)

@@ -66,12 +66,13 @@ def of_table(analysis: Analysis) -> str:
 
 
 def _so_far(analysis: Analysis) -> str:
-    """Return a sentence with the number of rows that have results, of the first row's kind, while some have none.
+    """Return a sentence with the number of rows that have results, of the first row's kind, while some are to come.
 
-    A tuned board has tuned rows only for studies whose trials have run, but a default row for every study.
+    A tuned board has tuned rows only for studies whose trials have run, but a default row for every study. Rows whose
+    cells are all skipped, or have no such score by definition, are not to come.
     """
     table, kind = analysis.table, analysis.standings[0].kind
-    every = max(Counter(table.kind(row) for row in table.rows if not row.bound).values())
+    every = max(Counter(table.kind(row) for row in table.rows if row.applies and not row.bound).values())
     there = sum(standing.kind == kind for standing in analysis.standings)
     return f" So far {there} of {every} rows have results." if there < every else ""
 

@@ -99,9 +99,12 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def inert_csv(lines: Sequence[Mapping[Any, Any]]) -> str:
-    """Return lines as CSV, with an apostrophe before text that a spreadsheet would evaluate as a formula."""
+    """Return lines as CSV, with an apostrophe before text that a spreadsheet would evaluate as a formula.
+
+    As objects, because whole numbers beside a missing one would become floats.
+    """
     inert = [{name: _inert(value) for name, value in line.items()} for line in lines]
-    return pd.DataFrame(inert).to_csv(index=False, lineterminator="\n")
+    return pd.DataFrame(inert, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def _inert(value: Any) -> Any:

@@ -88,6 +88,11 @@ class TableRow:
         return all(entry.state == "missing" and entry.mean is None and not entry.printed for entry in known)
 
     @property
+    def applies(self) -> bool:
+        """Whether a cell has an outcome or may still get one: not all are skipped or without such a score."""
+        return any(entry is not None and entry.state not in ("skipped", "n/a") for entry in self.entries)
+
+    @property
     def diverged(self) -> int:
         """The number of diverged runs."""
         return sum(entry.diverged for entry in self.entries if entry is not None)

@@ -353,7 +353,7 @@ def trials_frame(found: Sequence[TunedMethod]) -> pd.DataFrame:
 
 def outcomes_frame(found: Sequence[TunedMethod]) -> pd.DataFrame:
     """Return a row per method and task: choice, accuracies in percent, gain with its interval, and seconds."""
-    return pd.DataFrame(_outcome_line(one) for one in found)
+    return pd.DataFrame(_outcome_line(one) for one in found).astype({"chosen": "Int64"})  # None for an open study
 
 
 def outcome_lines(found: Sequence[TunedMethod]) -> list[dict[str, Any]]:

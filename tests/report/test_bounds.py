@@ -70,6 +70,7 @@ def test_a_bound_is_measured_against_the_first_method_beside_the_others(tmp_path
     *methods, last = csv.DictReader(io.StringIO(standings_to_csv(analysis)))
     assert (last["method"], last["bound"], last["first_place"], last["mean"]) == ("centralized", "True", "", "90.3")
     assert [line["bound"] for line in methods] == ["False"] * 3
+    assert [line["first_place"] for line in methods] == ["1", "2", "3"], "whole numbers, though the bound has none"
 
 
 def test_a_bound_is_never_bold_nor_on_the_line_of_what_none_beats(tmp_path, grid):

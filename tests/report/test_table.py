@@ -320,6 +320,23 @@ def test_seconds_have_their_spread_over_the_seeds_of_a_cell():
     assert time.text({**row.cost, "seconds_std": math.nan}) == "56.0 s"
 
 
+def test_a_row_has_no_time_if_that_of_one_of_its_cells_is_unknown():
+    """A mean over the others would be over other tasks than those of the row beside it."""
+    skews = [{"partition": "dirichlet"}, {"partition": "iid"}]
+    cells = cells_of(board({"partition": skews, "seed": [0, 1]}))
+    records = [record(planned) for planned in cells]
+    for planned, one in zip(cells, records, strict=True):
+        base = 100.0 if planned.cell.partition.name == "iid" else 10.0
+        one["compute"] |= {"seconds": {"local": base, "total": base}, "processor_seconds": base}
+    records[0]["compute"]["processor_seconds"] = 0.0
+    assert make(cells, records).rows[0].cost["seconds"] == pytest.approx(55.0), "a cell has several runs"
+    records[1]["compute"]["processor_seconds"] = 0.0
+    row = make(cells, records).rows[0]
+    assert [math.isnan(entry.cost["seconds"]) for entry in row.entries] == [True, False]
+    assert math.isnan(row.cost["seconds"])
+    assert row.cost["flops"] > 0
+
+
 def test_seconds_of_runs_that_shared_their_machine_are_marked():
     cells = cells_of(board(ONE_METHOD))
     records = [record(planned) for planned in cells]

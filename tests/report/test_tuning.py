@@ -387,6 +387,8 @@ def test_frames_have_a_row_per_trial_per_study_and_per_budget(made):
     assert trials["chosen"].tolist() == [False, True, False, False, True, False, False, False]
     assert whole["validation_tuned"].tolist() == [80.0, 90.0]
     assert whole["test_tuned"].tolist() == pytest.approx([75.4, 85.2])
+    still_open = outcomes_frame([replace(found[0], chosen=None), found[1]])
+    assert [*map(str, still_open["chosen"])] == ["<NA>", str(found[1].chosen)], "a whole number beside none"
     assert best["trials"].tolist() == [1, 2, 4] * 2
     assert best["mean"].tolist()[:3] == pytest.approx([65.0, np.mean([80, 80, 80, 70, 70, 60]), 80.0])
 
