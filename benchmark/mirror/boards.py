@@ -23,9 +23,12 @@ from fedspan.benchmark.mirror.runs import Mirror, Unreachable, first_line, metri
 from fedspan.benchmark.report.site import found
 from fedspan.benchmark.report.summary import Summary, TableNumber
 
-FORM = 3  # version of the format; a new one rewrites all boards
+FORM = 4  # version of the format; a new one rewrites all boards
 VIEW = "leaderboard"  # key of the columns and the order in which MLflow shows an experiment
-COLUMNS = ("rank", "mean", "std", "printed", "difference", "seeds", "seconds", "seconds_std", "gigaflop", "kilobytes")
+COLUMNS = (
+    "rank", "mean", "std", "printed", "difference", "seeds", "diverged", "seconds", "seconds_std", "gigaflop",
+    "kilobytes",
+)  # fmt: skip
 FILES = "Tables and figures"  # the run with the files of the board's page
 SUFFIXES = (".svg", ".png", ".pdf", ".md", ".csv", ".tex")
 Row = Sequence[TableNumber]  # the numbers of one row of a table, by column
@@ -67,17 +70,17 @@ def _write(store: Mirror, summary: Summary, page: Path) -> str:
     for run in list(runs_of(client, experiment)):
         client.delete_run(run.info.run_id)
     now, rows = int(1000 * time.time()), _rows(summary.entries)
-    several = len({entry.table for entry in summary.entries}) > 1
+    widths = _widths(summary.entries)
     for position, row in enumerate(rows):
         # MLflow shows the newest first, so the order also holds without the view.
-        _send(store, experiment, row, several, now - 1000 * position)
+        _send(store, experiment, row, widths, now - 1000 * position)
     for number, study in enumerate(summary.studies, len(rows)):
         _send_study(store, experiment, study, now - 1000 * number)
     _send_files(store, experiment, page, now - 1000 * (len(rows) + len(summary.studies)))
     for key, value in {
         "mlflow.note.content": _note(summary, experiment),
         "mlflow.experimentKind": "custom_model_development",  # its page then opens with the runs
-        f"mlflow.sharedViewState.{VIEW}": json.dumps(_view(summary.entries, several)),
+        f"mlflow.sharedViewState.{VIEW}": json.dumps(_view(summary.entries, len(widths) > 1)),
         "fedspan.digest": digest,  # last: an interrupted write is repeated
     }.items():
         client.set_experiment_tag(experiment, key, value)
@@ -89,13 +92,22 @@ def _rows(entries: Sequence[TableNumber]) -> list[Row]:
     found: dict[tuple[int, str], list[TableNumber]] = {}
     for entry in entries:
         found.setdefault((entry.table, json.dumps(entry.row)), []).append(entry)
-    return sorted(found.values(), key=lambda row: (row[0].table, _mean(row, "rank") or math.inf))
+    widths = _widths(entries)
+    return sorted(found.values(), key=lambda row: (row[0].table, _mean(row, "rank", widths) or math.inf))
 
 
-def _mean(row: Row, name: str) -> float | None:
-    """Return the mean of a field over the numbers of a row, or None unless all have it."""
+def _widths(entries: Sequence[TableNumber]) -> dict[int, int]:
+    """Return the number of columns of each table."""
+    columns: dict[int, set[str]] = {}
+    for entry in entries:
+        columns.setdefault(entry.table, set()).add(json.dumps(entry.column))
+    return {table: len(found) for table, found in columns.items()}
+
+
+def _mean(row: Row, name: str, widths: Mapping[int, int]) -> float | None:
+    """Return the mean of a field over all columns of a row's table, or None unless the row has it in each of them."""
     values = [getattr(entry, name) for entry in row]
-    return None if None in values else math.fsum(values) / len(values)
+    return None if None in values or len(row) < widths[row[0].table] else math.fsum(values) / len(values)
 
 
 def _cost(row: Row, name: str, unit: float = 1.0) -> float | None:
@@ -108,18 +120,22 @@ def _said(labels: Mapping[str, str]) -> str:
     return ", ".join(names.of_axis_label(axis, label) for axis, label in labels.items()) or "all"
 
 
-def _send(store: Mirror, experiment: str, row: Row, several: bool, start: int) -> None:
-    """Write a row as a run: mean rank and score over columns, the score in each column, and mean costs."""
-    first, alone = row[0], len(row) == 1
+def _send(store: Mirror, experiment: str, row: Row, widths: Mapping[int, int], start: int) -> None:
+    """Write a row as a run: mean rank and score over all columns, the score in each column, and mean costs.
+
+    A diverged run is worse than any score, so a row with one has no mean score.
+    """
+    first, alone = row[0], widths[row[0].table] == 1
+    diverged = sum(entry.diverged for entry in row)
     up, down = (_cost(row, f"bytes_{way}", 1e3) for way in ("up", "down"))
     numbers = {
-        "rank": _mean(row, "rank"),
-        "mean": _mean(row, "mean"),
+        "rank": _mean(row, "rank", widths),
+        "mean": None if diverged else _mean(row, "mean", widths),
         "std": first.std if alone else None,
         "seeds": sum(entry.n for entry in row),
-        "diverged": sum(entry.diverged for entry in row) or None,
-        "printed": _mean(row, "printed"),
-        "difference": _mean(row, "difference"),
+        "diverged": diverged or None,
+        "printed": _mean(row, "printed", widths),
+        "difference": _mean(row, "difference", widths),
         "seconds": _cost(row, "seconds"),
         "seconds_std": _cost(row, "seconds_std"),
         "cells_beside": _cost(row, "beside"),
@@ -133,7 +149,7 @@ def _send(store: Mirror, experiment: str, row: Row, several: bool, start: int) -
             numbers |= {column: entry.mean, f"{column} std": entry.std}
     tags = {"row": _said(first.row), "table": f"{first.table}. {first.title}", **first.row, "metric": first.metric}
     tags["mlflow.note.content"] = "\n\n".join(_links(store, entry) for entry in row)
-    where = f" (table {first.table})" if several else ""
+    where = f" (table {first.table})" if len(widths) > 1 else ""
     _create(store, experiment, f"{_said(first.row)}{where}", tags, numbers, start)
 
 
@@ -192,9 +208,10 @@ def _note(summary: Summary, experiment: str) -> str:
 def _view(entries: Sequence[TableNumber], several: bool) -> dict[str, Any]:
     """Return the view state of MLflow's page: columns and order, with several tables one after another."""
     printed = any(entry.printed is not None for entry in entries)
-    single = all(len(row) == 1 for row in _rows(entries))
+    single = set(_widths(entries).values()) == {1}
     among = [] if single else list(dict.fromkeys(metric_name(_said(entry.column)) for entry in entries))
     left_out = {*(() if printed else ("printed", "difference")), *(() if single else ("std",))}
+    left_out |= {"diverged"} if not any(entry.diverged for entry in entries) else set()
     shown = [name for name in (*COLUMNS[:2], *among, *COLUMNS[2:]) if name not in left_out]
     columns = (["tags.`table`"] if several else []) + [f"metrics.`{name}`" for name in shown]
     return {

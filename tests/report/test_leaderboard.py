@@ -75,14 +75,33 @@ def test_each_run_is_one_row_with_rank_cost_and_links_and_the_first_is_the_best(
 
 @pytest.mark.parametrize("lost", [1, 3])
 def test_a_row_with_runs_that_diverged_is_there_and_behind_the_others(mirrored, lost):
-    _, runs = runs_of(mirrored[0])
+    experiment, runs = runs_of(mirrored[0])
     assert [run.data.tags["row"] for run in runs] == ["FedAvg", "FedProx"]
     assert [run.data.metrics["rank"] for run in runs] == [1, 2]
     first, last = (run.data for run in runs)
     assert "diverged" not in first.metrics
     assert (last.metrics["diverged"], last.metrics["seeds"]) == (lost, 3 - lost)
-    assert ("mean" in last.metrics) == (lost < 3)
+    assert "mean" not in last.metrics, "a diverged run is worse than any score"
+    assert "metrics.`diverged`" in json.loads(experiment.tags["mlflow.sharedViewState.leaderboard"])["selectedColumns"]
     assert f"over {3 - lost} of 3 seeds; {lost} diverged." in last.tags["mlflow.note.content"]
+
+
+def test_a_row_without_all_columns_has_no_rank_nor_mean_and_comes_last(tmp_path, empty_store):
+    """It may have only the easy ones."""
+    empty_store(tmp_path)
+    skews = [{"partition": "iid"}, {"partition": "dirichlet"}]
+    example = board({"partition": skews, "algorithm": ["fedavg", "fedprox"], "seed": [0, 1, 2]})
+    cells = cells_of(example)
+    there = [p for p in cells if (p.cell.algorithm.name, p.cell.partition.name) != ("fedprox", "dirichlet")]
+    results = results_of(tmp_path, seeded(there))
+    write_report(example, cells, results, tmp_path / "pages")
+    store = Mirror(results)
+    leaderboard.mirror(store, tmp_path / "pages")
+    first, last = (run.data for run in runs_of(store)[1])
+    assert (first.tags["row"], last.tags["row"]) == ("FedAvg", "FedProx")
+    assert {"rank", "mean"} <= first.metrics.keys()
+    assert not {"rank", "mean"} & last.metrics.keys()
+    assert last.metrics["seeds"] == 3
 
 
 def test_a_board_is_written_again_only_when_a_number_changed(mirrored):
