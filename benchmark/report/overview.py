@@ -158,6 +158,11 @@ class Overview:
         most = max(methods, key=lambda fields: len(methods[fields]), default=())
         return frozenset(task for task in self.tasks if _opened(task) == most)
 
+    @property
+    def scale(self) -> str:
+        """The scale of the tasks shown when a page opens; empty without any."""
+        return next((task.scale for task in self.opening), "")
+
     def view(self, tasks: frozenset[Task], ablations: bool = False, tuned: bool = False) -> View:
         """Return the ranking for some tasks, all of one scale."""
         ranking = self.comparisons.ranking(tasks, ablations, tuned)

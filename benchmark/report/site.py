@@ -248,7 +248,7 @@ class _Site:
             filter_fields=self._filters(),
             variants=[],
             pictured=self.pictured,
-            data=embedded(self._data() | more),
+            data=embedded(self._data() | more | {"first": {"scale": self.rankings.scale}}),
         )
 
     def _opening(self) -> list[int]:

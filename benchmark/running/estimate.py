@@ -18,7 +18,7 @@ from rich.text import Text
 
 from fedspan.benchmark import rng
 from fedspan.benchmark.data.unseen import set_apart
-from fedspan.benchmark.errors import Incompatible, UserError
+from fedspan.benchmark.errors import Diverged, Incompatible, UserError
 from fedspan.benchmark.fleet import Fleet
 from fedspan.benchmark.protocol import MOST_ROUNDS
 from fedspan.benchmark.records.provenance import machine_here
@@ -41,6 +41,7 @@ SECONDS = 10.0  # of training by all calibrations together,
 LEAST = 0.5  # but at least this long by each
 ROUNDS = 20  # whose participants represent all rounds, if clients are sampled
 SHORT = 1.0  # seconds; time rounds shorter than this instead of extrapolating from FLOPs
+TINY = 1e-6  # learning rate of a calibration, which is to time steps and not to diverge
 STEP = ("batch_size", "precision", "augment", "last_batch")  # protocol fields that determine a step's cost
 
 
@@ -195,7 +196,7 @@ def expected_seconds(planned: Planned, speeds: dict[str, Speed], seconds: float)
             speeds[name] = measure_speed(cell, how, flops, seconds)
         whole = cost(cell, data, speeds[name], flops)
         return tried(cell, how, seconds) if whole < SHORT * cell.protocol.rounds else whole
-    except Incompatible:  # its record will give the reason
+    except (Incompatible, Diverged):  # its record will give the reason
         return 0.0
 
 
@@ -228,10 +229,16 @@ def _evaluations(cell: Cell) -> int:
 
 
 def tried(cell: Cell, how: How, seconds: float) -> float:
-    """Return the seconds of a whole cell, extrapolated from the rounds it trains here in `seconds`."""
+    """Return the seconds of a whole cell, extrapolated from the rounds it trains here in `seconds`.
+
+    If it diverges in them, so does the cell, and this is all that it takes.
+    """
     run = Run(_timed(cell, max(cell.protocol.rounds, 2)), how)
     prepare = run.meter.seconds["prepare"]
-    local, evaluated = _round(run, seconds)
+    try:
+        local, evaluated = _round(run, seconds)
+    except Diverged:
+        return sum(run.meter.seconds.values())
     return prepare + cell.protocol.rounds * local + _evaluations(cell) * evaluated
 
 
@@ -292,7 +299,7 @@ class _Everybody(Fleet):
 
 
 def _probe(cell: Cell) -> Cell:
-    """Return the same training on a few images of one client that joins every round."""
+    """Return the same training on a few images of one client that joins every round, in steps too small to diverge."""
     images = max(BATCHES * cell.protocol.batch_size, 10)
     few = dataclasses.replace(
         cell,
@@ -302,7 +309,7 @@ def _probe(cell: Cell) -> Cell:
         clients=1,
         unseen=0.0,
         participation=1.0,
-        protocol=dataclasses.replace(cell.protocol, local_epochs=1, validation=0.0),
+        protocol=dataclasses.replace(cell.protocol, lr=min(cell.protocol.lr, TINY), local_epochs=1, validation=0.0),
     )
     return _timed(few, MOST_ROUNDS)
 

@@ -193,6 +193,7 @@ def test_the_page_opens_with_the_dataset_that_most_methods_have():
     assert overview(results).opening == {one.task for one in results[1:]}
     assert overview([replace(one, ablation=True) for one in results[1:]] + results[:1]).opening == {results[0].task}
     assert overview([]).opening == frozenset()
+    assert overview([]).scale == ""
 
 
 def test_the_page_opens_with_the_scale_that_most_methods_have():
@@ -200,6 +201,7 @@ def test_the_page_opens_with_the_scale_that_most_methods_have():
     paper = results_on({"moon": {"a": 70.0}})
     own = [replace(one, task=replace(one.task, scale="own")) for one in results_on({"fedavg": BOTH, "fedprox": BOTH})]
     assert overview([*own, *paper]).opening == {one.task for one in own}
+    assert overview([*own, *paper]).scale == own[0].task.scale != paper[0].task.scale
     assert overview([*own[:2], *paper]).opening == {paper[0].task}, "equally many: the papers' scale"
 
 

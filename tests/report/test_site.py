@@ -68,6 +68,7 @@ def test_the_comparison_opens_with_the_two_methods_that_there_are(tmp_path, algo
     page = site.write(tmp_path / "site", [built])[tmp_path / "site" / "compare.html"].decode()
     data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
     assert [data["methods"][number][0] for number in data["opening"]] == opening
+    assert data["first"] == {"scale": "own"}, "at which these two have results"
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])

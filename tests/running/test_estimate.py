@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.errors import Diverged, UserError
 from fedspan.benchmark.fleet import Fleet, Turn
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running import estimate
@@ -262,6 +262,14 @@ def test_a_calibration_really_trains_and_leaves_nothing(tmp_path, monkeypatch):
 def test_a_calibration_has_a_client_whatever_the_cell_does_with_its_own(tmp_path, more):
     [planned] = cells(more)
     assert measure_speed(planned.cell, How(tmp_path, tmp_path), 17, 0.0).trained > 0
+
+
+def test_a_cell_that_diverges_takes_the_time_until_then(tmp_path):
+    """A rate at which nothing trains stops no plan."""
+    [planned] = cells({"protocol.lr": 1e5})
+    with pytest.raises(Diverged):
+        Run(planned.cell, How(tmp_path, tmp_path)).advance()
+    assert 0 < expected([planned], Results(tmp_path)).seconds < 60
 
 
 def test_an_impossible_stack_costs_nothing(tmp_path):
