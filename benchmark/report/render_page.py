@@ -28,7 +28,7 @@ from fedspan.benchmark.report.table import Tabulated
 from fedspan.benchmark.report.tuning import TunedMethod, cost_of_trials, sensitivities, tuning_facts
 from fedspan.benchmark.report.units import cost_columns, counted_as, write_bytes, write_flops, write_seconds
 from fedspan.benchmark.spec.board import Board
-from fedspan.benchmark.spec.overrides import plugin_words
+from fedspan.benchmark.spec.overrides import place_words
 from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.settings import How
 
@@ -60,15 +60,15 @@ def board_page(
     extras: Mapping[int, Extras],
     problems: Sequence[str],
     root: str,
+    how: How,
     recipe: Sequence[Sourced] = (),
     tuned: Sequence[TunedMethod] = (),
-    plugin_files: Sequence[str] = (),
     pictured: bool = False,
 ) -> bytes:
     """Return the page of a board; `extras` are by table number, `root` is the relative path to the site's folder.
 
-    `tuned` are the outcomes of a tuned board's studies, `plugin_files` is the setting `plugins`, and `pictured` says
-    whether the site has a link preview.
+    `how` names the folders and plugins of the commands, `tuned` are the outcomes of a tuned board's studies, and
+    `pictured` says whether the site has a link preview.
     """
     counts = {status: int((frame["status"] == status).sum()) for status in STATUSES}
     tune, unfinished = tuning_facts(tuned), frame[frame["status"] != "done"]
@@ -83,7 +83,7 @@ def board_page(
         bars=_bars(counts, len(frame)),
         facts=_facts(frame),
         pictured=pictured,
-        plugins=_plugins(plugin_files),
+        where=_where(how),
         needs_archive=any("dataset.content" in settings for settings in frame["paper"]),
         tables=tables,
         analyses={number: extra.analysis for number, extra in extras.items()},
@@ -113,9 +113,9 @@ class Extras:
     diagrams: tuple[Diagram, ...]
 
 
-def _plugins(files: Sequence[str]) -> str:
-    """Return the end of a command that needs plugin files."""
-    return "".join(f" {shlex.quote(word)}" for word in plugin_words(files))
+def _where(how: How) -> str:
+    """Return the end of a command: where the results are, and the plugin files."""
+    return "".join(f" {shlex.quote(word)}" for word in place_words(how))
 
 
 def runs_pages(
@@ -169,7 +169,7 @@ def _runs_page(
         name=name,
         ranked=ranked,
         pictured=pictured,
-        plugins=_plugins(How.of(planned.config).plugins),
+        where=_where(How.of(planned.config)),
         family=family,
         family_slug=slug(family),
         method=method_name(planned),

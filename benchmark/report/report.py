@@ -95,8 +95,7 @@ def write_report(
     contents |= _tuning_files(tuned)
     recipe, said = _recipe(board, cells), problems.lines()
     contents["index.html"] = board_page(
-        board, runs, tables, drawings, extras, said, root, recipe, tuned,
-        How.of(cells[0].config).plugins, found.pictured,
+        board, runs, tables, drawings, extras, said, root, How.of(cells[0].config), recipe, tuned, found.pictured,
     )  # fmt: skip
     for name, content in contents.items():
         write_atomically(folder / name, content)

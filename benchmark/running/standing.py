@@ -15,7 +15,7 @@ from rich.text import Text
 from fedspan.benchmark import names
 from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.spec.cell import Cell
-from fedspan.benchmark.spec.overrides import override_text, plugin_words
+from fedspan.benchmark.spec.overrides import override_text, place_words
 from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.settings import How
 
@@ -80,8 +80,7 @@ def _called(cell: Cell, known: dict[tuple[object, ...], tuple[str, str]]) -> tup
 
 def next_step(how: How, scale: str, changes: Sequence[str] = ()) -> str:
     """Return the command that shows the results of a grid; `changes` are the words that change its board."""
-    where = [override_text("paths.results", str(how.results))] if how.results != How.results else []
-    where += plugin_words(how.plugins)
+    where = place_words(how)
     if how.board is None:
         return shlex.join(["fedspan", "ui", *where])
     board = [override_text("board", how.board), override_text("scale", scale)]

@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.registry import load_files
 from fedspan.benchmark.spec.presets import yaml_files
-from fedspan.benchmark.spec.settings import is_how, paths_of
+from fedspan.benchmark.spec.settings import How, is_how, paths_of
 
 MOST_VALUES = 100_000  # of a setting in a grid
 _SPECIAL = set("[]{}\"'`$\\!")  # special in lists, mappings or a shell's double quotes
@@ -137,9 +137,11 @@ def _quote(value: Any) -> str:
     return repr(value)
 
 
-def plugin_words(files: Sequence[str]) -> list[str]:
-    """Return the words of a command that name plugin files: one, or none without any."""
-    return [override_text("plugins", files[0] if len(files) == 1 else files)] if files else []
+def place_words(how: How) -> list[str]:
+    """Return the words of a command that name the folder of results and the plugin files, where they are not usual."""
+    files = how.plugins
+    words = [override_text("paths.results", str(how.results))] if how.results != How.results else []
+    return words + ([override_text("plugins", files[0] if len(files) == 1 else files)] if files else [])
 
 
 def command_of(overrides: Iterable[str]) -> str:

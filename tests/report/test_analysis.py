@@ -23,6 +23,7 @@ from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.tabulation import tabulate
 from fedspan.benchmark.report.units import signed
 from fedspan.benchmark.spec.board import Table
+from fedspan.benchmark.spec.settings import How
 from tests.report.made import SKEWS, board, cells_of, record, results_of, seeded, stopped
 
 
@@ -467,7 +468,7 @@ def test_only_an_interval_is_marked_as_one_that_holds(made):
     table, frame = made(cells, records)
     analysis = analyse(table)
     assert [s.sure for s in analysis.standings] == [0, -1, -1]
-    page = board_page(example, frame, [table], [], {1: Extras(analysis, None, ())}, [], "../").decode()
+    page = board_page(example, frame, [table], [], {1: Extras(analysis, None, ())}, [], "../", How()).decode()
     assert re.search(r"leads: .*\. Ranked by accuracy after the last round, before any calibration\.</p>", page)
     first = page[: page.index("<main")]
     assert re.search(r'<p class="verdict">.* leads: .*<a href="#table-1">', first), "also over the page"
@@ -489,7 +490,7 @@ def test_a_page_of_many_tables_has_contents_and_tells_costs_once_and_filters_lon
     one, many = (
         board_page(
             example, frame, [replace(table, number=i) for i in range(1, count + 1)], [],
-            {i: Extras(None, None, ()) for i in range(1, count + 1)}, [], "../",
+            {i: Extras(None, None, ()) for i in range(1, count + 1)}, [], "../", How(),
         ).decode()
         for count in (1, 6)
     )  # fmt: skip
@@ -555,7 +556,7 @@ def test_differences_are_written_in_the_unit_of_the_means(made):
     table, frame = made(cells, records, Table(metric="cost.bytes"))
     analysis = analyse(table)
     assert of_table(analysis) == "FedProx leads: −160 MB against FedAvg."
-    page = board_page(example, frame, [table], [], {1: Extras(analysis, None, ())}, [], "../").decode()
+    page = board_page(example, frame, [table], [], {1: Extras(analysis, None, ())}, [], "../", How()).decode()
     standing = re.search(">FedProx</th>.*", page[page.index('class="standing"') :])[0]
     assert all(f">{text}</td>" in standing for text in ("240 MB", "−160 MB to −160 MB"))
     assert "✓</span> −160 MB</td>" in standing
@@ -638,7 +639,7 @@ def test_a_board_without_any_result_says_so_in_one_sentence(made, ran):
     example = board({"partition": "iid", "algorithm": ["fedavg", "fedprox"]})
     cells = cells_of(example)
     table, frame = made(cells, [record(p) for p in cells[:ran]])
-    page = board_page(example, frame, [table], [], {1: Extras(None, None, ())}, [], "../").decode()
+    page = board_page(example, frame, [table], [], {1: Extras(None, None, ())}, [], "../", How()).decode()
     assert ('<p class="notice">Nothing has been run yet.</p>' in page) is (ran == 0)
 
 

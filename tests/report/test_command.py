@@ -1,6 +1,7 @@
 """`fedspan report`: one clear line per mistake, and the rest is still built."""
 
 import json
+import re
 
 import pytest
 
@@ -190,6 +191,15 @@ def test_boards_without_results_are_named_and_stale_methods_go(boards, report, t
     assert "For later" in (tmp_path / "pages" / "index.html").read_text()
     assert not stale.exists()
     assert (tmp_path / "pages" / "methods" / "fedprox.html").exists()
+
+
+def test_the_commands_of_a_page_name_the_folder_of_results_that_it_was_made_from(boards, report, tmp_path):
+    keep(tmp_path, [record(planned) for planned in cells()])
+    report()
+    pages = [tmp_path / "pages" / "good" / "index.html", next((tmp_path / "pages" / "runs").glob("*.html"))]
+    for page in pages:
+        verify = re.search(r"fedspan verify [^<]*", page.read_text())[0]
+        assert verify.endswith(f" paths.results={tmp_path}"), verify
 
 
 def test_a_mistyped_results_folder_leaves_the_site_as_it_is(boards, report, tmp_path, capsys):
