@@ -30,6 +30,7 @@ from fedspan.benchmark.running.launchers import check_launcher, launcher_words
 from fedspan.benchmark.running.leases import EXPIRY, Busy, Leases, machine
 from fedspan.benchmark.running.progress import describe
 from fedspan.benchmark.running.sharing import check_workers
+from fedspan.benchmark.running.standing import next_step
 from fedspan.benchmark.spec.compose import by_hydra, plain, resolve, words_of
 from fedspan.benchmark.spec.overrides import axes_of, override_text, settings_of, split_hydra
 from fedspan.benchmark.spec.plan import Planned, distinct, plan_grid
@@ -74,6 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
         planned = distinct([*planned, *(cell for selection in selections for cell in selection.tuned)])
     if arguments.command != "tune":
         without_result += run_grid(planned, launcher, changes)
+    else:
+        print(f"next: {next_step(how, planned[0].cell.scale, changes, 'run -m')}")
     return int(without_result > 0)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fedspan.benchmark.errors import CorruptFile, UserError
 from fedspan.benchmark.mirror.runs import EXPERIMENT, FORMER, Unreachable, client_of, runs_of
@@ -21,6 +22,8 @@ def from_mlflow(uri: str) -> Iterator[tuple[str, Callable[[], Record]]]:
 
     Raises `Unreachable` if the store cannot be used, and `UserError` if it has no experiment of records.
     """
+    if uri.startswith("sqlite:///") and not Path(urlsplit(uri).path[1:]).is_file():  # opening it would make it
+        raise UserError(f"{uri}: there is no such database")
     try:
         client = client_of(uri)
         experiment = client.get_experiment_by_name(EXPERIMENT) or client.get_experiment_by_name(FORMER)

@@ -270,7 +270,7 @@ def summarise(
     console.print(table)
     show_scores(console, planned, {entry.key: entry.accuracy for entry in known if entry.status == "done"})
     _tell_reasons(outcomes, {cell.cell.key: cell.cell for cell in planned}, failed, how)
-    if any(entry.status == "done" for entry in known):
+    if any(entry.status == "done" for entry in known) and not planned[0].cell.protocol.trial:
         step = next_step(how, planned[0].cell.scale, changes)
         console.print(f"next: {step}", markup=False, highlight=False, soft_wrap=True)
 

@@ -78,10 +78,10 @@ def _called(cell: Cell, known: dict[tuple[object, ...], tuple[str, str]]) -> tup
     return known[alike]
 
 
-def next_step(how: How, scale: str, changes: Sequence[str] = ()) -> str:
-    """Return the command that shows the results of a grid; `changes` are the words that change its board."""
+def next_step(how: How, scale: str, changes: Sequence[str] = (), verb: str = "report") -> str:
+    """Return the command that shows the results of a grid, or does `verb`; `changes` are its words of the board."""
     where = place_words(how)
     if how.board is None:
         return shlex.join(["fedspan", "ui", *where])
     board = [override_text("board", how.board), override_text("scale", scale)]
-    return shlex.join(["fedspan", "report", *board, *changes, *where])
+    return shlex.join(["fedspan", *verb.split(), *board, *changes, *where])

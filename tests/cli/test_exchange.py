@@ -312,3 +312,10 @@ def test_a_record_from_elsewhere_without_its_digest_is_refused(fedspan, made):
         ran = fedspan(*words, "there")
         assert (ran.status, ran.out.splitlines()[0]) == (1, f"records: {counted}, 1 refused")
         assert f"{made[0]} is refused: it has no digest" in ran.complaint
+
+
+def test_a_database_that_is_not_there_is_not_made(fedspan, here):
+    ran = fedspan("sync", "--from", f"sqlite:///{here}/nowhere/mlflow.db")
+    assert (ran.status, ran.out) == (2, "")
+    assert "nowhere/mlflow.db: there is no such database" in ran.err
+    assert not (here / "nowhere").exists()

@@ -56,6 +56,8 @@ def test_tune_runs_the_trials_alone_and_prints_what_they_choose(fedspan, tuned, 
         ("fednova", 100, 0.15),
     }
     assert len(ran()) == 6
+    assert told.out.splitlines()[-1].startswith("next: fedspan run -m board=")
+    assert "next: fedspan report" not in told.out, "no cell of the board has run yet"
     for found in chosen():
         rate = found.study.values_of(found.chosen)["protocol.lr"]
         assert re.search(rf"{found.study.method} .* {found.chosen.number} of 3 +protocol\.lr={rate}", told.out)
