@@ -326,7 +326,7 @@ class Component(Plugin):
         return None
 
     def calibrate(self, params: Mapping[str, Tensor], sums: Mapping[str, Tensor], rng: torch.Generator) -> Tree:
-        """Return the weights of the `calibrated` stage, given the summed statistics; at most one component."""
+        """Return all weights of the `calibrated` stage, given the summed statistics; at most one component."""
         raise NotImplementedError
 
     def personalise(
