@@ -112,8 +112,16 @@ def _undecided(rows: Sequence[tuple[str, Place]], word: str) -> tuple[str, str]:
     how = f"{name} is ahead of more {word}s than any other" if most else f"{name} is shown first"
     if len(may) < 2:
         return f"No clear winner: {name} ranks first, but its lead is not significant.", how
-    who = f"{', '.join(may[:-1])} or {may[-1]}" if len(may) <= NAMED else counted_as(len(may), word)
+    who = _either(may) if len(may) <= NAMED else counted_as(len(may), word)
     return f"No clear winner: {who} may be the best.", how
+
+
+def _either(several: Sequence[str]) -> str:
+    """Return names joined by commas and `or`; by semicolons if a name has a comma itself."""
+    *others, last = several
+    return (
+        f"{'; '.join(others)}; or {last}" if any("," in name for name in several) else f"{', '.join(others)} or {last}"
+    )
 
 
 def _leads(ranking: Sequence[Ranked], base: Ranked) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from fedspan.benchmark.report.analysis import analyse, pareto, reach_targets
 from fedspan.benchmark.report.axes import Axes
 from fedspan.benchmark.report.diagrams import average_ranks, joined, row_spoken, score_against_cost
 from fedspan.benchmark.report.frame import collect
-from fedspan.benchmark.report.headline import of_table, signed_points
+from fedspan.benchmark.report.headline import _either, of_table, signed_points
 from fedspan.benchmark.report.metric import Metric
 from fedspan.benchmark.report.render_page import Extras, board_page
 from fedspan.benchmark.report.render_text import reach_text, standings_to_csv, to_markdown
@@ -408,6 +408,19 @@ def test_a_row_that_no_comparison_could_decide_shares_no_place(made):
     assert "So far" not in of_table(analyse(made(cells, skipped)[0])), "nothing is to come"
     assert "bold is the highest mean over all seeds of a column" in analysis.table.reading
     assert "bold is the highest mean of a column" in without.table.reading
+
+
+@pytest.mark.parametrize(
+    ("several", "said"),
+    [
+        (["FedAvg", "MOON"], "FedAvg or MOON"),
+        (["FedAvg", "MOON", "ETF"], "FedAvg, MOON or ETF"),
+        (["MOON (mu 1, no head)", "FedAvg"], "MOON (mu 1, no head); or FedAvg"),
+        (["a, b", "a", "b"], "a, b; a; or b"),
+    ],
+)
+def test_names_with_commas_are_told_apart(several, said):
+    assert _either(several) == said
 
 
 def test_a_table_without_a_leader_says_which_rows_may_be_the_best_and_who_is_ahead_of_more(made):
