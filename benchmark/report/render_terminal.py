@@ -12,11 +12,12 @@ from rich.text import Text
 from fedspan.benchmark import names
 from fedspan.benchmark.report.analysis import Analysis
 from fedspan.benchmark.report.axes import spoken, title
+from fedspan.benchmark.report.pages import place_text
 from fedspan.benchmark.report.render_text import measured_text, printed_text
 from fedspan.benchmark.report.table import TableCell, TableRow, Tabulated
 
 WIDTH = 80  # if the terminal does not tell
-AIR = 2  # spaces between two columns
+AIR = 3  # spaces between two columns
 LEAST = 28  # least width of the column of names
 
 
@@ -37,7 +38,7 @@ def _ranked(table: Tabulated, analysis: Analysis | None) -> list[tuple[str, Tabl
     """Return place and row, best first; the rest, unranked rows and bounds, follow in table order without a place."""
     if analysis is None:
         return [("", row) for row in table.rows]
-    placed = [(standing.place.text, standing.row) for standing in analysis.standings]
+    placed = [(place_text(standing.place, analysis.several), standing.row) for standing in analysis.standings]
     ranked = [id(row) for _, row in placed]
     return placed + [("", row) for row in table.rows if id(row) not in ranked]
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from fedspan.benchmark.report import render_terminal
 from fedspan.benchmark.report.report import write_report
-from tests.report.made import board, cells_of, results_of, seeded
+from tests.report.made import board, cells_of, record, results_of, seeded
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,18 @@ def test_rows_stand_in_the_order_of_their_places(tables):
     names = [render_terminal._name(table, standing.row) for standing in analysis.standings]
     said = shown(tables, 200)
     assert sorted(names, key=lambda name: said.index(f" {name}  ")) == names
+
+
+@pytest.mark.parametrize(("seeds", "places"), [([0], ["—", "—"]), ([0, 1, 2, 3, 4], ["1", "2"])])
+def test_places_are_those_of_the_page_and_none_follows_from_one_seed(tmp_path, seeds, places):
+    example = board({"partition": "iid", "algorithm": ["fedavg", "fedprox"], "seed": seeds})
+    cells = cells_of(example)
+    scores = {"fedavg": (50.0, 50.4, 49.7, 50.1, 50.2), "fedprox": (60.0, 60.9, 59.2, 60.0, 60.5)}
+    records = [record(p, scores[p.cell.algorithm.name][p.cell.seed]) for p in cells]
+    made = write_report(example, cells, results_of(tmp_path / "results", records), tmp_path / "pages")
+    assert re.findall(r"^ *(\S+) +Fed", shown(made.tables, 200), re.MULTILINE) == places
+    page = (tmp_path / "pages" / "example" / "index.html").read_text()
+    assert re.findall(r'<td class="score value">(—|\d=?)</td><td class="cost wide-only">', page) == places
 
 
 def test_a_table_of_many_columns_stands_in_parts_with_all_names_and_no_broken_number(tmp_path):
