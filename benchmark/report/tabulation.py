@@ -149,7 +149,8 @@ def _shared(done: pd.DataFrame) -> list[str]:
     runs = done.drop_duplicates("key")
     spread = int((runs["workers"] > 1).sum())
     beside, waited = runs["beside"], int((runs["waited"] & (runs["workers"] == 1)).sum())
-    count, most, unknown = int((beside > 0).sum()), beside.max(), int(beside.isna().sum())
+    timed = beside[runs["seconds"].notna()]
+    count, most, unknown = int((timed > 0).sum()), timed.max(), int(beside.isna().sum())
     said = []
     if count:
         cells = "1 other cell" if most == 1 else f"up to {most:.0f} other cells"

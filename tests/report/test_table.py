@@ -349,6 +349,17 @@ def test_seconds_of_runs_that_shared_their_machine_are_marked():
     assert any("not recorded for 1 of 3 runs" in remark for remark in table.remarks)
 
 
+def test_a_mark_that_no_number_has_is_not_explained():
+    cells = cells_of(board(ONE_METHOD))
+    records = [record(planned) for planned in cells]
+    for one in records:
+        one["provenance"] |= {"cells_beside": 3}
+        one["compute"] |= {"seconds": {"local": 60.0, "total": 60.0}, "processor_seconds": 6.0}
+    remarks = make(cells, records).remarks
+    assert not any(remark.startswith("‡") for remark in remarks)
+    assert any(remark.startswith("The seconds of 3 of 3 runs are left out") for remark in remarks)
+
+
 def test_seconds_of_runs_that_waited_for_a_processor_are_left_out():
     """They tell of the machine's other work, whoever did it."""
     cells = cells_of(board(ONE_METHOD))
