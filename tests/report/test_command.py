@@ -168,6 +168,17 @@ def test_a_board_of_two_scales_has_two_pages(boards, report, tmp_path):
     assert "20.00" not in (tmp_path / "pages" / "good" / "table-1.md").read_text()
 
 
+def test_numbers_that_only_show_that_everything_works_are_those_of_the_smallest_scale(boards, report, tmp_path):
+    (boards / "good.yaml").write_text(GOOD.replace("scales:", "scales:\n  small: {protocol.rounds: 3}"))
+    keep(tmp_path, [record(planned) for scale in ("small", "smoke") for planned in cells(scale)])
+    report()
+    pages = {scale: (tmp_path / "pages" / "good" / scale / "index.html").read_text() for scale in ("small", "smoke")}
+    assert {scale: "only show that everything works" in page for scale, page in pages.items()} == {
+        "small": False, "smoke": True,
+    }  # fmt: skip
+    assert all("not comparable with printed" in page for page in pages.values())
+
+
 def test_a_board_that_can_no_longer_be_read_keeps_its_earlier_page_on_the_leaderboard(boards, report, tmp_path):
     (boards / "other.yaml").write_text(GOOD.replace("clients: 5", "clients: 7"))
     keep(tmp_path, [record(planned) for name in ("good", "other") for planned in plan(load_board(name).expand())])
