@@ -210,7 +210,8 @@ def test_a_head_recalibrated_during_training_is_the_new_target_and_is_sent():
 
 
 def test_what_is_frozen_twice_or_nowhere_trained_is_named():
-    start(toy_cell(None, SphereFed(), BABU()))
+    with pytest.raises(Incompatible, match="'babu' does nothing beside 'spherefed', which freezes the same weights"):
+        start(toy_cell(None, SphereFed(), BABU()))
     with pytest.raises(Incompatible, match="'spherefed' freezes all that 'toy_fedrep' trains in a phase"):
         start(toy_cell(LocalHead(), SphereFed(ffc=False)))
     with pytest.raises(Incompatible, match="'spherefed' calibrates one global model, 'toy_fedrep' leaves weights with"):
