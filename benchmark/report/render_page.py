@@ -223,7 +223,7 @@ def _facts(frame: pd.DataFrame) -> list[tuple[str, str]]:
 
 def _time(done: pd.DataFrame) -> str:
     known = done["seconds"].dropna()
-    counted = "" if len(known) == len(done) else f", of {len(known)} runs"
+    counted = "" if len(known) == len(done) else f", of {counted_as(len(known), 'run')}"
     return f"{write_seconds(float(known.sum()))}{counted}" if len(known) else "unknown"
 
 
