@@ -114,9 +114,14 @@ class Method:
         return server, client
 
     @property
+    def centraliser(self) -> Component | None:
+        """The component under which one client trains on the images of all clients, if any."""
+        return next((component for component in self.components if component.one_client), None)
+
+    @property
     def one_client(self) -> bool:
         """Whether one client trains on the images of all clients."""
-        return any(component.one_client for component in self.components)
+        return self.centraliser is not None
 
     def trainable(self, path: str) -> bool:
         return all(self.ask(component, "trainable", path) for component in self.components)

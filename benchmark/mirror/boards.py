@@ -69,8 +69,8 @@ def _write(store: Mirror, summary: Summary, page: Path) -> str:
         return experiment
     for run in list(runs_of(client, experiment)):
         client.delete_run(run.info.run_id)
-    now, rows = int(1000 * time.time()), _rows(summary.entries)
-    widths = _widths(summary.entries)
+    now, widths = int(1000 * time.time()), _widths(summary.entries)
+    rows = _rows(summary.entries, widths)
     for position, row in enumerate(rows):
         # MLflow shows the newest first, so the order also holds without the view.
         _send(store, experiment, row, widths, now - 1000 * position)
@@ -80,19 +80,18 @@ def _write(store: Mirror, summary: Summary, page: Path) -> str:
     for key, value in {
         "mlflow.note.content": _note(summary, experiment),
         "mlflow.experimentKind": "custom_model_development",  # its page then opens with the runs
-        f"mlflow.sharedViewState.{VIEW}": json.dumps(_view(summary.entries, len(widths) > 1)),
+        f"mlflow.sharedViewState.{VIEW}": json.dumps(_view(summary.entries, widths)),
         "fedspan.digest": digest,  # last: an interrupted write is repeated
     }.items():
         client.set_experiment_tag(experiment, key, value)
     return experiment
 
 
-def _rows(entries: Sequence[TableNumber]) -> list[Row]:
+def _rows(entries: Sequence[TableNumber], widths: Mapping[int, int]) -> list[Row]:
     """Return the rows of all tables, sorted by table and mean rank; those without a rank last."""
     found: dict[tuple[int, str], list[TableNumber]] = {}
     for entry in entries:
         found.setdefault((entry.table, json.dumps(entry.row)), []).append(entry)
-    widths = _widths(entries)
     return sorted(found.values(), key=lambda row: (row[0].table, _mean(row, "rank", widths) or math.inf))
 
 
@@ -205,10 +204,10 @@ def _note(summary: Summary, experiment: str) -> str:
     )
 
 
-def _view(entries: Sequence[TableNumber], several: bool) -> dict[str, Any]:
+def _view(entries: Sequence[TableNumber], widths: Mapping[int, int]) -> dict[str, Any]:
     """Return the view state of MLflow's page: columns and order, with several tables one after another."""
-    printed = any(entry.printed is not None for entry in entries)
-    single = set(_widths(entries).values()) == {1}
+    printed, several = any(entry.printed is not None for entry in entries), len(widths) > 1
+    single = set(widths.values()) == {1}
     among = [] if single else list(dict.fromkeys(metric_name(_said(entry.column)) for entry in entries))
     left_out = {*(() if printed else ("printed", "difference")), *(() if single else ("std",))}
     left_out |= {"diverged"} if not any(entry.diverged for entry in entries) else set()

@@ -75,9 +75,8 @@ class Paths:
                 "use a model without, or algorithm=fedbn"
             )
         averaging = " and ".join(f"'{component.name}'" for component in method.components if component.every_round)
-        if method.one_client and (names_of := names("wire") or names("privacy")):
-            one = next(component.name for component in method.components if component.one_client)
-            raise Incompatible(f"{names_of} works on updates, and '{one}' sends none")
+        if method.centraliser and (names_of := names("wire") or names("privacy")):
+            raise Incompatible(f"{names_of} works on updates, and '{method.centraliser.name}' sends none")
         if not self.shared and (names_of := names("wire") or names("privacy") or averaging):
             raise Incompatible(f"{names_of} works on updates, and {names('shared')} lets none travel")
         if self.travelling and not self.shared:

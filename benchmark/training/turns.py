@@ -26,9 +26,10 @@ class FleetRunner:
     """The fleet of one run: requests the turns of every round and validates them."""
 
     def __init__(self, fleet: Fleet, trainer: LocalTrainer, seed: int) -> None:
-        if fleet.acts and trainer.method.one_client:
-            name = next(component.name for component in trainer.method.components if component.one_client)
-            raise Incompatible(f"'{name}' trains on all images in one place, where fleet={fleet.name} means nothing")
+        if fleet.acts and (one := trainer.method.centraliser):
+            raise Incompatible(
+                f"'{one.name}' trains on all images in one place, where fleet={fleet.name} means nothing"
+            )
         self.fleet, self.trainer, self.seed = fleet, trainer, seed
         self._uploads: dict[bool, int] = {}  # of one client, by whether the round is in the warm-up
 

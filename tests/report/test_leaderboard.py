@@ -167,7 +167,7 @@ def test_the_last_run_has_the_tables_and_figures_of_the_page(mirrored):
 def test_rows_of_several_tables_stand_table_by_table_beside_the_name_of_theirs(mirrored):
     *_, pages = mirrored
     [summary] = site.found(pages)
-    view = leaderboard._view(summary.entries, several=True)
+    view = leaderboard._view(summary.entries, widths={1: 1, 2: 1})
     assert view["selectedColumns"][0] == "tags.`table`"
     assert (view["orderByKey"], view["orderByAsc"]) == ("attributes.start_time", False)
 
