@@ -20,6 +20,7 @@ from fedspan.benchmark.report import recipes
 from fedspan.benchmark.report.declared import check_declared
 from fedspan.benchmark.report.units import counted_as, write_bytes, write_flops
 from fedspan.benchmark.running.estimate import estimate, spread_gain
+from fedspan.benchmark.running.launchers import check_how
 from fedspan.benchmark.running.progress import duration
 from fedspan.benchmark.running.sharing import obstacle
 from fedspan.benchmark.spec.overrides import axes_of, split_hydra
@@ -40,6 +41,7 @@ def show(arguments: argparse.Namespace) -> int:
         print(f"fedspan: {problem}", file=sys.stderr)
     studies = studies_of(axes)
     how = How.of(planned[0].config)
+    check_how(how)
     results = Results(how.results, sets_aside=False)
     selections = [select(study, results.read) for study in studies]
     open_studies = [found.study for found in selections if found.chosen is None]
@@ -80,12 +82,13 @@ def _show_missing(
         workers = min(how.cells_at_a_time, len(open_cells))
         cost = estimate(missing, results, Console(stderr=True), unknown)
         wall = cost.seconds / workers
-        print(
-            f"estimated: {duration(cost.seconds)} of one core, {duration(wall)} with workers={workers} ({cost.basis})"
-        )
+        basis = f" ({cost.basis})" if cost.basis else ""
+        print(f"estimated: {duration(cost.seconds)} of one core, {duration(wall)} with workers={workers}{basis}")
         _show_gain(open_cells, how, wall, lone=len(cells) == 1 and how.board is None)
         for count, why in cost.failing:
             print(f"not counted: {count} that cannot run here ({why})")
+        for count, why in cost.impossible:
+            print(f"will be skipped: {count} ({why})")
 
 
 def _show_gain(missing: Sequence[Planned], how: How, wall: float, lone: bool) -> None:

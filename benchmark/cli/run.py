@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from fedspan.benchmark import numerics
 from fedspan.benchmark.cli.main import fail
 from fedspan.benchmark.cli.selections import show_selections
-from fedspan.benchmark.errors import UserError, did_you_mean
+from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.mirror.runs import Unreachable, sync
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
@@ -26,7 +26,7 @@ from fedspan.benchmark.running import retry as again
 from fedspan.benchmark.running.grid import LOOK_SECONDS, kept_text, refresh, run_grid, show_traceback
 from fedspan.benchmark.running.hydra_jobs import make_launcher
 from fedspan.benchmark.running.job import run_job
-from fedspan.benchmark.running.launchers import check_launcher, launcher_words
+from fedspan.benchmark.running.launchers import check_how, launcher_words
 from fedspan.benchmark.running.leases import EXPIRY, Busy, Leases, machine
 from fedspan.benchmark.running.progress import describe
 from fedspan.benchmark.running.sharing import check_workers
@@ -36,7 +36,6 @@ from fedspan.benchmark.spec.overrides import axes_of, override_text, settings_of
 from fedspan.benchmark.spec.plan import Planned, distinct, plan_grid
 from fedspan.benchmark.spec.settings import How, is_how
 from fedspan.benchmark.spec.studies import studies_of
-from fedspan.benchmark.training.executors import EXECUTORS
 from fedspan.benchmark.training.process import device_of, numerics_of
 
 
@@ -57,9 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.command == "tune" and not studies:
         raise UserError("tune needs a board that tunes, as board=digits_tuned; docs/tuning.md explains how")
     how = How.of(planned[0].config)
-    if how.executor not in EXECUTORS:
-        raise UserError(f"unknown executor '{how.executor}'{did_you_mean(how.executor, EXECUTORS)}")
-    check_launcher(how)
+    check_how(how)
     if not grid:
         _check_alone(how, for_hydra)
     _take_numerics([*planned, *trials], arguments)

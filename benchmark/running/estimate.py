@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -23,6 +24,7 @@ from fedspan.benchmark.fleet import Fleet
 from fedspan.benchmark.protocol import MOST_ROUNDS
 from fedspan.benchmark.records.provenance import machine_here
 from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.spec.plan import Planned
@@ -47,11 +49,15 @@ STEP = ("batch_size", "precision", "augment", "last_batch")  # protocol fields t
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds of one core, the basis of the estimate, and (number, reason) of cells that cannot run here."""
+    """Seconds of one core and the basis of the estimate.
+
+    Also (number, reason) of cells that cannot run here, and of those whose method is impossible on their task.
+    """
 
     seconds: float
     basis: str
     failing: tuple[tuple[int, str], ...] = ()
+    impossible: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,8 @@ def estimate(
     calibrated = new = len(kinds) - len(known)
     total = 0.0
     speeds: dict[str, Speed] = {}
-    failing: dict[str, int] = {}
+    failing: Counter[str] = Counter()
+    impossible: Counter[str] = Counter()
     tell = _Calibrating(console, new)
     with tell.status:
         for name, cells in kinds.items():
@@ -119,19 +126,26 @@ def estimate(
                 else:
                     tell.next(cells[0].cell.label)
                     each = expected_seconds(cells[0], speeds, max(LEAST, SECONDS / new))
-            except UserError as error:
-                failing[str(error)] = failing.get(str(error), 0) + len(cells)
+            except (UserError, Incompatible) as error:
+                (failing if isinstance(error, UserError) else impossible)[str(error)] += len(cells)
                 calibrated -= 1
             else:
                 total += each * len(cells)
-    if sum(failing.values()) == len(missing):
+    if failing.total() == len(missing):
         raise UserError(next(iter(failing)))
-    basis = [f"{len(known)} from records"] if known else []
-    basis += [f"{calibrated} calibrated now"] if calibrated else []
-    rest = f"; without {after} cell{'s' if after > 1 else ''} after the training of another" if after else ""
-    return Estimate(
-        total, f"kinds of cells: {', '.join(basis)}{rest}", tuple((count, why) for why, count in failing.items())
-    )
+    return Estimate(total, _basis(len(known), calibrated, after), _by_reason(failing), _by_reason(impossible))
+
+
+def _by_reason(cells: Mapping[str, int]) -> tuple[tuple[int, str], ...]:
+    return tuple((count, why) for why, count in cells.items())
+
+
+def _basis(known: int, calibrated: int, after: int) -> str:
+    """Return what an estimate rests on; `after` cells go on from the training of another."""
+    parts = [f"records for {counted_as(known, 'kind')} of cells"] if known else []
+    parts += [f"a calibration for {counted_as(calibrated, 'kind')} of cells"] if calibrated else []
+    reused = f"{counted_as(after, 'cell reuses', 'cells reuse')} the training of another" if after else ""
+    return "; ".join(filter(None, [" and ".join(parts), reused]))
 
 
 @dataclass(frozen=True)
@@ -182,9 +196,9 @@ class _Calibrating:
 
 
 def expected_seconds(planned: Planned, speeds: dict[str, Speed], seconds: float) -> float:
-    """Return the expected seconds of a cell, 0 if it will be skipped; add its workload to `speeds` if missing.
+    """Return the expected seconds of a cell, 0 if it diverges at once; add its workload to `speeds` if missing.
 
-    `seconds` is the time to train it here. Raises `UserError` if it cannot run.
+    `seconds` is the time to train it here. Raises `UserError` if it cannot run, `Incompatible` if nothing can run it.
     """
     cell, how = planned.cell, How.of(planned.config)
     settle(how)
@@ -196,7 +210,7 @@ def expected_seconds(planned: Planned, speeds: dict[str, Speed], seconds: float)
             speeds[name] = measure_speed(cell, how, flops, seconds)
         whole = cost(cell, data, speeds[name], flops)
         return tried(cell, how, seconds) if whole < SHORT * cell.protocol.rounds else whole
-    except (Incompatible, Diverged):  # its record will give the reason
+    except Diverged:  # its record will give the reason
         return 0.0
 
 

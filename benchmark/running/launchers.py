@@ -11,6 +11,7 @@ from fedspan.benchmark import discovery, numerics
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.spec.overrides import override_text
 from fedspan.benchmark.spec.settings import How
+from fedspan.benchmark.training.executors import EXECUTORS
 from fedspan.benchmark.training.process import device_of
 
 LAUNCHERS = {  # the module that each one needs
@@ -25,8 +26,10 @@ LOCAL = ("basic", "joblib", "submitit_local")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def check_launcher(how: How) -> None:
-    """Raise `UserError` for an unknown launcher, or for GPU shares that the launcher cannot assign."""
+def check_how(how: How) -> None:
+    """Raise `UserError` for an unknown executor or launcher, or for GPU shares that the launcher cannot assign."""
+    if how.executor not in EXECUTORS:
+        raise UserError(f"unknown executor '{how.executor}'{did_you_mean(how.executor, EXECUTORS)}")
     if how.launcher is not None and how.launcher not in LAUNCHERS:
         hint = "; for SLURM use submitit" if how.launcher == "slurm" else did_you_mean(how.launcher, LAUNCHERS)
         raise UserError(f"unknown launcher '{how.launcher}'{hint}")
@@ -42,7 +45,7 @@ def check_installed(launcher: str) -> None:
 
 def launcher_words(how: How) -> list[str]:
     """Return the overrides for Hydra's launcher, ready to start; raise `UserError` if it cannot be used."""
-    check_launcher(how)
+    check_how(how)
     count = how.cells_at_a_time
     chosen = how.launcher or ("joblib" if count > 1 else "basic")
     check_installed(chosen)

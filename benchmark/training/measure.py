@@ -31,10 +31,8 @@ from fedspan.benchmark.tree import Tree
 Measured = dict[str, Any]  # alignment, spectra, and for figures penalties, shares, spaces, embedding; JSON only
 
 
-def check(settings: Diagnostics, rounds: int, participants: Sequence[int], classes: int) -> None:
-    """Raise `UserError`, before training, for a round, client or class that the cell does not have."""
-    if settings.round > rounds:
-        raise UserError(f"diagnostics.round is {settings.round}, but there are {rounds} rounds; 0 is the last one")
+def check(settings: Diagnostics, participants: Sequence[int], classes: int) -> None:
+    """Raise `UserError`, before training, for a client or class that the cell does not have."""
     named = settings.clients if settings.spectra or settings.embedding != "none" else ()
     for client in named:
         if client not in participants:

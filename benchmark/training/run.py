@@ -152,7 +152,7 @@ class Run:
             raise UserError(f"protocol.sampling=poisson draws no client in any of {cell.protocol.rounds} rounds")
         watched = self._participants(self.measured_round - 1)
         data = cell.dataset.prepare(how.data)
-        measure.check(cell.diagnostics, cell.protocol.rounds, watched, len(data.classes))
+        measure.check(cell.diagnostics, watched, len(data.classes))
         self.method, net, self.paths = assemble(cell, data, self.meter)
         self.watched = () if self.method.one_client else cell.diagnostics.local_models(watched)
         whole = cell.partition.prepare(data, cell.clients, rng.numpy_generator(cell.seed, "partition"))

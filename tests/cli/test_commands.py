@@ -183,11 +183,17 @@ def test_a_plan_counts_what_is_done_missing_and_failed_and_runs_nothing(fedspan)
 def test_the_cost_of_like_cells_comes_from_their_records(fedspan):
     fedspan("run", *QUICK)
     ran = fedspan("plan", *QUICK, "seed=0,1,2")
-    assert "(kinds of cells: 1 from records)" in ran.out
+    assert "(records for 1 kind of cells)" in ran.out
     assert ran.err == ""
     assert "workers: " not in fedspan("plan", *QUICK, "seed=1,2", "workers=3").out
     spread = fedspan("plan", *QUICK, "seed=1,2", "workers=4").out
     assert re.search(r"^each on 2 workers: \S+ s at least \(the largest client is [5-9]\d% of a round\)$", spread, re.M)
+
+
+def test_a_plan_says_which_cells_will_be_skipped_and_why(fedspan):
+    ran = fedspan("plan", *QUICK, *ONE, "algorithm=fedavg,fedbabu", "addons=[babu]")
+    assert ran.status == 0
+    assert re.search(r"^will be skipped: 1 \(.*babu.*\)$", ran.out, re.M)
 
 
 def test_a_plan_of_what_is_done_has_no_cost(fedspan):

@@ -82,14 +82,14 @@ def test_records_of_like_cells_give_their_mean(tmp_path, asked):
     for planned, seconds in zip(done, (10.0, 20.0), strict=True):
         keep(results, planned, seconds)
     cost = expected(cells({"seed": 2}, {"seed": 3}), results)
-    assert (cost.seconds, cost.basis, asked) == (30.0, "kinds of cells: 1 from records", [])
+    assert (cost.seconds, cost.basis, asked) == (30.0, "records for 1 kind of cells", [])
 
 
 def test_cells_that_go_on_from_one_training_count_as_one(tmp_path, asked):
     ridges = [{"addons": ["ffc"], "addon.ffc.ridge": ridge} for ridge in (0.0, 0.1, 1.0)]
     found = expected(cells(*ridges, *({**ridges[0], "seed": seed} for seed in (1, 2))), Results(tmp_path))
     assert found.seconds == 300.0
-    assert found.basis == "kinds of cells: 1 calibrated now; without 2 cells after the training of another"
+    assert found.basis == "a calibration for 1 kind of cells; 2 cells reuse the training of another"
 
 
 @pytest.mark.parametrize("made", [{"processor": "Another (AVX512)"}, {"device": "cuda:0", "gpu": "A card"}])
@@ -114,7 +114,7 @@ def test_every_other_kind_is_calibrated_once(tmp_path, asked):
     cost = expected(cells({"seed": 0}, {"seed": 1}, {"algorithm": "fedprox"}, {"clients": 4, "seed": 1}), results)
     assert asked == [5.0, 5.0]
     assert cost.seconds == 310.0
-    assert cost.basis == "kinds of cells: 1 from records, 2 calibrated now"
+    assert cost.basis == "records for 1 kind of cells and a calibration for 2 kinds of cells"
 
 
 def test_many_kinds_are_each_tried_long_enough(tmp_path, asked):
@@ -272,8 +272,12 @@ def test_a_cell_that_diverges_takes_the_time_until_then(tmp_path):
     assert 0 < expected([planned], Results(tmp_path)).seconds < 60
 
 
-def test_an_impossible_stack_costs_nothing(tmp_path):
-    assert expected(cells({"addons": ["feddecorr", "feddecorr"]}), Results(tmp_path)).seconds == 0.0
+def test_an_impossible_stack_costs_nothing_and_the_reason_is_given(tmp_path):
+    cost = expected(cells({"addons": ["feddecorr", "feddecorr"]}), Results(tmp_path))
+    assert (cost.seconds, cost.basis, cost.failing) == (0.0, "", ())
+    [(one, why)] = cost.impossible
+    assert one == 1
+    assert "feddecorr" in why
 
 
 @pytest.mark.usefixtures("short")
@@ -282,7 +286,7 @@ def test_cells_that_cannot_run_here_are_counted_apart_with_the_reason(tmp_path):
     keep(results, *cells({}), 10.0)
     absent = {"dataset": "cifar10", "paths.data": str(tmp_path)}
     cost = expected(cells({"seed": 1}, absent, absent | {"seed": 1}, {"clients": 61}), results)
-    assert (cost.seconds, cost.basis) == (10.0, "kinds of cells: 1 from records")
+    assert (cost.seconds, cost.basis) == (10.0, "records for 1 kind of cells")
     [(two, images), (one, clients)] = cost.failing
     assert (two, one) == (2, 1)
     assert "fedspan data fetch cifar10" in images
