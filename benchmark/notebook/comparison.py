@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import pandas as pd
 
 from fedspan.benchmark.errors import UserError, did_you_mean
-from fedspan.benchmark.notebook.frames import results
+from fedspan.benchmark.notebook.frames import check_columns, results
 from fedspan.benchmark.report import statistics
 from fedspan.benchmark.report.overall import verdict, with_names
 from fedspan.benchmark.report.statistics import Difference, Gap
 
 COUNTED = ("done", "diverged")  # statuses of runs that count
+COMPARED = ("method", "tuning", "task", "model", "seed", "accuracy", "status", "algorithm", "addons", "task_id")
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ def _once(runs: pd.DataFrame, same: Mapping[str, str]) -> pd.DataFrame:
 
 def runs_of(found: pd.DataFrame, wanted: str) -> pd.DataFrame:
     """Return a method's done and diverged runs; raise `UserError` if there are none or they are ambiguous."""
+    check_columns(found, *COMPARED)
     known = found[found["status"].isin(COUNTED)]
     codes = known["algorithm"] + known["addons"].map(lambda addons: f" + {addons}" if addons else "")
     codes += known["tuning"].eq("tuned").fillna(False).map({True: ", tuned", False: ""})

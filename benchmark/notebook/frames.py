@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fedspan.benchmark import names
@@ -16,10 +17,11 @@ from fedspan.benchmark.records.model import Record, is_trial, judged
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.records.verification import Repeated
-from fedspan.benchmark.registry import plugins
+from fedspan.benchmark.registry import load_files, plugins
 from fedspan.benchmark.report.frame import flops, waited
 from fedspan.benchmark.report.tuning import TUNED, Reported
 from fedspan.benchmark.spec.plan import plan_grid
+from fedspan.benchmark.spec.settings import paths_of
 from fedspan.benchmark.spec.studies import studies_of
 
 OWN = "own_results"  # the folder of your own runs; holds nothing published, and no board reads it by default
@@ -78,14 +80,17 @@ def results(
     results: str | Path | None = None,
     scale: str | None = None,
     folder: str | Path | None = None,
+    plugins: str | Path | Sequence[str | Path] = (),
 ) -> pd.DataFrame:
     """Return the records of a folder as a data frame, one row per run; `COLUMNS` explains the columns.
 
     With a `board`, return only its cells (at `scale`, if given), by default from the published records; without one,
     return all of the folder `results`, by default your own runs; `folder` is another name of it. A tuned board has
     default and tuned runs of each method. Missing numbers are ``pd.NA``. Trials of a search are omitted, because they
-    are scored on held-out training images. Raises `UserError` for an unknown board, and if the folder does not exist.
+    are scored on held-out training images. `plugins` are files with methods of your own, which give their names and
+    which boards may use. Raises `UserError` for an unknown board, and if a folder or file does not exist.
     """
+    load_files(paths_of(plain(plugins)))
     folder = _either(results, folder)
     where = Path(folder or (PUBLISHED if board else OWN))
     if (folder or board) and not where.is_dir():
@@ -122,6 +127,7 @@ def curves(runs: pd.DataFrame, *, results: str | Path | None = None, folder: str
     has no record there.
     """
     place = Results(Path(_either(results, folder) or runs.attrs.get("folder", OWN)), sets_aside=False)
+    check_columns(runs, "key", "method", "task", "seed", "status")
     records = {key: place.read(str(key)) for key in runs["key"]}
     finished = runs.loc[runs["status"].isin(["done", "diverged"]), "key"]
     if missing := sum(records[key] is None for key in finished):
@@ -134,6 +140,21 @@ def curves(runs: pd.DataFrame, *, results: str | Path | None = None, folder: str
     ]
     types = {name: COLUMNS[name][0] for name in ("method", "task", "seed", "accuracy", "key")} | {"round": "Int64"}
     return pd.DataFrame(lines, columns=["method", "task", "seed", "round", "accuracy", "key"]).astype(types)
+
+
+def plain(value: Any) -> Any:
+    """Return NumPy numbers as Python numbers and paths as texts, also within a list."""
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return str(value) if isinstance(value, Path) else value
+
+
+def check_columns(runs: pd.DataFrame, *needed: str) -> None:
+    """Raise `UserError` unless `runs` has the columns of `results` that a function needs."""
+    if missing := [name for name in needed if name not in runs]:
+        raise UserError(f"these runs lack {', '.join(missing)}; give rows of fedspan.results or fedspan.run")
 
 
 def _curve(record: Record) -> Iterator[tuple[int, float]]:

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.notebook.comparison import COUNTED, Comparison, between, runs_of, same_models
-from fedspan.benchmark.notebook.frames import curves
+from fedspan.benchmark.notebook.comparison import COMPARED, COUNTED, Comparison, between, runs_of, same_models
+from fedspan.benchmark.notebook.frames import check_columns, curves
 
 SIZE = (6.4, 3.6)  # inches
 DASHES = ("-", "--", ":", "-.")  # keep the first lines distinguishable in greyscale
@@ -21,6 +21,7 @@ def plot_curves(runs: pd.DataFrame) -> Any:
     `runs` must be of one task. Raises `UserError` if they are of several, if a method has several runs of one seed
     (with different protocols), or if there is no curve.
     """
+    check_columns(runs, *COMPARED)
     if (tasks := runs["task_id"].nunique()) > 1:
         raise UserError(f"these runs are of {tasks} tasks; choose one: runs[runs.task_id == ...]")
     for method in runs.loc[runs["status"].isin(COUNTED), "method"].unique():

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from joblib.externals.loky import get_reusable_executor
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.notebook.frames import OWN, frame_of
+from fedspan.benchmark.notebook.frames import OWN, frame_of, plain
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import sources_behind
 from fedspan.benchmark.registry import broken, reload_edited
@@ -51,7 +50,7 @@ def run(
         if not isinstance(value, Mapping):
             raise UserError(f"{said} must be a mapping of settings, got {value!r}; write run(algorithm='fedprox')")
     given = {**(settings or {}), **{name.replace("__", "."): value for name, value in named.items()}}
-    given = {name: _plain(value) for name, value in given.items()}
+    given = {name: plain(value) for name, value in given.items()}
     if "paths.results" in given:
         raise UserError(f"write results={str(given['paths.results'])!r}, not paths__results")
     given = {"tracking": False, "workers": workers} | given | {"paths.results": str(results)}
@@ -80,15 +79,6 @@ def _values(name: str, values: Any) -> list[Any]:
     """Return the values of an axis, NumPy's converted to Python's; raise `UserError` if there are none."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise UserError(f"over['{name}'] must list values, got {values!r}; write [{values!r}]")
-    if not (listed := list(map(_plain, values))):
+    if not (listed := list(map(plain, values))):
         raise UserError(f"over['{name}'] has no values")
     return listed
-
-
-def _plain(value: Any) -> Any:
-    """Return NumPy numbers as Python numbers and paths as texts, also within a list."""
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        return value.item()
-    return str(value) if isinstance(value, Path) else value

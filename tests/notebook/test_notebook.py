@@ -239,6 +239,19 @@ def test_a_board_that_tunes_has_default_and_tuned_runs(tmp_path, monkeypatch):
     assert fedspan.compare("FedAvg", "fedprox", found).pairs.shape[0] == 2
 
 
+@pytest.mark.usefixtures("apart")
+@pytest.mark.parametrize("given", [str, lambda path: path, lambda path: [path]], ids=["text", "path", "list"])
+def test_the_board_of_a_plugin_in_a_file_is_read_with_that_file(tmp_path, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
+    plugin = tmp_path / "scaled.py"
+    plugin.write_text(SCALED.format(by="0.5"))
+    Path("mine.yaml").write_text(json.dumps({"base": QUICK, "grid": [{"algorithm": ["fedavg", "scaled"]}]}))
+    Path("there").mkdir()
+    with pytest.raises(UserError, match="unknown algorithm 'scaled'"):
+        fedspan.results("mine.yaml", results="there")
+    assert fedspan.results("mine.yaml", results="there", plugins=given(plugin)).empty
+
+
 def test_trials_of_a_search_are_no_results(tmp_path):
     fedspan.run(QUICK, protocol__validation=0.5, results=tmp_path)
     assert len(list((tmp_path / "records").glob("*.json"))) == 1
@@ -334,6 +347,20 @@ def test_fleets_that_train_the_same_models_are_one_task_and_others_are_not(folde
 def test_a_name_that_fits_none_or_several_is_one_line(grid, folder, name, message):
     with pytest.raises(UserError, match=message):
         fedspan.compare(name, "fedavg", fedspan.results(folder=folder))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda runs: fedspan.compare("fedavg", "fedprox", runs),
+        fedspan.plot_curves,
+        lambda runs: fedspan.plot_gains(runs, "fedavg"),
+    ],
+    ids=["compare", "plot_curves", "plot_gains"],
+)
+def test_a_frame_of_other_columns_is_one_line(use):
+    with pytest.raises(UserError, match=r"these runs lack .*task_id; give rows of fedspan\.results or fedspan\.run"):
+        use(pd.DataFrame({"method": ["FedAvg"], "accuracy": [1.0]}))
 
 
 def test_methods_without_a_common_run_are_not_compared(grid):
