@@ -93,7 +93,7 @@ def _paper(key: str, fields: Mapping[str, str], bibtex: str) -> Paper:
     venue = next((fields[name] for name in VENUES if name in fields), "arXiv" if "eprint" in fields else "")
     return Paper(
         key=key,
-        title=fields.get("title", ""),
+        title=re.sub("[{}]", "", fields.get("title", "")),  # braces only keep capitals in BibTeX
         authors=tuple(name.partition(",")[0].strip("{}") for name in fields.get("author", "").split(" and ")),
         year=fields.get("year", ""),
         venue=venue,

@@ -55,6 +55,20 @@ def settable(hint: Any) -> bool:
     return origin is Literal or hint in (bool, int, float, str, Path)
 
 
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
+
+
+def values_text(hint: Any) -> str:
+    """Return the values of a field of this type in words: ``a number``, ``paper, pseudocode, released``."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        words = " or ".join(values_text(part) for part in parts if part is not type(None))
+        return f"{words}, or null" if type(None) in parts else words
+    if origin in (tuple, list):
+        return f"a list, each {values_text(parts[0]).replace(', ', ' or ')}"
+    return ", ".join(map(str, parts)) if origin is Literal else WORDS.get(hint, str(hint))
+
+
 T = TypeVar("T")
 
 LARGEST_INT = 2**63 - 1  # the largest that every file format here can hold
@@ -118,8 +132,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         if isinstance(value, float):
             _require_normal(value, where)
         return _text(str(value), where)
-    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
-    raise UserError(f"{where} must be {names.get(hint, hint)}, got {value!r}")
+    raise UserError(f"{where} must be {WORDS.get(hint, hint)}, got {value!r}")
 
 
 def _number(value: float, where: str) -> float:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import numpy as np
 
 from fedspan.benchmark.errors import UserError, field_of
-from fedspan.benchmark.fields import hints_of
+from fedspan.benchmark.fields import defaults_of, hints_of, values_text
 
 EDGE = 0.1  # share of a range at each end; a chosen value there suggests that the range is too narrow
 DIGITS = 3  # significant digits of a value from a range: readable, and the same on every machine
@@ -164,6 +164,28 @@ def spaces_of(cls: type[Any]) -> dict[str, Space | Fixed]:
                 found[name] = typed(space, kind)
             except ValueError as error:
                 raise UserError(f"{field_of(cls, name)}: {error}") from None
+    return found
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of a plugin in words: `about` is the source of its search space, or why it is not tuned."""
+
+    name: str
+    default: Any
+    values: str
+    space: str
+    about: str
+
+
+def described(cls: type[Any], prefix: str) -> list[Setting]:
+    """Return the settings of a class in words, their names after `prefix` and a dot."""
+    hints, spaces, found = hints_of(cls), spaces_of(cls), []
+    for name, default in defaults_of(cls).items():
+        space = spaces.get(name)
+        about = "" if space is None else space.source if isinstance(space, Space) else space.why
+        tuned = str(space) if isinstance(space, Space) else ""
+        found.append(Setting(f"{prefix}.{name}", default, values_text(hints[name]), tuned, about))
     return found
 
 

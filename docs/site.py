@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedspan.benchmark.bibliography import papers_of
-from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.names import summary_of
 from fedspan.benchmark.registry import Plugin, plugins
-from fedspan.benchmark.search import Space, spaces_of
+from fedspan.benchmark.report.axes import text
+from fedspan.benchmark.search import described
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -96,7 +96,8 @@ def plugin_page(plugin: type[Plugin]) -> str:
     lines = [f"# {plugin.title or plugin.name}", "", summary_of(plugin), ""]
     lines += ["```sh", f"fedspan run {choice}", f"fedspan cite {plugin.name}", "```", "", text_of(plugin), ""]
     if rows := list(_settings(plugin)):
-        lines += ["## Settings", "", "| setting | default | tuned over | source or reason |", "|---|---|---|---|"]
+        head = "| setting | values | default | tuned over | source or reason |"
+        lines += ["## Settings", "", head, "|---|---|---|---|---|"]
         lines += [f"| {' | '.join(map(_escaped, row))} |" for row in rows]
     if papers := papers_of(plugin):
         lines += ["", "## Papers", ""]
@@ -111,12 +112,8 @@ def text_of(plugin: type[Plugin]) -> str:
 
 
 def _settings(plugin: type[Plugin]) -> Iterator[Sequence[str]]:
-    prefix = f"addon.{plugin.name}" if plugin.kind == "addon" else plugin.kind
-    spaces = spaces_of(plugin)
-    for field, value in defaults_of(plugin).items():
-        space = spaces.get(field)
-        about = "" if space is None else space.source if isinstance(space, Space) else space.why
-        yield f"`{prefix}.{field}`", f"`{value}`", str(space) if isinstance(space, Space) else "", about
+    for one in described(plugin, f"addon.{plugin.name}" if plugin.kind == "addon" else plugin.kind):
+        yield f"`{one.name}`", one.values, f"`{text(one.default)}`", one.space, one.about
 
 
 def _escaped(text: str) -> str:

@@ -23,9 +23,10 @@ from fedspan.benchmark.names import summary_of
 from fedspan.benchmark.patience import doing
 from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.registry import KINDS, Plugin, plugins, why_unknown
+from fedspan.benchmark.report.axes import text
 from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.running.compat import Compatibility
-from fedspan.benchmark.search import Space, spaces_of, untold
+from fedspan.benchmark.search import Setting, Space, described, spaces_of, untold
 from fedspan.benchmark.spec.board import load_board
 from fedspan.benchmark.spec.compose import options, resolve
 from fedspan.benchmark.spec.overrides import settings_of
@@ -113,7 +114,7 @@ def _found(named: Sequence[str], kinds: Sequence[str], wanted: Sequence[str]) ->
     for name in named:
         if name not in known:
             if instead := next((INSTEAD[kind] for kind in kinds if kind in INSTEAD and name in _names(kind)), ""):
-                raise UserError(f"'{name}' is listed by its line alone; {instead.format(name)}")
+                raise UserError(f"'{name}' has no details to list; {instead.format(name)}")
             why = why_unknown(name, kinds)
             near = f" ({why})" if why else did_you_mean(name, {other for kind in kinds for other in _names(kind)})
             raise UserError(f"cannot list the {wanted[0].removesuffix('s')} '{name}'{near}")
@@ -122,7 +123,6 @@ def _found(named: Sequence[str], kinds: Sequence[str], wanted: Sequence[str]) ->
 
 def _tell(cls: type[Plugin], console: Console) -> None:
     """Print a plugin in full: summary, docstring, settings, and papers with links."""
-    prefix = f"addon.{cls.name}" if cls.kind == "addon" else cls.kind
     choice = f"addons=[{cls.name}]" if cls.kind == "addon" else f"{cls.kind}={cls.name}"
     console.print(Text.assemble((cls.title or cls.name, "bold"), f"  {choice}"))
     if cls.summary:
@@ -131,22 +131,25 @@ def _tell(cls: type[Plugin], console: Console) -> None:
     console.print(Text(paragraphs, style="dim" if cls.summary else ""))
     if more := disclosure(cls):
         console.print(Text(f"\n{more[0].upper()}{more[1:]}."))
-    settings = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("setting", "default", "tuned over", "source or reason"):
-        settings.add_column(heading, overflow="fold", no_wrap=heading == "setting")
-    spaces = spaces_of(cls)
-    for field, value in defaults_of(cls).items():
-        space = spaces.get(field)
-        about = "" if space is None else space.source if isinstance(space, Space) else space.why
-        row = (f"{prefix}.{field}", str(value), str(space) if isinstance(space, Space) else "", about)
-        settings.add_row(*map(Text, row))
-    if settings.rows:
-        console.print(settings)
+    if settings := described(cls, f"addon.{cls.name}" if cls.kind == "addon" else cls.kind):
+        console.print(_settings_table(settings))
     for paper in papers_of(cls):
         known = dict.fromkeys(filter(None, (paper.short, paper.title, paper.venue)))  # short may equal title
         console.print(Text(". ".join(known) + "."))
         console.print(Text(f"  {paper.link}"), soft_wrap=True)
     console.print()
+
+
+def _settings_table(settings: Sequence[Setting]) -> Table:
+    """Return a table of a plugin's settings; nothing is said of tuning where nothing is tuned."""
+    told = any(one.space or one.about for one in settings)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("setting", "values", "default", *(("tuned over", "source or reason") if told else ())):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "setting")
+    for one in settings:
+        row = (one.name, one.values, text(one.default), *((one.space, one.about) if told else ()))
+        table.add_row(*map(Text, row))
+    return table
 
 
 def _show_spaces(names: Sequence[str]) -> int:

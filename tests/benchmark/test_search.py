@@ -1,4 +1,5 @@
-from typing import Annotated
+import dataclasses
+from typing import Annotated, Literal
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.fields import from_values
-from fedspan.benchmark.search import Fixed, choice, fixed, linear, log, spaces_of, typed, untold
+from fedspan.benchmark.search import Fixed, Setting, choice, described, fixed, linear, log, spaces_of, typed, untold
 from tests.helpers import toy
 
 parts = st.floats(0, 1, exclude_max=True)
@@ -163,3 +164,17 @@ def test_what_are_no_numbers_keep_the_order_of_their_list(space, value, place):
 def test_half_way_through_the_draws_is_half_way_through_the_range(scale):
     space = scale(0.001, 10.0)
     assert space.place(space.at(0.5)) == pytest.approx(0.5, abs=0.001)
+
+
+def test_settings_are_described_with_their_values_defaults_and_spaces():
+    @dataclasses.dataclass(frozen=True)
+    class Some:
+        rate: Annotated[float | None, log(0.1, 1.0, source="ours")] = None
+        draws: Annotated[int, fixed("sets the compute")] = 3
+        losses: tuple[Literal["ce", "mse"], ...] = ("ce",)
+
+    assert described(Some, "algorithm") == [
+        Setting("algorithm.rate", None, "a number, or null", "log 0.1 to 1.0", "ours"),
+        Setting("algorithm.draws", 3, "a whole number", "", "sets the compute"),
+        Setting("algorithm.losses", ("ce",), "a list, each ce or mse", "", ""),
+    ]

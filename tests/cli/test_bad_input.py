@@ -48,7 +48,7 @@ MISTAKES = {
     "run board=digits protocol.round=3": "board digits: unknown setting 'protocol.round'",
     "list fedprox": "cannot list 'fedprox'; write: fedspan list methods fedprox",
     "list femnist": "cannot list 'femnist'; write: fedspan list datasets femnist",
-    "list boards digits": "'digits' is listed by its line alone; 'fedspan plan board=digits' counts its cells",
+    "list boards digits": "'digits' has no details to list; 'fedspan plan board=digits' counts its cells",
     "list protocols digits": "'fedspan run --cfg job protocol=digits' shows its settings",
     "list algorithm": "cannot list 'algorithm'; did you mean 'algorithms'?",
     "new algorithms fedx": "cannot make a new 'algorithms'; did you mean 'algorithm'?",

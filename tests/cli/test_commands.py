@@ -129,10 +129,21 @@ def test_one_plugin_is_told_with_its_settings_and_links(fedspan, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     ran = fedspan("list", "methods", "fedprox")
     assert ran.out.startswith("FedProx  algorithm=fedprox\nA proximal term")
-    assert re.search(r"algorithm\.mu +0\.001 +\{0\.0001, 0\.001, 0\.01, 0\.1\}", ran.out)
+    assert re.search(r"algorithm\.mu +a number +0\.001 +\{0\.0001, 0\.001, 0\.01, 0\.1\}", ran.out)
     assert "https://arxiv.org/abs/1812.06127" in ran.out
     assert "FedAvg" not in ran.out
     assert "addons=[feddecorr]" in fedspan("list", "addons", "feddecorr").out
+
+
+def test_the_settings_of_a_plugin_are_listed_with_the_values_that_they_take(fedspan, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    found = fedspan("list", "methods", "feddecorr", "fedproto").out
+    assert re.search(r"addon\.feddecorr\.form +released, paper, pseudocode +released", found)
+    assert "{" not in found.partition("Tan et al. 2022. ")[2]  # braces of BibTeX
+    found = fedspan("list", "fleets", "speeds").out
+    assert re.search(r"fleet\.deadline +a number +0\.0", found)
+    assert "tuned over" not in found
+    assert re.search(r"dataset\.limit +a whole number +0", fedspan("list", "datasets", "digits").out)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +152,10 @@ def test_one_plugin_is_told_with_its_settings_and_links(fedspan, monkeypatch):
         (["metods"], "cannot list 'metods'; did you mean 'methods'?"),
         (["datasets", "cifar1"], "cannot list the dataset 'cifar1'; did you mean 'cifar10'?"),
         (["boards", "digts"], "cannot list the board 'digts'; did you mean 'digits'?"),
-        (["boards", "digits"], "'digits' is listed by its line alone; 'fedspan plan board=digits' counts its cells"),
+        (
+            ["boards", "digits"],
+            "'digits' has no details to list; 'fedspan plan board=digits' counts its cells",
+        ),
     ],
 )
 def test_what_cannot_be_listed_gets_a_suggestion(fedspan, words, complaint):
