@@ -34,7 +34,7 @@ from fedspan.benchmark.running.standing import next_step
 from fedspan.benchmark.spec.compose import by_hydra, plain, resolve, words_of
 from fedspan.benchmark.spec.overrides import axes_of, override_text, settings_of, split_hydra
 from fedspan.benchmark.spec.plan import Planned, distinct, plan_grid
-from fedspan.benchmark.spec.settings import How, is_how
+from fedspan.benchmark.spec.settings import FULL, How, is_how
 from fedspan.benchmark.spec.studies import studies_of
 from fedspan.benchmark.training.process import device_of, numerics_of
 
@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings, for_hydra = split_hydra(arguments.settings)
     axes = axes_of(settings)
     warn_of_broken_plugins()
+    _warn_of_scale(axes)
     grid = arguments.multirun or "board" in axes
     if any(len(values) > 1 for values in axes.values()) and not grid:
         raise UserError("several values need -m: fedspan run -m " + shlex.join(arguments.settings) + _together(axes))
@@ -75,6 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(f"next: {next_step(how, planned[0].cell.scale, changes, 'run -m')}")
     return int(without_result > 0)
+
+
+def _warn_of_scale(axes: Mapping[str, list[Any]]) -> None:
+    """Say that the smaller scales are those of boards: elsewhere a scale is a label in the record."""
+    if "board" not in axes and (reduced := [scale for scale in axes.get("scale", ()) if scale not in FULL]):
+        said = f"scale={reduced[0]} is only a label without a board, the cell keeps its size"
+        print(f"fedspan: {said}; to run less, set protocol.rounds, dataset.limit, ...", file=sys.stderr)
 
 
 def _check_alone(how: How, for_hydra: Sequence[str]) -> None:

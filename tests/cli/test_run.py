@@ -188,6 +188,12 @@ def test_settings_that_only_the_boards_tasks_know_replace_its_own(fedspan, here)
     assert [record["spec"]["partition"]["classes_per_client"] for record in records().values()] == [5]
 
 
+def test_a_smaller_scale_without_a_board_is_said_to_be_a_label(fedspan, board):
+    assert "scale=smoke is only a label without a board" in fedspan("run", "--cfg", "job", "scale=smoke").err
+    for words in (["scale=paper"], ["board=mine", "scale=smoke", "seed=0"]):
+        assert "only a label" not in fedspan("run", "--cfg", "job", *words).err
+
+
 def test_a_scale_is_part_of_the_cell(fedspan, board):
     fedspan("run", "board=mine", "scale=smoke", "seed=0")
     assert {(r["spec"]["scale"], r["spec"]["protocol"]["rounds"]) for r in records().values()} == {("smoke", 1)}
