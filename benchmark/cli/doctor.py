@@ -18,7 +18,8 @@ from fedspan.benchmark.cli.taken import taken
 from fedspan.benchmark.data.download import state
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.fields import defaults_of
-from fedspan.benchmark.mirror.runs import Mirror, Unreachable
+from fedspan.benchmark.mirror import database
+from fedspan.benchmark.mirror.runs import Mirror, Unreachable, tracking_uri
 from fedspan.benchmark.records.provenance import git_commit, processor, versions
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.registry import KINDS, Plugin, broken, plugins
@@ -65,17 +66,8 @@ def _checks(config: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
     for name, cls in plugins("dataset").items():
         yield _dataset(name, cls, how.data)
     results = Results(how.results, sets_aside=False)
-    try:
-        results.check_writable()
-        count = sum(1 for _ in results.records.glob("*.json"))
-        yield True, "results", f"{Path(how.results).absolute()}, writable, {counted_as(count, 'record')}"
-    except UserError as error:
-        yield False, "results", str(error)
-    try:
-        mirror = Mirror(results)
-        yield True, "tracking", f"{mirror.uri}, reachable, {counted_as(len(mirror.runs), 'run')}"
-    except Unreachable as error:
-        yield False, "tracking", f"not reachable: {error}"
+    yield _results(results)
+    yield _tracking(results)
 
 
 def _numerics() -> tuple[bool, str, str]:
@@ -96,3 +88,29 @@ def _dataset(name: str, cls: type[Plugin], data: Path) -> tuple[bool, str, str]:
     except UserError as error:
         return False, label, str(error)
     return True, label, f"{len(loaded.train)} training and {len(loaded.test)} test images of {loaded.shape}"
+
+
+def _results(results: Results) -> tuple[bool, str, str]:
+    where = results.root.absolute()
+    if not where.exists():
+        parent = next(folder for folder in where.parents if folder.exists())
+        found = "will be created" if (good := os.access(parent, os.W_OK)) else f"{parent} cannot be written"
+        return good, "results", f"{where}: {found}"
+    try:
+        results.check_writable()
+    except UserError as error:
+        return False, "results", str(error)
+    count = sum(1 for _ in results.records.glob("*.json"))
+    return True, "results", f"{where}, writable, {counted_as(count, 'record')}"
+
+
+def _tracking(results: Results) -> tuple[bool, str, str]:
+    """Return the state of the tracking store; opening the embedded one would create it."""
+    uri, file = tracking_uri(results.root), results.root / database.NAME
+    if uri == database.uri_of(file) and not file.exists():
+        return True, "tracking", f"{uri}, will be created"
+    try:
+        mirror = Mirror(results)
+    except Unreachable as error:
+        return False, "tracking", f"not reachable: {error}"
+    return True, "tracking", f"{mirror.uri}, reachable, {counted_as(len(mirror.runs), 'run')}"

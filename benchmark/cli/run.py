@@ -44,12 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
     settings, for_hydra = split_hydra(arguments.settings)
     axes = axes_of(settings)
     warn_of_broken_plugins()
-    _warn_of_scale(axes)
     grid = arguments.multirun or "board" in axes
     if any(len(values) > 1 for values in axes.values()) and not grid:
         raise UserError("several values need -m: fedspan run -m " + shlex.join(arguments.settings) + _together(axes))
     planned = plan_grid(axes)
     check_declared(axes)
+    _warn_of_scale(axes)
     if arguments.cfg:
         return _show(planned, arguments.cfg, for_hydra)
     studies = studies_of(axes)

@@ -104,6 +104,16 @@ def test_a_healthy_installation(fedspan, monkeypatch):
     assert "!!" not in ran.out
 
 
+def test_a_check_creates_nothing(fedspan, here, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    before = sorted(here.rglob("*"))
+    ran = fedspan("doctor", "paths.results=fresh")
+    assert (ran.status, ran.err) == (0, "")
+    assert f"{here / 'fresh'}: will be created" in ran.out
+    assert f"{here / 'fresh' / 'mlflow.db'}, will be created" in ran.out
+    assert sorted(here.rglob("*")) == before
+
+
 def test_what_needs_attention_is_marked(fedspan, here, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
