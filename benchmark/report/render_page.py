@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from fedspan.benchmark import names
 from fedspan.benchmark.data.published import Published
+from fedspan.benchmark.records.model import STAGES
 from fedspan.benchmark.records.verification import samples
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.report import figures
@@ -139,13 +140,6 @@ def _runs_page(
 ) -> bytes:
     cell, family = planned.cell, family_of(planned)
     task = task_of(planned, scores=next((run.scores for run in runs if run.scores), None))
-    found = {
-        (stage, name): None
-        for run in runs
-        for stage, scores in run.scores.items()
-        for name in sorted(scores, key="loss".__eq__)
-        if scores[name] is not None
-    }
     shown = [
         {
             "seed": run.seed,
@@ -180,10 +174,24 @@ def _runs_page(
         runs=shown,
         cost_columns=cost_columns(run["cost"] for run in shown),
         shared=any(run["cost"]["beside"] > 0 for run in shown),
-        metrics=[pair for pair in found if "." not in pair[1]],
+        metrics=_metrics(runs),
         provenance=provenance(runs),
         spec={name: text(value) for name, value in flat(cell.settings).items() if name != "seed"},
     )  # fmt: skip
+
+
+def _metrics(runs: Sequence[Any]) -> list[tuple[str, str]]:
+    """Return the (stage, metric) pairs that some run has, first that by which methods are compared (`judged`)."""
+    found = {
+        (stage, name): None
+        for run in runs
+        for stage, scores in run.scores.items()
+        for name in sorted(scores, key="loss".__eq__)
+        if scores[name] is not None and "." not in name
+    }
+    last = next((stage for stage in reversed(STAGES) if any(stage in run.scores for run in runs)), "")
+    compared = (last, "client_accuracy" if (last, "client_accuracy") in found else "accuracy")
+    return sorted(found, key=lambda pair: (pair != compared, pair[0] != last))
 
 
 def _absent(frame: pd.DataFrame) -> list[tuple[str, str]]:

@@ -215,7 +215,18 @@ def test_the_page_of_runs_names_its_task_in_words_and_shows_the_scores_that_some
     )
     words = "Digits, 10 clients, alpha 0.05, Small CNN, 20 rounds of 5 epochs"
     assert lead == [f"{words}; protocol default, tested on each client&#39;s own images"]
-    assert heads == ["accuracy", "client accuracy", "loss"]
+    assert heads == ["client accuracy", "accuracy", "loss"]
+
+
+def test_the_score_by_which_methods_are_compared_is_the_first_of_a_run(tmp_path):
+    [planned] = cells_of(board({"algorithm": "fedavg"}))
+    scores = {"accuracy": 71.0, "client_accuracy": 70.0, "loss": 0.5}
+    whole = record(planned, scores={"trained": scores, "personalised": {"loss": 0.4} | scores})
+    for stages, first in ((whole, "client accuracy (personalised)"), (record(planned), "accuracy (trained)")):
+        runs = collect([planned], results_of(tmp_path / first, [stages]))
+        [(_, page)] = runs_pages("point", planned, list(runs.itertuples(index=False)), ranked=True)
+        heads = re.findall(r">([a-z ]+ \([a-z]+\))<", page.decode())
+        assert heads[0] == first
 
 
 def test_the_page_needs_nothing_but_itself(made):
