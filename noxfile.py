@@ -240,7 +240,7 @@ def readme(session: nox.Session) -> None:
 
 @nox.session
 def findings(session: nox.Session) -> None:
-    """Write the tables of docs/findings.md from the records."""
+    """Write the tables of docs/findings.md and docs/reproducibility.md from the records."""
     install(session)
     session.run("python", "docs/findings.py", *session.posargs)
 

@@ -1,4 +1,4 @@
-"""The tables of docs/findings.md, made from the records in the repository. Run by `nox -s findings`.
+"""The tables of docs/findings.md and docs/reproducibility.md, made from the records. Run by `nox -s findings`.
 
 Each table is enclosed by two HTML comments, the first of which names it. The text about the tables is written by hand.
 """
@@ -19,8 +19,10 @@ import pandas as pd
 
 from fedspan.benchmark import names
 from fedspan.benchmark.records.model import STAGES, Record
+from fedspan.benchmark.records.record import digest_of
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import cells_of, select
+from fedspan.benchmark.records.verification import Verification, readable
 from fedspan.benchmark.registry import discover
 from fedspan.benchmark.report.analysis import Analysis, Standing, analyse
 from fedspan.benchmark.report.axes import Axes
@@ -34,7 +36,7 @@ from fedspan.benchmark.spec.plan import plan_grid
 from fedspan.benchmark.spec.studies import studies_of
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "findings.md"
+PAGES = [ROOT / "docs" / name for name in ("findings.md", "reproducibility.md")]
 BLOCK = re.compile(r"(<!-- table (\w+), made by nox -s findings -->\n).*?(<!-- until here -->)", re.DOTALL)
 OUTSIDE = re.compile(r", (?![^()]*\))")  # a comma outside parentheses
 BOARDS = ["cifar10_small", "cifar10_small_fidelity", "personal_fidelity"]
@@ -340,6 +342,28 @@ def machines(runs: Runs) -> list[list[str]]:
     return rows
 
 
+def repetitions(runs: Runs) -> list[list[str]]:
+    """Count the repetitions of today's records, and those with the same bits, by the processors of both."""
+    found: dict[str, list[Verification]] = {}
+    for one in readable(runs.place.root):
+        record = runs.place.read(one.key)
+        if record is not None and digest_of(record) == one.record:
+            found.setdefault(record["provenance"]["processor"], []).append(one)
+    kinds = sorted({f"{one.processor} ({one.instructions})" for mine in found.values() for one in mine})
+    rows = [["made on", *(f"repeated on {kind}" for kind in kinds)]]
+    for maker in sorted(found):
+        by_kind = {
+            kind: [one for one in found[maker] if f"{one.processor} ({one.instructions})" == kind] for kind in kinds
+        }
+        rows.append([maker, *(_identical(mine) for mine in by_kind.values())])
+    return rows
+
+
+def _identical(repeated: Sequence[Verification]) -> str:
+    same = sum(one.outcome == "identical" for one in repeated)
+    return f"{same} of {len(repeated)} identical" if repeated else "–"
+
+
 def shown(runs: Runs, board: str, number: int, scale: str) -> list[list[str]]:
     """Return a table of a board as on its page."""
     cells = plan_grid({"board": [board], "scale": [scale]})
@@ -401,7 +425,7 @@ def studied(runs: Runs, board: str) -> list[TunedMethod]:
 
 
 TABLES: dict[str, Callable[[Runs], list[list[str]]]] = {
-    **{table.__name__: table for table in (machines, collapse, gains, disagreements)},
+    **{table.__name__: table for table in (machines, repetitions, collapse, gains, disagreements)},
     **{f"{domains.__name__}_{scale}": partial(domains, scale=scale) for scale in PHOTOGRAPHS},
     **{f"{board}_{table.__name__}": partial(table, board=board) for board in TUNED for table in (tuning, leads)},
     **{
@@ -462,13 +486,16 @@ def with_tables(text: str, runs: Runs) -> str:
 
 
 def main() -> int:
-    """Write the tables, or with --check return 1 if the page is out of date."""
-    text = PAGE.read_text(encoding="utf-8")
-    made = with_tables(text, Runs(Results(ROOT / "results", sets_aside=False)))
-    if "--check" not in sys.argv:
-        PAGE.write_text(made, encoding="utf-8")
-    elif made != text:
-        print("docs/findings.md shows other numbers than the records; run: nox -s findings", file=sys.stderr)
+    """Write the tables, or with --check return 1 if a page is out of date."""
+    runs, stale = Runs(Results(ROOT / "results", sets_aside=False)), []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if (made := with_tables(text, runs)) != text:
+            stale.append(page.name)
+            if "--check" not in sys.argv:
+                page.write_text(made, encoding="utf-8")
+    if stale and "--check" in sys.argv:
+        print(f"docs/{stale[0]} shows other numbers than the records; run: nox -s findings", file=sys.stderr)
         return 1
     return 0
 

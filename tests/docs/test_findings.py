@@ -1,4 +1,4 @@
-"""docs/findings.md shows the numbers of the records: `nox -s findings` renews its tables."""
+"""The pages with tables of the records show their numbers: `nox -s findings` renews them."""
 
 import importlib.util
 import sys
@@ -9,7 +9,6 @@ import pytest
 from fedspan.benchmark.records.results import Results
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +21,10 @@ def findings():
 
 
 def test_its_tables_are_those_of_the_records(findings):
-    assert {name for _, name, _ in findings.BLOCK.findall(TEXT)} == set(findings.TABLES)
-    assert findings.with_tables(TEXT, findings.Runs(Results(ROOT / "results", sets_aside=False))) == TEXT, (
-        "run nox -s findings"
-    )
+    texts = [page.read_text(encoding="utf-8") for page in findings.PAGES]
+    assert sorted(name for text in texts for _, name, _ in findings.BLOCK.findall(text)) == sorted(findings.TABLES)
+    runs = findings.Runs(Results(ROOT / "results", sets_aside=False))
+    assert [findings.with_tables(text, runs) for text in texts] == texts, "run nox -s findings"
 
 
 def test_differences_are_of_equal_seeds_and_name_runs_that_diverged(findings):
