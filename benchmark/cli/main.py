@@ -199,7 +199,8 @@ COMMANDS = {
         _words("FILE|FOLDER"),
         "Checks the schema, the recomputed key, digests, completeness, impossible values, and that each task has one "
         "data digest. Reports how many records were repeated (see 'fedspan verify') and which were made by other or by "
-        "uncommitted sources. Exits with status 1 if it refuses a record or a verification; the file stays in place.",
+        "uncommitted sources. Exits with status 1 if it refuses a record or a verification; the file stays in place. "
+        "plugins= names the files of plugins that the records need.",
     ),
     "verify": Command(
         "recompute records on this machine and compare them bit for bit",
