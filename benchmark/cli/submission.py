@@ -22,6 +22,7 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import cells_of
 from fedspan.benchmark.records.verification import Repeated
 from fedspan.benchmark.report.standings import changes, standings
+from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.spec.board import Board, load_board
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, override_text, single
@@ -35,6 +36,7 @@ FILE_MODES = ("100644", "100755")  # of plain files in a git tree, so no links, 
 VERBS = {"A": "adds", "D": "deletes"}  # verbs for changed paths, by git's status letter
 REPLACED = "compare it with the published one"
 REVIEW_NEEDED = "read it; records of plugins that are not checked out here are refused"
+EXIT_NOT_COMPUTED = 2  # as of `fedspan verify`
 SAMPLE = {"submit": 2, "review": 3}  # records to recompute by default
 
 
@@ -87,7 +89,7 @@ def submit(arguments: argparse.Namespace) -> int:
             return status
         said = _ranking(submission, before, results, new)
     branch = _free_branch(top, submission.board.name)
-    text = _description(submission, new, len(keys), said, branch)
+    text = _description(submission, new, len(keys), _repeated(results, new), said, branch)
     _commit(top, branch, results, new, text)
     note = results.root / f"submission-{submission.board.name}.md"
     note.write_text(text, encoding="utf-8")
@@ -119,11 +121,23 @@ def review(arguments: argparse.Namespace) -> int:
         given = {word.partition("=")[0] for word in settings}
         said = [] if "board" in given else [word for word in _said_of(top, branch) if word.split("=")[0] not in given]
         submission = Submission.of([*settings, *said], SAMPLE["review"])
-        _validate(results, brought, before, set(submission.keys(before)) - {*brought, *gone})
-        status = _repeat(brought, submission, results.root)
+        for key in sorted(set(brought) - set(submission.keys(results))):
+            print(
+                f"also adds {PUBLISHED}/{key}.json: it is not of {submission.board.name}, so not in the ranking below"
+            )
+        published = {path.stem for path in exchange.record_files([before.root])} if before.records.is_dir() else set()
+        _validate(results, brought, before, published - {*brought, *gone})
+        on_gpu = len(brought) - len(verify.repeatable(brought, results, submission.how)) if submission.sample else 0
+        status = _repeat(brought, submission, results.root) or (EXIT_NOT_COMPUTED if on_gpu else 0)
         kept = _keep_verifications(results.root, Path(top) / "results")
         print("\n".join(["", *_ranking(submission, before, results, brought, gone)]))
-    print("\nWhat remains:\n" + (f"  git merge {branch}" if not status else f"  ask the submitter of {branch}"))
+    print("\nWhat remains:")
+    if on_gpu:
+        print(
+            f"  review it on a machine with a GPU: {counted_as(on_gpu, 'record')} made on one cannot be repeated here"
+        )
+    else:
+        print(f"  ask the submitter of {branch}" if status else f"  git merge {branch}")
     if kept:
         print("  git add -f results/verifications && git commit -m 'Repeated a sample'")
     return status
@@ -180,23 +194,30 @@ def _files(results: Results, keys: Iterable[str]) -> Iterator[Path]:
         yield from sorted(results.records.glob(f"{key}.*json"))
 
 
-def _description(submission: Submission, new: Sequence[str], cells: int, said: Sequence[str], branch: str) -> str:
-    scales = sorted({one.cell.scale for one in submission.cells})
-    words = [branch, f"board={submission.board.word}"] + [
-        f"scale={scale}" for scale in scales if scale != submission.board.full
-    ]
-    repeated = (
-        f"{min(submission.sample, len(new))} of them repeated bit for bit before submission"
-        if submission.sample
-        else ""
+def _repeated(results: Results, keys: Iterable[str]) -> int:
+    """Return how many of the records were repeated bit for bit."""
+    known = Repeated.of(results)
+    badges = (known.of_record(record) for key in keys if (record := results.read(key)) is not None)
+    return sum(
+        any(one.outcome == "identical" and one.compared == "digests" for one in badge.verifications) for badge in badges
     )
+
+
+def _description(
+    submission: Submission, new: Sequence[str], cells: int, repeated: int, said: Sequence[str], branch: str
+) -> str:
+    scales = sorted({one.cell.scale for one in submission.cells})
+    words = [branch, f"board={submission.board.word}"]
+    if scales != [submission.board.full]:
+        words.append(f"scale={','.join(scales)}")
+    again = f", {repeated} of them repeated bit for bit before submission" if repeated else ""
     return "\n".join(
         [
             f"Records of {submission.board.name} ({', '.join(scales)}): {len(new)}",
             "",
             f"Board: {submission.board.title}",
             f"Machine: {processor_name()}",
-            f"Records: {len(new)} of {cells} cells{', ' + repeated if repeated else ''}",
+            f"Records: {len(new)} of {cells} cells{again}",
             "",
             *said,
             "",

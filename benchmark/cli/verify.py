@@ -27,7 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedspan.benchmark.errors import CorruptFile, UserError, did_you_mean
-from fedspan.benchmark.fields import from_values
+from fedspan.benchmark.fields import LARGEST_INT, from_values
 from fedspan.benchmark.patience import doing
 from fedspan.benchmark.records import exchange
 from fedspan.benchmark.records.model import Record
@@ -38,7 +38,15 @@ from fedspan.benchmark.records.selection import cells_of
 from fedspan.benchmark.records.verification import Draw, Verification
 from fedspan.benchmark.registry import how_settings
 from fedspan.benchmark.running.progress import Status, read_as, where
-from fedspan.benchmark.running.repetition import FirstDifference, Repetition, compare, compared_by, lack, machines
+from fedspan.benchmark.running.repetition import (
+    FirstDifference,
+    Repetition,
+    compare,
+    compared_by,
+    lack,
+    machines,
+    set_otherwise,
+)
 from fedspan.benchmark.running.signals import Stopped
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, single
@@ -91,6 +99,10 @@ class Request:
         for name, least in (("sample", 1), ("sample_seed", 0)):
             if name in own and (type(own[name]) is not int or own[name] < least):
                 raise UserError(f"{name} must be a whole number of at least {least}, got {own[name]!r}")
+            if own.get(name, 0) > LARGEST_INT:
+                raise UserError(f"{name} must be at most {LARGEST_INT}, got {own[name]}")
+        if "sample_seed" in own and "sample" not in own:
+            raise UserError("sample_seed draws a sample; add sample=N")
         return cls(keys=keys, cells=cells, how=how, config={**known, **workers}, **own)
 
     def records(self, results: Results) -> list[str]:
@@ -229,6 +241,7 @@ class Verdicts:
     results: Results
     sample: Draw | None
     counts: Counter[str] = field(default_factory=Counter)
+    kept: int = 0  # verifications
     _live: Live | None = None
     _running: Sequence[Repetition] = ()
 
@@ -263,7 +276,11 @@ class Verdicts:
         if difference is not None:
             lines = [difference.text, *lines, *machines(record, again)]
         outcome = "identical" if difference is None else "differs"
-        verification_of(record, again, difference, self.sample).write(self.results.verifications)
+        if difference is None or not (otherwise := set_otherwise(record, again)):
+            verification_of(record, again, difference, self.sample).write(self.results.verifications)
+            self.kept += 1
+        else:
+            lines.append(f"not kept: the record was not made with {', '.join(otherwise)}, which rounds otherwise")
         self._say(outcome, record["key"], label, lines)
 
     def uncomputed(self, repetition: Repetition, reason: str) -> None:
@@ -285,7 +302,7 @@ class Verdicts:
         """Print the number of records by outcome; return the exit status."""
         outcomes = ("identical", "differs", "refused", "not computed")
         self.console.print(", ".join(f"{self.counts[name]} {name}" for name in outcomes if self.counts[name]))
-        if self.counts["identical"] or self.counts["differs"]:
+        if self.kept:
             self.console.print(f"kept in {self.results.verifications}")
         if self.counts["differs"] or self.counts["refused"]:
             return 1

@@ -18,7 +18,7 @@ from fedspan.benchmark.records.record import WHOLE_BYTES, parse, record_digest
 
 
 def from_mlflow(uri: str) -> Iterator[tuple[str, Callable[[], Record]]]:
-    """Yield (name, function that fetches it) for each record mirrored in a tracking store.
+    """Yield (name, function that fetches it) for each record mirrored in a tracking store, without failures.
 
     Raises `Unreachable` if the store cannot be used, and `UserError` if it has no experiment of records.
     """
@@ -35,7 +35,7 @@ def from_mlflow(uri: str) -> Iterator[tuple[str, Callable[[], Record]]]:
     except Exception as error:  # any error of the store or its network stack
         raise Unreachable(f"{uri}: {error}".split("\n")[0]) from error
     for run, tags in runs:
-        if "fedspan.digest" in tags:  # an interrupted mirroring has none
+        if "fedspan.digest" in tags and tags.get("status") != "failed":  # an interrupted mirroring has no digest
             yield f"{tags.get('fedspan.key')} of run {run}", partial(_fetched, client, run, tags["fedspan.digest"])
 
 

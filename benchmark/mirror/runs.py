@@ -87,6 +87,7 @@ class Mirror:
         self.uri = tracking_uri(results.root)
         self._stamps: dict[Path, tuple[int, int]] = {}
         self._noted: dict[str, str] = {}
+        self._finished: set[str] = set()  # keys of cells with a result in the store when it was opened
         try:
             for name, value in QUIET.items():
                 os.environ.setdefault(name, value)
@@ -126,6 +127,8 @@ class Mirror:
         for run in runs_of(self.client, self.experiment):
             tags = run.data.tags
             if "fedspan.key" in tags:
+                if tags.get("status") != "failed" and tags.get("fedspan.digest"):
+                    self._finished.add(tags["fedspan.key"])
                 runs.setdefault(tags["fedspan.key"], {})[run.info.run_id] = tags.get("fedspan.digest", "")
         return runs
 
@@ -137,6 +140,8 @@ class Mirror:
         sent = 0
         for record in self._changed(keys):
             digest = record_digest(record)
+            if record["status"] == "failed" and record["key"] in self._finished:
+                continue  # another machine's result stays
             runs = self.runs.setdefault(record["key"], {})
             same = next((run for run, seen in runs.items() if seen == digest), None)
             try:

@@ -89,9 +89,12 @@ class NotInstalledHere(CorruptFile):
 def read(path: Path) -> Record:
     """Return the record of an imported file; raise `CorruptFile` if it is invalid. The file is not moved."""
     try:
-        return runnable(read_record(path, sealed=True))
+        found = read_record(path, sealed=True)
     except OSError as error:
         raise CorruptFile(error.strerror or str(error)) from error
+    if found["status"] == "failed":
+        raise CorruptFile("it failed, which is no result; its cell is to be run again")
+    return runnable(found)
 
 
 def runnable(found: Record) -> Record:
@@ -106,15 +109,23 @@ def runnable(found: Record) -> Record:
 
 
 def record_files(places: Sequence[Path]) -> Iterator[Path]:
-    """Yield the record files among `places`, and those in folders among them or in their subfolder `records`."""
+    """Yield the record files among `places`, and those in folders among them or in their subfolder `records`, once.
+
+    A named sidecar is left out: it is read with its record.
+    """
+    seen: set[Path] = set()
     for place in places:
         if place.is_dir():
             folder = place / "records" if (place / "records").is_dir() else place
-            yield from filter(is_record_file, sorted(folder.glob("*.json")))
+            found = sorted(folder.glob("*.json"))
         elif place.exists():
-            yield place
+            found = [place]
         else:
             raise UserError(f"{place} does not exist; name record files, or a folder that holds them")
+        for path in found:
+            if (is_record_file(path) or path.suffix != ".json") and (real := path.resolve()) not in seen:
+                seen.add(real)
+                yield path
 
 
 def validate_files(places: Sequence[Path], repeated: Repeated, beside: Iterable[Record] = ()) -> Found:

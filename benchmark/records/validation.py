@@ -140,6 +140,8 @@ def _broken_rules(record: Record) -> Iterator[str]:
         for metric, value in metrics.items():
             if metric.split(".")[0].endswith("accuracy") and value is not None and not 0 <= value <= 100:
                 yield f"its scores.{stage}.{metric} is {value!r}, outside 0..100"
+    if record["status"] != "done" and record["scores"]:
+        yield f"it is {record['status']}, but has scores"
     yield from _of_its_images(record)
     yield from _of_rounds(record)
     yield from _of_digests(record)
@@ -241,6 +243,8 @@ def _of_the_end(record: Record) -> Iterator[str]:
     if not rounds or rounds[-1] != last:
         ending = f"its curve ends after round {rounds[-1]} of {last}" if rounds else "it has no curve"
         yield f"it is done, but {ending}"
+    if "accuracy" not in curve:
+        yield "it is done, but its curve has no accuracy"
     if lacking := [name for name in COUNTED if not _holds(compute, name)]:
         yield f"it is done, but its compute lacks {', '.join(lacking)}"
     least = 1 if record["spec"]["protocol"].get("sampling") == "poisson" else last  # poisson has rounds without clients

@@ -49,6 +49,9 @@ def compare(record: Record, again: Record) -> FirstDifference | None:
         return FirstDifference(
             "status", None, points, f"its status is {record['status']}, recomputed {again['status']}{reason}"
         )
+    for where, there, here in _data(record, again):
+        if there != here:
+            return FirstDifference(where, None, points, f"it differs in {_both(where, there, here)}{_by(points)}")
     for when, where, there, here in _rounds(record, again):
         if there != here:
             text = f"it differs from round {when} on"
@@ -61,6 +64,14 @@ def compare(record: Record, again: Record) -> FirstDifference | None:
             same = " although its digests match" if where.startswith("scores") and record.get("digests") else ""
             return FirstDifference(where, None, points, f"it differs in {said}{same}{_by(points)}")
     return None
+
+
+def _data(record: Record, again: Record) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (name, recorded value, repeated value) of the digests of the data, which older records may lack."""
+    there, here = record["provenance"], again["provenance"]
+    for name in ("dataset_digest", "partition_digest"):
+        if there.get(name) is not None and here.get(name) is not None:
+            yield f"provenance.{name}", there[name], here[name]
 
 
 def _rounds(record: Record, again: Record) -> Iterator[tuple[int, str, Any, Any]]:
@@ -116,6 +127,20 @@ def _by(points: float | None) -> str:
 def _points(record: Record, again: Record) -> float | None:
     there, here = (headline(one) for one in (record, again))
     return None if there is None or here is None else here - there
+
+
+def set_otherwise(record: Record, again: Record) -> list[str]:
+    """Return the settings of how a cell runs, as ``name=value`` of the repetition, that are not those of the record.
+
+    Each of them changes the rounding. Any CUDA device is like any other.
+    """
+    there, here = record["provenance"], again["provenance"]
+    made = {"numerics": numerics.NATIVE, **there}  # the only kind when older records were made
+    return [
+        f"{name}={here[name]}"
+        for name in ("device", "executor", "threads", "numerics")
+        if name in made and str(made[name]).split(":")[0] != str(here[name]).split(":")[0]
+    ]
 
 
 def machines(record: Record, again: Record) -> Iterator[str]:

@@ -53,6 +53,21 @@ def test_records_are_collected_from_mlflow(fedspan, made, empty_store, here):
     assert content("results") == content("there")
 
 
+def test_a_failure_is_no_result_wherever_it_comes_from(fedspan, made, empty_store, here):
+    """It is neither a valid record nor collected; a store that mirrors it is no worse for it."""
+    change(made[0], lambda r: r.update(status="failed", reason="no disk", scores={}, curve={}, compute={}, digests={}))
+    ran = fedspan("sync", "--from", "there")
+    assert (ran.out, failures()) == ("records: 2 collected, 1 refused\n", [])
+    assert f"{made[0]} is refused: it failed, which is no result" in ran.complaint
+    assert fedspan("validate", "there").status == 1
+    empty_store(here / "there")
+    (here / "there" / "failures").mkdir()
+    made[0].rename(here / "there" / "failures" / made[0].name)
+    Mirror(Results(here / "there")).sync()
+    ran = fedspan("sync", "--from", f"sqlite:///{here}/there/mlflow.db", "paths.results=third")
+    assert (ran.status, ran.out) == (0, "records: 2 collected\n")
+
+
 def test_the_same_result_at_another_speed_is_no_conflict(fedspan, made):
     fedspan("sync", "--from", "there")
     before = content("results")
@@ -95,6 +110,13 @@ def test_good_records_are_valid(fedspan, made):
     assert fedspan("validate", "there").out.startswith(said)
     assert fedspan("validate", *made).out.startswith(said)
     assert fedspan("validate", "paths.results=there").out.startswith(said)
+    assert fedspan("validate", "there", *made).out.startswith(said), "each once"
+
+
+def test_a_file_beside_a_record_is_read_with_it(fedspan, made):
+    beside = made[0].with_suffix(".spectra.json")
+    beside.write_text("{}")
+    assert fedspan("validate", *made, beside).out.startswith("records: 3 valid\n")
 
 
 def everywhere(value):

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedspan.benchmark.bibliography import papers
 from fedspan.benchmark.cli import submission
@@ -380,3 +381,50 @@ def test_citing_a_board_prints_the_papers_of_its_plugins(repository, fedspan):
     keys = re.findall(r"^@\w+\{(\w+),", fedspan("cite", "board=tiny").out, re.MULTILINE)
     assert {"fedspan", "mcmahan2017", "li2020", "alpaydin1998"} <= set(keys)
     assert "shi2023" not in keys
+
+
+def test_review_names_records_that_are_not_of_the_board(published, fedspan):
+    """They would otherwise be merged unseen; their data are compared with all that is published."""
+    fedspan("run", *QUICK, "seed=5", "paths.results=apart")
+    [other] = Path("apart/records").glob("*.json")
+    shutil.copy(other, "results/records")
+    git("add", "--force", f"results/records/{other.name}")
+    told = reviewed(fedspan)
+    assert f"also adds results/records/{other.name}: it is not of tiny, so not in the ranking below" in told.out
+
+
+def test_a_review_without_a_gpu_is_no_review_of_records_of_a_gpu(published, fedspan, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    _, last = published
+
+    def of_a_gpu(record):
+        record["provenance"] |= {"device": "cuda", "executor": "graph", "gpu": "A card"}
+
+    change(last, of_a_gpu)
+    git("add", "--force", str(last))
+    git("commit", "--quiet", "--message", "Theirs")
+    git("checkout", "--quiet", "main")
+    told = fedspan("review", "theirs", "board=tiny", "sample=1")
+    assert told.status == 2
+    assert "review it on a machine with a GPU: 1 record made on one cannot be repeated here" in told.out
+    assert "git merge" not in told.out
+
+
+def test_the_description_counts_the_repetitions_that_there_are(ran, fedspan):
+    assert fedspan("submit", "board=tiny", "sample=1").status == 0
+    assert "Records: 4 of 4 cells, 1 of them repeated bit for bit before submission" in git("log", "-1", "submit/tiny")
+    assert fedspan("submit", "board=tiny", "sample=0").status == 0
+    assert "1 of them repeated" in git("log", "-1", "submit/tiny-2"), "that one still is"
+
+
+def test_a_submission_of_several_scales_can_be_reviewed(repository, fedspan):
+    board = Path("leaderboards/boards/tiny.yaml")
+    board.write_text(board.read_text() + "scales: {smoke: {model.width: 3}}\n")
+    git("commit", "--quiet", "--all", "--message", "A scale")
+    scales = "scale=own,smoke"
+    fedspan("run", "-m", "board=tiny", scales, "workers=1", "launcher=basic", "tracking=false")
+    assert fedspan("submit", "board=tiny", scales, "sample=0").status == 0
+    assert git("log", "-1", "--format=%B", "submit/tiny").rstrip().endswith(f"submit/tiny board=tiny {scales}")
+    told = fedspan("review", "submit/tiny", "sample=0")
+    assert told.status == 0, told.err
+    assert "not of tiny" not in told.out

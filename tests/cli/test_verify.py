@@ -175,7 +175,12 @@ def weights(record):
 FORGED = {
     "score and curve": (score, "it differs from round 3 on (curve.accuracy: 100 in the record, ", 3),
     "loss": (lambda r: r["scores"]["trained"].update(loss=0.1), "it differs in scores.trained.loss: 0.1 in the ", None),
-    "spec": (lambda r: r["spec"].update(seed=77), "it differs from round 1 on", 1),
+    "spec": (lambda r: r["spec"].update(seed=77), "it differs in provenance.partition_digest: ", None),
+    "images": (
+        lambda r: r["provenance"].update(dataset_digest="0" * 64),
+        "it differs in provenance.dataset_digest: 0000",
+        None,
+    ),
     "digest": (weights, "it differs from round 2 on; final accuracy +0.00 points", 2),
 }
 
@@ -314,6 +319,8 @@ def test_an_interrupt_removes_the_scratch_folder_and_ends_what_was_started(made,
         (["sample=0"], "sample must be a whole number of at least 1, got 0"),
         (["sample=x"], "sample must be a whole number of at least 1, got 'x'"),
         (["sample_seed=-1"], "sample_seed must be a whole number"),
+        (["sample=1", "sample_seed=99999999999999999999"], "sample_seed must be at most 9223372036854775807"),
+        (["board=digits", "sample_seed=3"], "sample_seed draws a sample; add sample=N"),
         (["board=digit"], "unknown board 'digit'; did you mean 'digits'?"),
         (["board=digits", "scale=smoke"], "holds no record of the "),
         (["--all"], "unknown option '--all'"),
@@ -356,6 +363,16 @@ def test_a_sample_leaves_out_what_only_a_gpu_repeats(fedspan, made):
     ran = fedspan("verify", "sample=1")
     assert "torch sees no CUDA device here" in ran.out
     assert (ran.status, ran.out.splitlines()[-1]) == (2, "1 not computed")
+
+
+@pytest.mark.parametrize("how", ["numerics=native", "executor=vmap"])
+def test_a_difference_under_other_settings_than_the_record_s_is_no_verification(fedspan, made, how):
+    """Other roundings say nothing against a record."""
+    path = change(made[0], weights)
+    ran = fedspan("verify", path.stem, how)
+    assert (ran.status, kept()) == (1, [])
+    assert f"not kept: the record was not made with {how}, which rounds otherwise" in ran.out
+    assert ran.out.endswith("\n1 differs\n")
 
 
 def test_a_record_of_a_gpu_can_be_computed_on_a_processor_where_that_is_asked_for(fedspan, made):

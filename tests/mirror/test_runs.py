@@ -169,6 +169,17 @@ def test_a_failure_is_mirrored_until_the_cell_succeeds(results):
     assert (run.info.status, run.data.tags["status"]) == ("FINISHED", "done")
 
 
+def test_a_failure_replaces_no_result_of_another_machine(results, tmp_path, monkeypatch):
+    results.write(record())
+    (mirror := Mirror(results)).sync()
+    other = Results(tmp_path / "other")
+    other.write(record("failed", "RuntimeError: no memory"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mirror.uri)
+    assert Mirror(other).sync() == 0
+    [run] = runs(mirror)
+    assert run.data.tags["status"] == "done"
+
+
 @pytest.mark.parametrize(("status", "shown"), [("skipped", "KILLED"), ("diverged", "FAILED")])
 def test_other_outcomes_are_runs_with_their_reason(results, status, shown):
     results.write(record(status, "why"))

@@ -193,6 +193,7 @@ def end(totals, name):
 
 RULES = {
     "a curve that stops": (lambda r: [v.pop() for v in r["curve"].values()], "ends after round 2 of 3"),
+    "a curve without accuracy": (lambda r: r["curve"].pop("accuracy"), "its curve has no accuracy"),
     "more rounds": (lambda r: r["curve"]["round"].__setitem__(-1, 4), "its curve.round does not rise within 1..3"),
     "a short curve": (lambda r: r["curve"]["loss"].pop(), "its curve.loss does not have one value for each of 3"),
     "no costs": (lambda r: r["compute"]["bytes"].pop("up"), "its compute lacks bytes.up"),
@@ -204,9 +205,10 @@ RULES = {
     ),
     "more bytes than in all": (lambda r: end(r["compute"], "bytes_at_round"), "bytes_at_round ends with 1e+30"),
     "bytes of a diverged run that sent none": (
-        lambda r: r.update(status="diverged", reason="nan") or r["compute"].update(bytes={}),
+        lambda r: r.update(status="diverged", reason="nan", scores={}) or r["compute"].update(bytes={}),
         "more than the 0 of the whole cell",
     ),
+    "scores of a diverged run": (lambda r: r.update(status="diverged"), "it is diverged, but has scores"),
     "a clock that runs ahead": (
         lambda r: end(r["fleet"], "seconds_at_round"),
         "seconds_at_round ends with 1e+30",
