@@ -157,7 +157,7 @@ def _one_of_each(cells: Sequence[Planned], points: set[str]) -> list[Planned]:
     for planned in cells:
         cell = planned.cell
         place = (cell.dataset, cell.partition, cell.clients)
-        if place not in found and point_of(cell) in points:
+        if place not in found and point_of(cell.what) in points:
             found[place] = planned
     return list(found.values())
 

@@ -121,7 +121,7 @@ class _Shared:
         cell = planned.cell
         if (alike := (cell.identity_without_seed, planned.origin.identity_without_seed)) not in self._points:
             self._points[alike] = {
-                "point": point_of(cell),
+                "point": point_of(cell.what),
                 "what": _without_seed(cell.settings),
                 "paper": flat(_without_seed(planned.origin.settings)),
                 "schema": str(cell.what["schema"]),
@@ -196,9 +196,9 @@ def _measured(record: Record | None, cell: Cell) -> dict[str, Any]:
     }
 
 
-def point_of(cell: Cell) -> str:
-    """Return a key that is the same for cells that differ only in the seed."""
-    return key_of(_without_seed(cell.what))
+def point_of(what: Mapping[str, Any]) -> str:
+    """Return a key that is the same for cells that differ only in the seed; `what` are a cell's settings."""
+    return key_of(_without_seed(what))
 
 
 def _without_seed(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from fedspan.benchmark.report.analysis import Analysis, analyse, reach_targets
 from fedspan.benchmark.report.axes import TUNING
 from fedspan.benchmark.report.diagrams import average_ranks, score_against_cost
 from fedspan.benchmark.report.drawing import KINDS
-from fedspan.benchmark.report.frame import collect
+from fedspan.benchmark.report.frame import collect, point_of
 from fedspan.benchmark.report.recipes import Sourced, examine
 from fedspan.benchmark.report.render_page import Extras, board_page, runs_pages
 from fedspan.benchmark.report.summary import Summary, summarise
@@ -38,7 +38,7 @@ from fedspan.benchmark.report.tuning import (
     tuned_methods,
 )
 from fedspan.benchmark.spec.board import Board, Figure
-from fedspan.benchmark.spec.plan import Planned, distinct
+from fedspan.benchmark.spec.plan import Planned, distinct, plan
 from fedspan.benchmark.spec.settings import FULL, How
 from fedspan.benchmark.training.costs import STAGE
 
@@ -199,11 +199,16 @@ def _extras(table: Tabulated, frame: pd.DataFrame) -> Extras:
 
 
 def _write_runs(cells: Sequence[Planned], frame: pd.DataFrame, results: Results, out: Path, board: Summary) -> None:
-    """Write the page of the runs of every point of a board that has any, and copy their records to the site."""
+    """Write the page of the runs of every point of a board that has any, and copy their records to the site.
+
+    Boards share points, each with seeds of its own; all of them write the page with all records of the point.
+    """
     ranked = {result.point for result in board.results}  # these have pages over all boards
     points: dict[str, list[tuple[Planned, Any]]] = {}
     for planned, run in zip(cells, frame.itertuples(index=False), strict=True):
         points.setdefault(str(run.point), []).append((planned, run))
+    for planned, run in _other_seeds(points, results):
+        points[str(run.point)].append((planned, run))
     for point, pairs in points.items():
         runs = sorted((run for _, run in pairs), key=lambda run: run.seed)
         if all(run.status == "missing" for run in runs):
@@ -216,6 +221,16 @@ def _write_runs(cells: Sequence[Planned], frame: pd.DataFrame, results: Results,
                     for file in (source, *filter(Path.exists, map(source.with_suffix, SIDECARS.values()))):
                         put(out / "records" / file.name, file.read_bytes())
                     break
+
+
+def _other_seeds(
+    points: Mapping[str, Sequence[tuple[Planned, Any]]], results: Results
+) -> Iterator[tuple[Planned, Any]]:
+    """Yield the runs in the results folder of the same points with further seeds."""
+    known = {run.key for pairs in points.values() for _, run in pairs}
+    found = [(point_of(spec), spec["seed"]) for entry, spec in results.specs() if entry.key not in known]
+    cells = plan([{**points[point][0][0].overrides, "seed": seed} for point, seed in found if point in points])
+    yield from zip(cells, collect(cells, results).itertuples(index=False), strict=True)
 
 
 def put(path: Path, content: bytes) -> None:

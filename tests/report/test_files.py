@@ -191,6 +191,18 @@ def test_a_record_goes_with_what_lies_beside_it(tmp_path):
     assert copied == {f"{planned.cell.key}.json", f"{planned.cell.key}.spectra.json"}
 
 
+def test_the_page_of_a_point_shows_the_seeds_of_all_boards_whichever_is_made_last(tmp_path):
+    first, second = (board({"algorithm": "fedavg", "seed": seeds}) for seeds in ([0, 1], [1, 7]))
+    cells = [cells_of(one) for one in (first, second)]
+    results = results_of(tmp_path / "results", [record(planned) for one in cells for planned in one])
+    for made, planned in ((first, cells[0]), (second, cells[1]), (first, cells[0])):
+        write_report(made, planned, results, tmp_path)
+        [page] = (tmp_path / "runs").glob("*.html")
+        seeds = re.findall(r'<th scope="row">(\d+)</th><td>done', page.read_text())
+        assert seeds == ["0", "1", "7"]
+    assert len(list((tmp_path / "records").glob("*.json"))) == 3
+
+
 def test_the_runs_of_many_seeds_take_several_pages(tmp_path, monkeypatch):
     monkeypatch.setattr(render_page, "MOST_RUNS", 2)
     cells = cells_of(board({"algorithm": "fedavg", "seed": [0, 1, 2, 3, 4]}))
