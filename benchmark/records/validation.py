@@ -140,7 +140,7 @@ def _broken_rules(record: Record) -> Iterator[str]:
         for metric, value in metrics.items():
             if metric.split(".")[0].endswith("accuracy") and value is not None and not 0 <= value <= 100:
                 yield f"its scores.{stage}.{metric} is {value!r}, outside 0..100"
-    if record["status"] != "done" and record["scores"]:
+    if record["status"] in ("diverged", "failed") and record["scores"]:
         yield f"it is {record['status']}, but has scores"
     yield from _of_its_images(record)
     yield from _of_rounds(record)

@@ -29,7 +29,7 @@ from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import REMEDY, stale
 from fedspan.benchmark.records.verification import Repeated
-from fedspan.benchmark.running.cell_run import Outcome, make_record, run_cell
+from fedspan.benchmark.running.cell_run import Outcome, make_record
 from fedspan.benchmark.running.leases import Leases, Owner
 from fedspan.benchmark.running.progress import GridDisplay
 from fedspan.benchmark.running.signals import GRACE, Stopped
@@ -140,11 +140,11 @@ def sharing_last(cells: Iterable[Planned]) -> list[Planned]:
 
 
 def _impossible(planned: Planned, how: How) -> bool:
-    """Return whether a cell's stack cannot be composed; if so, record it as skipped without starting a worker."""
+    """Return whether a cell's stack cannot be composed; if so, record it as skipped, which needs no device or data."""
     try:
         planned.cell.method()
-    except Incompatible:
-        run_cell(planned.cell, how)
+    except Incompatible as reason:
+        Results(how.results).write(make_record(planned.cell, how, Outcome("skipped", str(reason)), None))
         return True
     return False
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.head import WEIGHT
+from fedspan.benchmark.head import BIAS, WEIGHT
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.training.evaluation import outputs
 from fedspan.benchmark.training.local import LocalTrainer
@@ -37,9 +37,23 @@ def check(settings: Diagnostics, participants: Sequence[int], classes: int) -> N
     for client in named:
         if client not in participants:
             raise UserError(f"diagnostics.clients names client {client}, which does not train in {settings.when}")
+    if settings.alignment and len(participants) < 2:
+        raise UserError(f"diagnostics.alignment compares local models, {settings.when} has {len(participants)}")
     for label in settings.classes if settings.embedding != "none" else ():
         if not 0 <= label < classes:
             raise UserError(f"diagnostics.classes names class {label}, there are {classes}")
+
+
+def check_global(settings: Diagnostics, own: Collection[str]) -> None:
+    """Raise `UserError` if a global model is to be measured whose weights `own` stay with the clients."""
+    asked = {
+        "spectra": settings.spectra,
+        "spaces": settings.spaces,
+        f"embedding={settings.embedding}": settings.embedding != "none" and not settings.clients,
+    }
+    body = [path for path in own if path not in (WEIGHT, BIAS) or settings.spaces]
+    if body and (name := next((name for name, wanted in asked.items() if wanted), None)):
+        raise UserError(f"diagnostics.{name} measures the global model, whose {min(body)} stays with the clients here")
 
 
 def check_images(settings: Diagnostics, labels: Tensor) -> None:

@@ -152,8 +152,9 @@ class Run:
             raise UserError(f"protocol.sampling=poisson draws no client in any of {cell.protocol.rounds} rounds")
         watched = self._participants(self.measured_round - 1)
         data = cell.dataset.prepare(how.data)
-        measure.check(cell.diagnostics, watched, len(data.classes))
         self.method, net, self.paths = assemble(cell, data, self.meter)
+        measure.check(cell.diagnostics, watched, len(data.classes))
+        measure.check_global(cell.diagnostics, self.paths.own)
         self.watched = () if self.method.one_client else cell.diagnostics.local_models(watched)
         whole = cell.partition.prepare(data, cell.clients, rng.numpy_generator(cell.seed, "partition"))
         self.digests = {"dataset_digest": data.digest, "partition_digest": whole.digest}

@@ -56,21 +56,27 @@ def resume(run: Run, path: Path) -> bool:
 def keep_trained(run: Run, path: Path) -> None:
     """Write the trained model for cells that differ only in the stages after training."""
     run.state = run.state.trained()
-    _write(run, path, run.cell.train_key, origin=_origin(run), trained_by=run.cell.key)
+    _write(run, path, run.cell.train_key, origin=_origin(run), lasting=_trees(run), trained_by=run.cell.key)
 
 
 def take_trained(run: Run, path: Path) -> bool:
     """Start from a trained model, if one exists that this code on this device would reproduce; return whether it did.
 
-    Raises `CorruptFile` if the file cannot be trusted.
+    The file of a cell whose stages need other trees of the components has other digests, so it is left alone. Raises
+    `CorruptFile` if the file cannot be trusted.
     """
     found = checkpoint.load(path, run.cell.train_key)
-    if found is None or found[1].get("origin") != _origin(run):
+    if found is None or found[1].get("origin") != _origin(run) or found[1].get("lasting") != _trees(run):
         return False
     _take_over(run, run.state.trained(), *found, path)
     with contextlib.suppress(OSError):  # owned by another user, or pruned in the meantime
         os.utime(path)  # mark as recently used
     return True
+
+
+def _trees(run: Run) -> list[str]:
+    """Return the components whose trees the stages after training need."""
+    return sorted(run.state.lasting)
 
 
 def _origin(run: Run) -> dict[str, Any]:

@@ -4,8 +4,9 @@ import dataclasses
 import os
 
 import pytest
+import torch
 
-from fedspan.benchmark.component import AFTER_TRAINING, acts_in
+from fedspan.benchmark.component import AFTER_TRAINING, Component, acts_in
 from fedspan.benchmark.records import checkpoint, provenance
 from fedspan.benchmark.records import results as folder
 from fedspan.benchmark.records.results import Results
@@ -23,7 +24,8 @@ from fedspan.methods.addons.oracle_head import OracleHead
 from fedspan.methods.addons.personal_head import PersonalHead
 from fedspan.methods.addons.spherefed import SphereFed
 from fedspan.methods.algorithms.fedavg import FedAvg
-from tests.helpers import Contrast, LocalNorm, NormNet, Scaffold, how, numbers, toy_cell
+from fedspan.methods.algorithms.moon import Moon
+from tests.helpers import Contrast, LocalNorm, NormNet, Scaffold, how, numbers, toy, toy_cell
 
 AFTERWARDS = (FFC(), CCVR(), OracleHead(), PersonalHead())
 
@@ -78,7 +80,7 @@ STACKS = {
 
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS.keys())
 def test_a_shared_model_gives_the_record_of_training_again_bit_for_bit(stack, tmp_path, monkeypatch):
-    spectra = Diagnostics(spectra=True, clients=(5,), top=4)
+    spectra = Diagnostics(spectra=not isinstance(stack[0], LocalNorm), clients=(5,), top=4)  # of a global body
     cell = toy_cell(*stack, model=NormNet(), participation=0.5, seed=3, diagnostics=spectra)
     monkeypatch.setattr(run_module, "participants", lambda clients, *_: [1, 4, 5])
     again = run_cell(cell, how(tmp_path / "again"))
@@ -88,6 +90,31 @@ def test_a_shared_model_gives_the_record_of_training_again_bit_for_bit(stack, tm
     assert numbers(shared) == numbers(again)
     assert shared["provenance"]["trained_by"] == cell.train_key
     assert "trained_by" not in again["provenance"]
+
+
+@toy("addon", "toy_tuned")
+class Tuned(Component):
+    """Each client takes one step of its own after training, which may need the trees of the loss."""
+
+    def own(self, params, local):
+        found, statistics = local.learn_at(params, local.buffers, torch.arange(local.n))
+        return {
+            path: leaf - 0.1 * found.get(path, torch.zeros_like(leaf)) for path, leaf in params.items()
+        } | statistics
+
+
+@pytest.mark.parametrize("algorithm", [Moon(projection=()), Scaffold()], ids=["moon", "scaffold"])
+@pytest.mark.parametrize("order", ["bare first", "tuned first"])
+def test_a_model_whose_file_lacks_the_trees_of_a_later_stage_is_not_taken(tmp_path, algorithm, order):
+    """With and without the add-on a state's digests cover other trees."""
+    bare, tuned = toy_cell(algorithm), toy_cell(algorithm, Tuned())
+    assert tuned.train_key == bare.key
+    alone = {cell.key: run_cell(cell, how(tmp_path / cell.key)) for cell in (bare, tuned)}
+    for cell in (bare, tuned) if order == "bare first" else (tuned, bare):
+        found = run_cell(cell, how(tmp_path / "shared"))
+        assert numbers(found) == numbers(alone[cell.key])
+        assert found["digests"] == alone[cell.key]["digests"]
+    assert not list((tmp_path / "shared").rglob("set_aside/*"))
 
 
 def test_the_first_to_train_serves_all_also_without_the_bare_cell(tmp_path, monkeypatch):

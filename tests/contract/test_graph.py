@@ -102,6 +102,23 @@ def test_a_step_that_reads_a_value_runs_unrecorded_and_says_so(caplog, model):
     assert not any(recording.replay for lane in run.executor.lanes for recording in lane.recordings.values())
 
 
+@toy("addon", "toy_clipper")
+class Clipper(Component):
+    """Toy: branches on the value of a gradient, when the backward pass of a recording has already run."""
+
+    def grads(self, grads, step: Step):
+        norm = sum(leaf.square().sum() for leaf in grads.values())
+        return {path: leaf / 2 for path, leaf in grads.items()} if float(norm) > 1e-3 else grads
+
+
+def test_a_recording_that_fails_late_leaves_nothing_to_the_step_that_runs_instead(caplog):
+    cell = toy_cell(FedAvg(), Clipper(), protocol=LONG)
+    with caplog.at_level(logging.WARNING):
+        run = advanced(cell)
+    assert "a value is read while a step is recorded" in caplog.text
+    assert weights(run) == weights(trained(cell))
+
+
 class Small(Tapes):
     """A device on which the recordings of two lanes fit, and not of more; it is full once a client is done."""
 

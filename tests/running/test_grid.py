@@ -207,6 +207,16 @@ class Broken:
         return [JobReturn(status=JobStatus.COMPLETED, _return_value=value) for value in self.returned]
 
 
+@pytest.mark.parametrize("more", [{"device": "cuda"}, {"dataset": "cifar10"}], ids=["no such device", "no such images"])
+def test_an_impossible_stack_is_skipped_where_its_cell_could_not_run(tmp_path, monkeypatch, more):
+    """As on the login node of a cluster; one such cell stops no grid."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    places = {"paths.results": str(tmp_path), "paths.data": str(tmp_path / "none")}
+    [planned] = plan([places | {"addons": ["feddecorr", "feddecorr"], **more}])
+    assert grid._impossible(planned, How.of(planned.config))
+    assert Results(tmp_path).read(planned.cell.key)["status"] == "skipped"
+
+
 @pytest.mark.parametrize(
     ("launcher", "message"),
     [

@@ -24,6 +24,8 @@ from fedspan.benchmark.training.spectra import (
 )
 from fedspan.methods.addons.feddecorr import FedDecorr
 from fedspan.methods.algorithms.fedavg import FedAvg
+from fedspan.methods.algorithms.fedper import FedPer
+from fedspan.methods.algorithms.local_only import LocalOnly
 from tests.helpers import Blobs, NormNet, start, toy_cell, trained, weights
 
 
@@ -214,6 +216,25 @@ def test_a_round_belongs_to_the_key_only_where_one_is_named_and_something_is_mea
 def test_what_cannot_be_measured_is_refused_before_anything_trains(settings, message):
     with pytest.raises(UserError, match=message):
         start(toy_cell(diagnostics=Diagnostics(**settings)))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"spectra": True}, {"embedding": "sphere"}, {"spaces": True}], ids=["spectra", "embedding", "spaces"]
+)
+def test_a_global_model_that_stays_with_the_clients_is_not_measured(settings):
+    """Its weights would be those before training."""
+    with pytest.raises(UserError, match=r"measures the global model, whose body\.\S+ stays with the clients here"):
+        start(toy_cell(LocalOnly(), diagnostics=Diagnostics(**settings)))
+
+
+def test_a_global_body_is_measured_where_only_the_head_stays_with_the_clients():
+    found = trained(toy_cell(FedPer(), diagnostics=Diagnostics(spectra=True))).measured["spectra"]["global"]
+    assert found["effective_rank"] > 1
+
+
+def test_local_models_of_one_client_have_no_alignment():
+    with pytest.raises(UserError, match=r"diagnostics\.alignment compares local models, the last round has 1"):
+        start(toy_cell(participation=1 / 6, diagnostics=Diagnostics(alignment=True)))
 
 
 def test_an_embedding_needs_images_of_its_classes():

@@ -177,6 +177,8 @@ class ReplayLane:
                 raise
             except RuntimeError as error:
                 recording.possible = False
+                for leaf in self.trainer.params.values():
+                    leaf.grad = None  # of the step that was begun
                 log.warning("a step cannot be recorded and runs at the speed of loop: %s", str(error).split("\n")[0])
         (recording.replay or work)()
 
