@@ -76,6 +76,7 @@ class Protocol:
         else:
             rule = "is for protocol.schedule=multistep alone"
             require(not self.milestones, "protocol.milestones", rule, list(self.milestones))
+            require(self.factor == type(self).factor, "protocol.factor", rule, self.factor)
 
     def lr_at(self, round: int) -> float:
         """Return the learning rate of a round, counted from 0."""

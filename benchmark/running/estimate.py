@@ -221,7 +221,8 @@ def cost(cell: Cell, data: Data, speed: Speed, flops: int) -> float:
     held = sum(map(len, split.train))
     images = held * (1 - protocol.validation)
     tests = len(data.test) if split.test is None else sum(map(len, split.test))
-    trained = protocol.rounds * protocol.local_epochs * images * _share(cell)
+    epochs = sum(epochs for epochs, _ in cell.method().phases(protocol.local_epochs))
+    trained = protocol.rounds * epochs * images * _share(cell)
     tested = _evaluations(cell) * (held - images if protocol.trial else tests)
     return speed.prepare + trained * speed.trained * flops / speed.flops + tested * speed.tested
 

@@ -102,6 +102,8 @@ MISTAKES = {
     "submit board=digits sample=1,2": "sample takes one value here, got 1, 2",
     "run device=meta": "device=meta is no device to train on; use cpu, cuda or cuda:0",
     "run device=gpu": "device=gpu is no device to train on; use cpu, cuda or cuda:0",
+    "run device=cpu:0": "device=cpu:0 is no device to train on; use cpu, cuda or cuda:0",
+    "run protocol.factor=0.5": "protocol.factor is for protocol.schedule=multistep alone, got 0.5",
     "run dataset=image_folder": "dataset.root is not set",
     "run dataset=image_folder dataset.root=absent": "/absent does not exist; it must name train/",
     "plan workers=x": "workers must be a whole number, got 'x'",

@@ -139,6 +139,15 @@ def test_a_cell_trains_on_the_images_of_its_participants_and_tests_on_the_rounds
     assert whole(flops=1500) == pytest.approx(5 + 1.5 * training + evaluation)
 
 
+def test_a_method_with_phases_takes_the_epochs_of_all_of_them():
+    """FedRep trains its head for ten epochs, then the body for those of the protocol."""
+    [head] = cells({"algorithm": "fedrep"})
+    epochs = [epochs for epochs, _ in head.cell.method().phases(2)]
+    assert len(epochs) == 2
+    training, evaluation = 10 * sum(epochs) * 500 * 0.4 * 0.05, (2 + 1) * 359 * 0.01
+    assert whole(algorithm="fedrep") == pytest.approx(5 + training + evaluation)
+
+
 def test_images_that_a_partition_leaves_out_cost_nothing():
     class Half(helpers.Ragged):
         def split(self, labels, classes, clients, rng):
