@@ -64,7 +64,8 @@ def _write(store: Mirror, summary: Summary, page: Path) -> str:
         [FORM, *(asdict(entry) for entry in summary.entries), summary.title, summary.description, *summary.studies],
         sort_keys=True,
     )
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    files = "".join(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n" for path in _files(page))
+    digest = hashlib.sha256((text + files).encode()).hexdigest()[:16]
     if client.get_experiment(experiment).tags.get("fedspan.digest") == digest:
         return experiment
     for run in list(runs_of(client, experiment)):
@@ -155,9 +156,13 @@ def _send(store: Mirror, experiment: str, row: Row, widths: Mapping[int, int], s
 def _send_files(store: Mirror, experiment: str, page: Path, start: int) -> None:
     """Write the run whose artifacts are the tables and figures of the board's page."""
     run = _create(store, experiment, FILES, {"table": FILES}, {}, start)
-    for path in sorted(page.iterdir()):
-        if path.is_file() and path.suffix in SUFFIXES:
-            store.client.log_artifact(run, str(path))
+    for path in _files(page):
+        store.client.log_artifact(run, str(path))
+
+
+def _files(page: Path) -> list[Path]:
+    """Return the tables and figures of a board's page."""
+    return sorted(path for path in page.iterdir() if path.is_file() and path.suffix in SUFFIXES)
 
 
 def _send_study(store: Mirror, experiment: str, study: Mapping[str, Any], start: int) -> None:

@@ -118,8 +118,8 @@ def _check_frozen(name: str, rest: Mapping[str, list[Any]]) -> None:
         mine = plan(
             placed(board.expand(rest), alone=False)
         )  # alone: a cell shared with another board has the name of the first
-        for scale in {one.cell.scale for one in mine} & board.frozen.keys():
-            if digest_of_cells(one for one in mine if one.cell.scale == scale) != board.frozen[scale]:
+        for scale in {one.cell.scale for one in mine}:  # one that it did not have is a change too
+            if digest_of_cells(one for one in mine if one.cell.scale == scale) != board.frozen.get(scale):
                 raise UserError(
                     f"board '{board.name}' is frozen, but its cells are no longer those of its version: a protocol, "
                     "a piece or a plugin changed; check out the commit that froze it, or freeze a new version"

@@ -359,6 +359,19 @@ def test_a_frozen_version_whose_cells_changed_is_refused(repository, fedspan, sc
     assert "its cells are no longer those of its version" in told.complaint
 
 
+def test_a_frozen_version_takes_no_scale_that_its_pieces_have_since(repository, fedspan):
+    piece = Path("leaderboards/pieces/part.yaml")
+    piece.parent.mkdir(exist_ok=True)
+    piece.write_text("scales: {small: {seed: [0]}}\n")
+    board = Path("leaderboards/boards/tiny.yaml")
+    board.write_text(board.read_text() + "extends: part\n")
+    fedspan("freeze", "tiny")
+    piece.write_text("scales: {small: {seed: [0]}, smoke: {seed: [1]}}\n")
+    assert fedspan("plan", "board=tiny-v1", "scale=small").status == 0
+    told = fedspan("plan", "board=tiny-v1", "scale=smoke")
+    assert (told.status, "its cells are no longer those of its version" in told.complaint) == (2, True)
+
+
 def test_a_board_in_flow_style_is_not_frozen_into_a_file_that_cannot_be_read(repository, fedspan):
     Path("leaderboards/boards/tiny.yaml").write_text("{title: Flow, base: {clients: 2, partition: iid}}\n")
     told = fedspan("freeze", "tiny")

@@ -4,6 +4,7 @@ import json
 import os
 import urllib.error
 import urllib.request
+from pathlib import Path
 from dataclasses import replace
 
 import pytest
@@ -162,6 +163,18 @@ def test_the_last_run_has_the_tables_and_figures_of_the_page(mirrored):
     sent = {file.path for file in store.client.list_artifacts(files.info.run_id)}
     assert {"table-1.csv", "table-1.md", "standing-1.csv"} <= sent
     assert sent == {path.name for path in (pages / "example").iterdir() if path.suffix in leaderboard.SUFFIXES}
+
+
+def test_a_file_that_changed_alone_is_sent_again(mirrored, tmp_path):
+    """As a table does that now says its runs were repeated, with the same numbers."""
+    store, *_, pages = mirrored
+    (table,) = pages.glob("example/table-1.csv")
+    table.write_text(table.read_text() + "repeated\n")
+    leaderboard.mirror(store, pages)
+    experiment = store.client.get_experiment_by_name("Example (example, own)")
+    *_, files = store.client.search_runs([experiment.experiment_id])
+    sent = store.client.download_artifacts(files.info.run_id, table.name, str(tmp_path))
+    assert Path(sent).read_text() == table.read_text()
 
 
 def test_rows_of_several_tables_stand_table_by_table_beside_the_name_of_theirs(mirrored):
