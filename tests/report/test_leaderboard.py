@@ -4,8 +4,8 @@ import json
 import os
 import urllib.error
 import urllib.request
-from pathlib import Path
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
