@@ -83,6 +83,26 @@ class Lookahead(Component):
         return sum(grad.square().sum() for grad in step.grad_at(step.start).values())
 
 
+@toy("algorithm", "toy_ending")
+class Ending(Component):
+    """Toy: the loss grows with the step, and the client sends a gradient of it after its last one."""
+
+    def loss(self, step: Step) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(step.logits, step.y) * (1 + step.number)
+
+    def client_end(self, delta, local):
+        gradient = local.grad_at(local.params)
+        return {path: leaf - gradient[path] for path, leaf in delta.items()}, {}, {}
+
+
+@others
+def test_after_the_last_step_all_executors_have_taken_as_many(executor):
+    cell = toy_cell(Ending(), protocol={"precision": "float64", "rounds": 1})
+    reference, other = (trained(cell, executor=name).state.params for name in ("loop", executor))
+    for path, leaf in reference.items():
+        assert torch.allclose(other[path], leaf, rtol=1e-9, atol=1e-11)
+
+
 @toy("algorithm", "toy_one_epoch")
 class OneEpoch(Component):
     """Trains for one local epoch, whatever the protocol says."""
