@@ -33,11 +33,16 @@ CHOICES = (
 def merged(summaries: Iterable[Summary]) -> list[Result]:
     """Return one result per method and task: of several, the one whose seeds are shared with the most methods there.
 
-    Ties go to the one with the most seeds. A result competes unless it is an ablation on all its boards.
+    Ties go to the one with the most seeds. A result competes unless it is an ablation on all its boards. Of the tuned
+    results on a task, those with another budget than most methods are left out: they are on their board's page.
     """
+    summaries = list(summaries)
+    usual = _usual_budgets(result for summary in summaries for result in summary.results)
     found: dict[tuple[str, Task], list[Result]] = {}
     having: dict[tuple[Task, bool, int], set[str]] = {}  # methods that have a seed
     for result in (result for summary in summaries for result in summary.results):
+        if result.budget and result.budget != usual[result.task]:
+            continue
         found.setdefault((result.method, result.task), []).append(result)
         for seed in result.outcomes:
             having.setdefault((result.task, result.tuned, seed), set()).add(result.method)
@@ -50,6 +55,15 @@ def merged(summaries: Iterable[Summary]) -> list[Result]:
         replace(max(several, key=worth), ablation=all(result.ablation for result in several))
         for several in found.values()
     ]
+
+
+def _usual_budgets(results: Iterable[Result]) -> dict[Task, str]:
+    """Return the budget for tuning that most methods have on each task."""
+    methods: dict[Task, dict[str, set[str]]] = {}
+    for result in results:
+        if result.budget:
+            methods.setdefault(result.task, {}).setdefault(result.budget, set()).add(result.method)
+    return {task: max(by_budget, key=lambda one: len(by_budget[one])) for task, by_budget in methods.items()}
 
 
 def cost_of(result: Result, column: CostColumn) -> float:

@@ -70,8 +70,8 @@ class Result:
 
     `point` names the page of its runs; `family` is the method without its settings; runs of the seeds in `lost`
     diverged and have no accuracy. An `ablation` or a bound competes only at a reader's request; `tuned` results compete
-    among themselves. `repeated` counts the runs that somebody repeated bit for bit, `refuted` those that some machine
-    could not repeat; `machine` is the kind of machine of all runs, empty if there are several.
+    among those of the same `budget`. `repeated` counts the runs that somebody repeated bit for bit, `refuted` those
+    that some machine could not repeat; `machine` is the kind of machine of all runs, empty if there are several.
     """
 
     point: Key
@@ -88,6 +88,7 @@ class Result:
     repeated: Count = 0
     refuted: Count = 0
     machine: str = ""
+    budget: str = ""  # of tuned results; empty in summaries of earlier versions
 
     @property
     def diverged(self) -> int:
@@ -184,12 +185,13 @@ def summarise(
     """
     cells = reported.named
     tuning = reported.tuning or ("",) * len(cells)
-    searched = reported.searched or (frozenset(),) * len(cells)
-    groups: dict[tuple[str, str, frozenset[str]], list[Any]] = {}
-    for planned, row, how, names in zip(cells, frame.itertuples(index=False), tuning, searched, strict=True):
+    searched, budgets = reported.searched or (frozenset(),) * len(cells), reported.budgets or ("",) * len(cells)
+    groups: dict[tuple[str, str, frozenset[str], str], list[Any]] = {}
+    rows = zip(frame.itertuples(index=False), tuning, searched, budgets, strict=True)
+    for planned, (row, how, names, budget) in zip(cells, rows, strict=True):
         if row.status in ("done", "diverged", "failed", "missing") and not planned.cell.protocol.trial:
-            groups.setdefault((str(row.point), how, names), []).append((planned, row))
-    results = [found for (point, how, names), runs in groups.items() for found in _results(point, runs, how, names)]
+            groups.setdefault((str(row.point), how, names, budget), []).append((planned, row))
+    results = [found for what, runs in groups.items() for found in _results(runs, *what)]
     once = frame.drop_duplicates("key")  # runs are in two rows if a study chose the defaults
     return Summary(
         board=board.name,
@@ -248,7 +250,7 @@ def position(mine: float, worths: Sequence[float]) -> float:
 
 
 def _results(
-    point: str, runs: Sequence[tuple[Planned, Any]], tuning: str, searched: frozenset[str]
+    runs: Sequence[tuple[Planned, Any]], point: str, tuning: str, searched: frozenset[str], budget: str
 ) -> Iterator[Result]:
     """Yield the results of a method on a task, one for each dataset digest and stage among its runs."""
     planned = runs[0][0]
@@ -275,6 +277,7 @@ def _results(
             lost=tuple(lost.get(digest, ())),
             ablation=all(one.ablation or one.cell.bound for one, _ in runs),
             tuned=tuning == TUNED,
+            budget=budget,
             repeated=sum(row.badge.state == "repeated" for row in mine),
             refuted=sum(row.badge.state in ("refuted", "mixed") for row in mine),
             machine=str(made.pop() or "") if len(made := {row.device for row in mine}) == 1 else "",

@@ -38,31 +38,30 @@ LOST = {"diverged": "diverged", "skipped": "cannot run"}  # display texts of tri
 class Reported:
     """Cells in report order: `cells` as run, `named` as labelled in tables, `tuning` whether default or tuned.
 
-    Tuned cells are labelled like the default cells beside them, and `searched` are the settings that trials chose for
-    them. On a board that is not tuned, `tuning` and `searched` are empty.
+    Tuned cells are labelled like the default cells beside them; `searched` are the settings that trials chose for them,
+    and `budgets` what each method was given for that. On a board that is not tuned, these three are empty.
     """
 
     cells: tuple[Planned, ...]
     named: tuple[Planned, ...]
     tuning: tuple[str, ...] = ()
     searched: tuple[frozenset[str], ...] = ()
+    budgets: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, cells: Sequence[Planned], selections: Sequence[Selection]) -> Reported:
         """Return the cells of a board; those of each tuned method with the defaults, then with the chosen settings."""
         if not selections:
             return cls(tuple(cells), tuple(cells))
-        rows: list[tuple[Planned, Planned, str, frozenset[str]]] = []
+        rows: list[tuple[Planned, Planned, str, frozenset[str], str]] = []
         known = {planned.cell.key: planned for planned in cells}
         for selection in selections:
             named = [known.pop(one.cell.key, one) for one in selection.study.default]
-            rows += [(one, one, DEFAULT, frozenset()) for one in named]
-            pairs, searched = (
-                zip(selection.tuned, named, strict=bool(selection.tuned)),
-                frozenset(selection.study.space),
-            )
-            rows += [(one, name, TUNED, searched) for one, name in pairs]
-        rows += [(one, one, DEFAULT, frozenset()) for one in known.values()]
+            rows += [(one, one, DEFAULT, frozenset(), "") for one in named]
+            searched, budget = frozenset(selection.study.space), selection.study.tune.budget
+            pairs = zip(selection.tuned, named, strict=bool(selection.tuned))
+            rows += [(one, name, TUNED, searched, budget) for one, name in pairs]
+        rows += [(one, one, DEFAULT, frozenset(), "") for one in known.values()]
         return cls(*zip(*rows, strict=True))
 
     @property

@@ -40,6 +40,12 @@ class Tune:
         for name, value in self.space.items():
             _declared(name, value)
 
+    @property
+    def budget(self) -> str:
+        """What each method is given on a task, in words."""
+        seeds = ", ".join(map(str, self.seeds))
+        return f"{self.trials} trials on seeds {seeds}, scored on {self.validation:g} of the training images"
+
     def changed(self, settings: Mapping[str, Any]) -> Tune:
         """Return the tuning with the settings replaced whose names begin with ``tune.``; ignore others."""
         own = {key.removeprefix(PREFIX): value for key, value in settings.items() if key.startswith(PREFIX)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,16 +45,20 @@ def check(settings: Diagnostics, participants: Sequence[int], classes: int) -> N
             raise UserError(f"diagnostics.classes names class {label}, there are {classes}")
 
 
-def check_global(settings: Diagnostics, own: Collection[str]) -> None:
-    """Raise `UserError` if a global model is to be measured whose weights `own` stay with the clients."""
-    asked = {
-        "spectra": settings.spectra,
-        "spaces": settings.spaces,
-        f"embedding={settings.embedding}": settings.embedding != "none" and not settings.clients,
-    }
-    body = [path for path in own if path not in (WEIGHT, BIAS) or settings.spaces]
-    if body and (name := next((name for name, wanted in asked.items() if wanted), None)):
-        raise UserError(f"diagnostics.{name} measures the global model, whose {min(body)} stays with the clients here")
+def measurable(settings: Diagnostics, own: Collection[str]) -> Diagnostics:
+    """Return the settings without measurements of a global model whose weights `own` stay with the clients.
+
+    Its representations would be those before training. A head that stays matters to `spaces` alone.
+    """
+    if not (own := set(own) if settings.spaces else set(own) - {WEIGHT, BIAS}):
+        return settings
+    body = bool(own - {WEIGHT, BIAS})
+    return replace(
+        settings,
+        spectra=settings.spectra and not body,
+        spaces=False,
+        embedding="none" if body and not settings.clients else settings.embedding,
+    )
 
 
 def check_images(settings: Diagnostics, labels: Tensor) -> None:
@@ -74,7 +79,7 @@ def measure(
     Models with non-finite representations have no spectrum or embedding; those with a non-finite classifier are left
     out of the alignment. Detecting divergence is left to the scores.
     """
-    found: Measured = {}
+    settings, found = measurable(settings, trainer.paths.own), Measured()
     if settings.alignment:
         heads = [weights[WEIGHT] for _, weights in sorted(kept.items())]
         finite = [head for head in heads if bool(head.isfinite().all())]

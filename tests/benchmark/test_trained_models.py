@@ -80,7 +80,7 @@ STACKS = {
 
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS.keys())
 def test_a_shared_model_gives_the_record_of_training_again_bit_for_bit(stack, tmp_path, monkeypatch):
-    spectra = Diagnostics(spectra=not isinstance(stack[0], LocalNorm), clients=(5,), top=4)  # of a global body
+    spectra = Diagnostics(spectra=True, clients=(5,), top=4)
     cell = toy_cell(*stack, model=NormNet(), participation=0.5, seed=3, diagnostics=spectra)
     monkeypatch.setattr(run_module, "participants", lambda clients, *_: [1, 4, 5])
     again = run_cell(cell, how(tmp_path / "again"))

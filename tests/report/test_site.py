@@ -331,6 +331,16 @@ def test_a_board_with_other_seeds_of_a_few_methods_changes_no_row_of_a_ranking()
         )
 
 
+def test_tuned_results_compete_with_those_of_the_budget_that_most_methods_have():
+    """More trials are no merit of a method."""
+    usual = [replace(one, tuned=True, budget="12 trials") for one in results_on({n: {"a": 50.0} for n in "xyz"})]
+    more = [replace(one, budget="60 trials", point=f"other{one.point}") for one in usual[:1]]
+    default = [replace(one, method="d", tuned=False, budget="") for one in usual[:1]]
+    for order in (1, -1):
+        assert merged_of([usual, more, default][::order]) == by_method([*usual, *default])
+    assert merged_of([more]) == by_method(more)
+
+
 def merged_of(boards):
     summaries = [Summary("b", "B", "", "paper", "b/", {}, tuple(results), ()) for results in boards]
     return by_method(merged(summaries))

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +27,7 @@ from fedspan.methods.addons.feddecorr import FedDecorr
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.fedper import FedPer
 from fedspan.methods.algorithms.local_only import LocalOnly
+from fedspan.tasks.models.linear_net import LinearNet
 from tests.helpers import Blobs, NormNet, start, toy_cell, trained, weights
 
 
@@ -218,13 +220,19 @@ def test_what_cannot_be_measured_is_refused_before_anything_trains(settings, mes
         start(toy_cell(diagnostics=Diagnostics(**settings)))
 
 
-@pytest.mark.parametrize(
-    "settings", [{"spectra": True}, {"embedding": "sphere"}, {"spaces": True}], ids=["spectra", "embedding", "spaces"]
-)
-def test_a_global_model_that_stays_with_the_clients_is_not_measured(settings):
+@pytest.mark.parametrize("measured", ["spectra", "embedding", "spaces"])
+def test_a_global_model_that_stays_with_the_clients_is_not_measured(measured, caplog):
     """Its weights would be those before training."""
-    with pytest.raises(UserError, match=r"measures the global model, whose body\.\S+ stays with the clients here"):
-        start(toy_cell(LocalOnly(), diagnostics=Diagnostics(**settings)))
+    settings = Diagnostics(**{measured: "sphere" if measured == "embedding" else True})
+    assert measured not in trained(toy_cell(LocalOnly(), model=LinearNet(), diagnostics=settings)).measured
+    assert measured in trained(toy_cell(FedAvg(), model=LinearNet(), diagnostics=settings)).measured
+    assert re.search(r"the global model is not measured: body\.\S+ stays with the clients", caplog.text)
+
+
+def test_what_the_clients_share_or_have_themselves_is_measured():
+    """An embedding under local models, and a body that only the head of clients follows."""
+    under_clients = Diagnostics(embedding="sphere", clients=(0,))
+    assert "embedding" in trained(toy_cell(LocalOnly(), diagnostics=under_clients)).measured
 
 
 def test_a_global_body_is_measured_where_only_the_head_stays_with_the_clients():
