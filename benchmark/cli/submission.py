@@ -132,7 +132,7 @@ def review(arguments: argparse.Namespace) -> int:
         kept = _keep_verifications(results.root, Path(top) / "results")
         print("\n".join(["", *_ranking(submission, before, results, brought, gone)]))
     print("\nWhat remains:")
-    if on_gpu:
+    if on_gpu and status == EXIT_NOT_COMPUTED:
         print(
             f"  review it on a machine with a GPU: {counted_as(on_gpu, 'record')} made on one cannot be repeated here"
         )

@@ -423,6 +423,16 @@ def test_a_review_without_a_gpu_is_no_review_of_records_of_a_gpu(published, feds
     assert "git merge" not in told.out
 
 
+def test_a_record_that_differs_is_the_submitter_s_whatever_a_gpu_would_say_of_others(published, fedspan, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(submission, "_repeat", lambda *_: 1)
+    monkeypatch.setattr(submission.verify, "repeatable", lambda keys, *_: [])
+    git("commit", "--quiet", "--message", "Theirs")
+    git("checkout", "--quiet", "main")
+    told = fedspan("review", "theirs", "board=tiny", "sample=1")
+    assert (told.status, "ask the submitter of theirs" in told.out) == (1, True)
+
+
 def test_the_description_counts_the_repetitions_that_there_are(ran, fedspan):
     assert fedspan("submit", "board=tiny", "sample=1").status == 0
     assert "Records: 4 of 4 cells, 1 of them repeated bit for bit before submission" in git("log", "-1", "submit/tiny")
