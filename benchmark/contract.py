@@ -15,7 +15,7 @@ from torch import Tensor
 from fedspan.benchmark.component import Component, Wire
 from fedspan.benchmark.net import Net
 from fedspan.benchmark.registration import ENGINE, base_of
-from fedspan.benchmark.registry import Plugin
+from fedspan.benchmark.registry import Plugin, prefix_of
 from fedspan.benchmark.returned import refusal, shown
 
 GENERATED = "<string>"  # the file of methods that dataclasses write
@@ -84,8 +84,7 @@ def _called(plugin: Plugin, hook: str) -> str:
 def _about(plugin: Plugin, hook: str) -> str:
     """Return the first line of a hook's docstring in the base class."""
     if hook == "__post_init__":
-        prefix = f"addon.{plugin.name}" if plugin.kind == "addon" else plugin.kind
-        return f'require(condition, "{prefix}.FIELD", "must ...", value) of fedspan.benchmark.errors'
+        return f'require(condition, "{prefix_of(plugin)}.FIELD", "must ...", value) of fedspan.benchmark.errors'
     base = base_of(type(plugin))
     return (inspect.getdoc(getattr(base, hook, None)) or "").split("\n")[0].rstrip(".")
 

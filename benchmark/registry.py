@@ -203,6 +203,11 @@ def broken() -> list[discovery.Broken]:
     return list(_broken)
 
 
+def prefix_of(plugin: Plugin | type[Plugin]) -> str:
+    """Return the prefix of a plugin's settings: its kind, or ``addon.NAME``."""
+    return f"addon.{plugin.name}" if plugin.kind == "addon" else plugin.kind
+
+
 def plugins(kind: str) -> Mapping[str, type[Plugin]]:
     """Return the registered classes of one kind, by name, in alphabetical order."""
     discover()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedspan.benchmark.bibliography import papers_of
 from fedspan.benchmark.names import summary_of
-from fedspan.benchmark.registry import Plugin, plugins
+from fedspan.benchmark.registry import Plugin, plugins, prefix_of
 from fedspan.benchmark.report.axes import text
 from fedspan.benchmark.search import described
 
@@ -112,7 +112,7 @@ def text_of(plugin: type[Plugin]) -> str:
 
 
 def _settings(plugin: type[Plugin]) -> Iterator[Sequence[str]]:
-    for one in described(plugin, f"addon.{plugin.name}" if plugin.kind == "addon" else plugin.kind):
+    for one in described(plugin, prefix_of(plugin)):
         yield f"`{one.name}`", one.values, f"`{text(one.default)}`", one.space, one.about
 
 

@@ -22,7 +22,7 @@ from fedspan.benchmark.method import disclosure
 from fedspan.benchmark.names import summary_of
 from fedspan.benchmark.patience import doing
 from fedspan.benchmark.protocol import Protocol
-from fedspan.benchmark.registry import KINDS, Plugin, plugins, why_unknown
+from fedspan.benchmark.registry import KINDS, Plugin, plugins, prefix_of, why_unknown
 from fedspan.benchmark.report.axes import text
 from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.running.compat import Compatibility
@@ -131,7 +131,7 @@ def _tell(cls: type[Plugin], console: Console) -> None:
     console.print(Text(paragraphs, style="dim" if cls.summary else ""))
     if more := disclosure(cls):
         console.print(Text(f"\n{more[0].upper()}{more[1:]}."))
-    if settings := described(cls, f"addon.{cls.name}" if cls.kind == "addon" else cls.kind):
+    if settings := described(cls, prefix_of(cls)):
         console.print(_settings_table(settings))
     for paper in papers_of(cls):
         known = dict.fromkeys(filter(None, (paper.short, paper.title, paper.venue)))  # short may equal title
@@ -164,7 +164,7 @@ def _show_spaces(names: Sequence[str]) -> int:
     untuned: list[str] = []
     parts: list[tuple[str, str, type[Any]]] = [("all", "protocol", Protocol)]
     for name in names or known:
-        parts.append((name, f"addon.{name}" if known[name].kind == "addon" else "algorithm", known[name]))
+        parts.append((name, prefix_of(known[name]), known[name]))
     for name, prefix, cls in parts:
         for field, space in spaces_of(cls).items():
             about = space.source if isinstance(space, Space) else space.why
