@@ -276,10 +276,14 @@ def _of_stage(stages: Mapping[str, Any], name: str) -> float | None:
 
 
 def accuracy_of(scores: Mapping[str, Any]) -> float | None:
-    """Return the accuracy in a stage's scores by which methods are compared, in percent; None if missing.
+    """Return the accuracy in a stage's scores by which methods are compared, in percent; None if missing."""
+    return scores.get(compared_metric(scores))
+
+
+def compared_metric(scores: Mapping[str, Any]) -> str:
+    """Return the name of the accuracy in a stage's scores by which methods are compared.
 
     If clients have test images of their own, it is their mean accuracy on those, which methods without a global model
     have too; otherwise it is the accuracy on all test images.
     """
-    own = scores.get("client_accuracy")
-    return scores.get("accuracy") if own is None else own
+    return "accuracy" if scores.get("client_accuracy") is None else "client_accuracy"

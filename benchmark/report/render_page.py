@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from fedspan.benchmark import names
 from fedspan.benchmark.data.published import Published
-from fedspan.benchmark.records.model import STAGES
+from fedspan.benchmark.records.model import STAGES, compared_metric
 from fedspan.benchmark.records.verification import samples
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.report import figures
@@ -190,7 +190,7 @@ def _metrics(runs: Sequence[Any]) -> list[tuple[str, str]]:
         if scores[name] is not None and "." not in name
     }
     last = next((stage for stage in reversed(STAGES) if any(stage in run.scores for run in runs)), "")
-    compared = (last, "client_accuracy" if (last, "client_accuracy") in found else "accuracy")
+    compared = (last, compared_metric({name: name for stage, name in found if stage == last}))
     return sorted(found, key=lambda pair: (pair != compared, pair[0] != last))
 
 
