@@ -44,10 +44,13 @@ def fetch(dataset: Dataset, data: Path) -> int:
         own = "root" in defaults_of(type(dataset))
         print(f"{dataset.name}: " + ("reads your own files: set dataset.root" if own else "built in, nothing to fetch"))
         return 0
+    if source := getattr(dataset, "source", ""):
+        print(f"{dataset.name}: reads your own files, {source}")
+        return 0
     places = dataset.places(data)
     if not places:
-        if dataset.present(data):
-            print(f"{dataset.name}: already here, {dataset.present(data)[0]}")
+        if here := [path for path in dataset.present(data) if path.exists()]:
+            print(f"{dataset.name}: already here, {here[0]}")
             return 0
         raise UserError(dataset.absent((), data).replace(f"run 'fedspan data fetch {dataset.name}', or ", ""))
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -185,10 +188,12 @@ def verify(dataset: Dataset, data: Path) -> int:
     """Compare all files of a dataset with their checksums and load it; return 1 if a file is wrong.
 
     Everything is read again: published files, a user's own files, and decoded arrays, which are recomputed if damaged.
+    A user's own files, whose content is part of a record's key, have no checksums to be compared with.
     """
-    if isinstance(dataset, Published):
+    if isinstance(dataset, Published) and "content" not in dataset.what():
         places = dataset.places(data)
-        if missing := [file for file, path in places if not path.is_file()]:
+        missing = [file for file, path in places if not path.is_file()]
+        if missing or not dataset.present(data):
             raise UserError(dataset.absent(missing, data))
         wrong = 0
         for file, path in places:

@@ -110,7 +110,10 @@ def _decode(
     """Return the decoded arrays and the facts to cache."""
     started = time.perf_counter()
     names = [sample.file for sample in (*files.train, *files.test)]
-    log.info("decoding %d images of %s to %dx%d", len(names), files.where, size, size)
+    rows = {name: row for row, name in enumerate(dict.fromkeys(names))}
+    if in_both := {sample.file for sample in files.train} & {sample.file for sample in files.test}:
+        log.warning("%d training images of %s are test images too: %s", len(in_both), files.where, some(in_both))
+    log.info("decoding %d images of %s to %dx%d", len(rows), files.where, size, size)
     skipped: list[str] = []
 
     def on_unreadable(name: str, reason: Unreadable) -> None:
@@ -122,8 +125,10 @@ def _decode(
         skipped.append(name)
 
     try:
-        x = room(len(names), size, cache)
-        decode_all(files.read(names), {name: row for row, name in enumerate(names)}, x, on_unreadable)
+        x = room(len(rows), size, cache)
+        decode_all(files.read(list(rows)), rows, x, on_unreadable)
+        if len(rows) < len(names):  # a list may name a file several times
+            x = x[[rows[name] for name in names]]
     except MemoryError:
         gib = len(names) * size**2 * 3 / 2**30
         raise UserError(f"decoding {len(names)} images needs {gib:.1f} GiB of memory; lower dataset.size") from None

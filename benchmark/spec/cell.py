@@ -116,6 +116,7 @@ class Cell:
         if not self.training_clients:
             raise UserError(f"unseen={self.unseen:g} of clients={self.clients} leaves no client to train; lower it")
         require(self.seed >= 0, "seed", "must not be negative", self.seed)
+        require(self.dataset.limit >= 0, "dataset.limit", "must be 0 (all) or more", self.dataset.limit)
         if (measured := self.diagnostics.round) > (rounds := self.protocol.rounds):
             raise UserError(f"diagnostics.round is {measured}, but there are {rounds} rounds; 0 is the last one")
         canonical = self._canonical()

@@ -56,13 +56,14 @@ class Femnist(Dataset):
 
     def load(self, cache: Path) -> Data:
         root = self._open()
-        found = cached(cache, f"{self.name}-v{self.version}-{root.digest()[:32]}", lambda: _read(root))
+        found = cached(cache, f"{self.name}-v{self.version}-{root.digest()[:32]}-sorted", lambda: _read(root))
         return data_of(found, (tuple(found.facts["mean"]), tuple(found.facts["std"])))
 
 
 def _read(root: Root) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return images, labels and writers of both splits, and the writers' names in alphabetical order."""
-    content, splits = root.digest(), {split: dict(_users(root, split)) for split in SPLITS}
+    content = root.digest()
+    splits = {split: {writer: held for _, writer, held in sorted(_users(root, split), key=by_file)} for split in SPLITS}
     writers = sorted({name for users in splits.values() for name in users})
     arrays: dict[str, np.ndarray] = {}
     for split, users in splits.items():
@@ -81,8 +82,14 @@ def _read(root: Root) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     return arrays, {"classes": list(CLASSES), "clients": writers, "mean": mean, "std": std}
 
 
-def _users(root: Root, split: str) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray]]]:
-    """Yield name, images uint8 [n, 28, 28, 1] and labels int64 [n] of each writer of a split that has images."""
+def by_file(user: tuple[str, str, Any]) -> tuple[str, str]:
+    """Return the order of a writer: folders and archives are read in orders of their own."""
+    file, writer, _ = user
+    return file, writer
+
+
+def _users(root: Root, split: str) -> Iterator[tuple[str, str, tuple[np.ndarray, np.ndarray]]]:
+    """Yield file, name, images uint8 [n, 28, 28, 1] and labels int64 [n] of each writer of a split that has images."""
     names = [name for name in root.entries() if name.startswith(f"{split}/") and name.endswith(".json")]
     seen: set[str] = set()
     for name, text in root.read(names):
@@ -93,7 +100,7 @@ def _users(root: Root, split: str) -> Iterator[tuple[str, tuple[np.ndarray, np.n
             seen |= set(held)
             for writer in sorted(held):
                 if len(held[writer]["y"]):
-                    yield writer, _images(held[writer])
+                    yield name, writer, _images(held[writer])
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             said = f"{type(error).__name__}: {error}"[:200]
             raise UserError(f"{name} of {root.where} is not LEAF's FEMNIST: {said}; make it again") from None

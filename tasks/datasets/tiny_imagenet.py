@@ -48,10 +48,13 @@ class TinyImageNet(Published):
         return () if self._is_own() else (ARCHIVE,)
 
     def _is_own(self) -> bool:
-        """Return whether `root` is a user's own copy."""
+        """Return whether `root` is a user's own copy, not the published zip or a folder for it."""
         root = Path(self.root).expanduser()
-        is_place = (root / ARCHIVE.name).is_file() or (root.is_file() and ARCHIVE.is_at(root))
-        return bool(self.root) and not is_place
+        if not self.root or not root.exists() or (root / ARCHIVE.name).is_file():
+            return False
+        if root.is_file():
+            return not ARCHIVE.is_at(root)
+        return any(not path.name.startswith(ARCHIVE.name) for path in root.iterdir())  # else a download, or nothing
 
     def what(self) -> dict[str, Any]:
         return super().what() | ({"content": self._own().digest()} if self._is_own() else {})

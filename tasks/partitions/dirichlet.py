@@ -16,8 +16,9 @@ class Dirichlet(Partition):
 
     ``balanced=true`` follows FedDecorr's released code (2023): a client that already holds N/clients samples gets none
     of the later classes. The paper does not mention this. ``false`` is the plain form in the papers. Both redraw until
-    every client has `min_size` samples, at most 1,000 times. Cut points are truncated to integers. Hsu et al. 2019,
-    often cited for this partition, draw each client's proportions of classes instead, for clients of equal size.
+    every client has `min_size` samples, at most 1,000 times. Cut points are truncated to integers, and the last client
+    gets the rest of a class: if it is full, rounding may still give it one image. Hsu et al. 2019, often cited for this
+    partition, draw each client's proportions of classes instead, for clients of equal size.
     """
 
     title = "Dirichlet"

@@ -20,6 +20,8 @@ from fedspan.benchmark.data.download import download
 from fedspan.benchmark.data.published import PublishedFile
 from fedspan.benchmark.data.roots import Folder, digest_once
 from fedspan.benchmark.errors import UserError
+from fedspan.tasks.datasets.office_caltech10 import OfficeCaltech10
+from tests.tasks.files import png, write
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 
@@ -328,6 +330,21 @@ def test_verify_reads_a_user_s_own_images_again(mnist, capsys, monkeypatch, tmp_
     assert len(list((mnist / "decoded").glob("image_folder-*/manifest.json"))) == 2
 
 
+def test_own_images_instead_of_published_ones_are_verified_and_never_fetched(mnist, capsys, tmp_path):
+    write(tmp_path / "own", {f"{split}/{name}/1.png": png(name) for split in ("train", "test") for name in range(10)})
+    own = ("cifar10", f"dataset.source={tmp_path / 'own'}")
+    code, out, _ = fedspan(capsys, "verify", *own)
+    assert (code, "cifar10: 10 training and 10 test images" in out) == (0, True)
+    assert fedspan(capsys, "fetch", *own) == (0, f"cifar10: reads your own files, {tmp_path / 'own'}\n", "")
+    assert not (mnist / "cifar10").exists()
+
+
+def test_decoded_images_are_no_files_to_verify(mnist, capsys, monkeypatch):
+    monkeypatch.setattr(OfficeCaltech10, "prepare", lambda *_: pytest.fail("there is nothing to load"))
+    code, _, err = fedspan(capsys, "verify", "office_caltech10")
+    assert (code, "dataset 'office_caltech10' is not here" in err) == (2, True)
+
+
 def test_half_downloaded_files_are_told(mnist, capsys, server):
     (mnist / "mnist").mkdir(parents=True)
     (mnist / "mnist" / f"{MNIST.resources[0][0]}.part").write_bytes(b"")
@@ -378,6 +395,7 @@ def test_datasets_without_published_files(mnist, capsys, words, said):
         (["fetch", "mnist", "dataset.rot=x"], "unknown setting 'dataset.rot'"),
         (["where", "mnist"], "without a name"),
         (["fetch", "office_caltech10"], "'office_caltech10' is not here: put the folders amazon"),
+        (["fetch", "office_caltech10", "dataset.root=/no/such/folder"], "into /no/such/folder, or name their place"),
     ],
 )
 def test_bad_input_is_one_line(mnist, capsys, words, said):

@@ -9,6 +9,7 @@ from fedspan.methods.addons.feddecorr import FedDecorr
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.fednova import FedNova
 from fedspan.methods.algorithms.fedprox import FedProx
+from fedspan.tasks.datasets.digits import Digits
 from tests.helpers import toy_cell
 
 
@@ -53,6 +54,11 @@ def test_the_label_names_what_differs_from_the_defaults():
 def test_the_label_of_a_trial_tells_its_learning_rate():
     cell = toy_cell(protocol={"validation": 0.15, "lr": 0.0123456})
     assert cell.label == "fedavg on blobs/ragged, 6 clients, lr 0.0123, seed 0"
+
+
+def test_a_negative_limit_is_refused_before_anything_starts():
+    with pytest.raises(UserError, match=r"dataset\.limit must be 0 \(all\) or more, got -5"):
+        toy_cell(dataset=Digits(limit=-5))
 
 
 @pytest.mark.parametrize("participation", [0.0, -0.1, 1.01])

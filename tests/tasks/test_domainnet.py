@@ -168,6 +168,21 @@ def test_an_unreadable_image_is_named_or_left_out_with_a_count(tmp_path, refused
     assert f"1 unreadable images are left out, the first is {bird}" in caplog.text
 
 
+def test_a_file_that_is_listed_twice_is_two_equal_images_and_one_of_both_splits_is_told(
+    tmp_path, own_data_root, caplog
+):
+    lines = lists()
+    lines["real_train.txt"].append(lines["real_train.txt"][3])
+    lines["clipart_train.txt"].append(lines["clipart_test.txt"][1])
+    data = plugin(put(tmp_path / "own", lines)).prepare(own_data_root)
+    assert len(data.train) == 38
+    assert data.train.x.flatten(1).amax(1).min() > 0, "no image is black"
+    assert torch.equal(data.train.x[6], data.test.x[0])
+    assert len(torch.unique(data.train.x.flatten(1), dim=0)) == 37
+    twice = lines["clipart_test.txt"][1].split()[0]
+    assert f"1 training images of {tmp_path / 'own'} are test images too: {twice}" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("classes", "reason"),
     [

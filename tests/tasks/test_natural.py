@@ -17,7 +17,7 @@ from fedspan.tasks.datasets.client_folder import ClientFolder
 from fedspan.tasks.datasets.femnist import CLASSES, Femnist
 from fedspan.tasks.partitions.natural import Natural
 from tests.helpers import how, toy_cell, trained
-from tests.tasks.files import png, write, zipped
+from tests.tasks.files import pack, png, write, zipped
 
 
 def owned(train, test=None, clients=None):
@@ -220,6 +220,13 @@ def test_leafs_files_are_images_of_writers(tiny, tmp_path):
     assert (data.train.x[2:5].flatten(1) / 255).numpy() == pytest.approx(np.array(first["x"]))
     assert data.train.y[2:5].tolist() == first["y"]
     assert data.mean[0] == pytest.approx(float(data.train.x.double().mean() / 255))
+
+
+def test_the_order_of_an_archive_changes_nothing(tiny, tmp_path):
+    files = {str(path.relative_to(tiny)): path.read_bytes() for path in sorted(tiny.rglob("*.json"), reverse=True)}
+    own, packed = Femnist(root=str(tiny)), Femnist(root=str(pack(tmp_path / "leaf.tar", files)))
+    assert own.what() == packed.what()
+    assert packed.prepare(tmp_path / "second").digest == own.prepare(tmp_path / "first").digest
 
 
 def test_a_cell_trains_on_writers(tiny, tmp_path):

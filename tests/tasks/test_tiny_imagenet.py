@@ -89,6 +89,17 @@ def test_the_published_zip_is_known_wherever_it_lies(published, own_data_root, t
         assert plugin.prepare(tmp_path / "elsewhere").digest == first.digest
 
 
+@pytest.mark.parametrize("held", [None, (), ("tiny-imagenet-200.zip.part", "tiny-imagenet-200.zip.part.lock")])
+def test_the_published_zip_can_be_fetched_into_a_folder_of_ones_own(tmp_path, refused, held):
+    place = tmp_path / "place"
+    if held is not None:
+        write(place, dict.fromkeys(held, b"")).mkdir(exist_ok=True)
+    chosen = TinyImageNet(root=str(place))
+    assert chosen.places(tmp_path) == [(tiny_imagenet.ARCHIVE, place / "tiny-imagenet-200.zip")]
+    assert "content" not in chosen.what()
+    assert "run 'fedspan data fetch tiny_imagenet'" in refused(lambda: chosen)
+
+
 def test_a_damaged_published_zip_is_refused(published, refused):
     published.write_bytes(published.read_bytes()[:-10])
     assert f"{published} is not the published file: its sha256 is" in refused(TinyImageNet)
