@@ -197,7 +197,7 @@ UNSTATED = {"cuda-toolkit": "NVIDIA's terms", "huey": "MIT", "skops": "MIT"}
 @nox.session
 def licences(session: nox.Session) -> None:
     """Write docs/licences.md from the packages that an installation with all extras brings."""
-    install(session, "test", "docs", "ray", "slurm", "postgres")
+    install(session, "test", "lint", "types", "docs", "ray", "slurm", "postgres", "privacy")
     session.install("pip-licenses>=5")
     options = ["--format=json", "--from=mixed", "--ignore-packages", "fedspan", "pip-licenses"]
     found = json.loads(session.run("pip-licenses", *options, silent=True) or "[]")

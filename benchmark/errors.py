@@ -78,3 +78,8 @@ def plain(text: str) -> str:
 def is_number(value: object) -> bool:
     """Return whether a value from a file is a finite number; integers in text may exceed the largest float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that installs an extra of this package."""
+    return f"uv pip install -e '.[{extra}]' -c constraints.txt, in FedSpan's checkout"

@@ -3,9 +3,7 @@
 The picture is made from the records in the repository. Run by `nox -s readme`.
 """
 
-import json
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +46,6 @@ TABLES = (
     ("Models", "model"),
 )
 COUNTED = TABLES[:3]  # on the first screen
-RUNS = re.compile(r"\d+ runs on real images and \d+ on the digits")
 
 
 def own_plugins(kind: str) -> list[type[Plugin]]:
@@ -72,17 +69,8 @@ def catalogue() -> str:
     return "\n".join(lines).strip()
 
 
-def runs() -> str:
-    """Return a phrase with the number of runs in the repository."""
-    command = ["git", "ls-files", "results/records/*.json"]
-    tracked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    datasets = [json.loads((ROOT / path).read_text(encoding="utf-8"))["spec"]["dataset"]["name"] for path in tracked]
-    digits = sum("digits" in name for name in datasets)
-    return f"{len(datasets) - digits} runs on real images and {digits} on the digits"
-
-
 def with_catalogue(text: str) -> str:
-    """Return README with the tables and counts of the current plugins, and the count of runs."""
+    """Return README with the tables and counts of the current plugins."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     tables, counted = catalogue(), [(heading.lower(), len(own_plugins(kind))) for heading, kind in COUNTED]
@@ -91,7 +79,7 @@ def with_catalogue(text: str) -> str:
         " x ".join(f"{number} {heading}" for heading, number in counted),
         before,
     )
-    return f"{RUNS.sub(runs(), before)}{BEGIN}\n\n{tables}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}"
 
 
 def results() -> tuple[View, Panel]:

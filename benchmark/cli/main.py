@@ -175,7 +175,7 @@ COMMANDS = {
         "report:show",
         _settings,
         "Without board=NAME, renders every board at each scale with results. Either way it renders the overview, the "
-        "comparison and the pages of methods and datasets.",
+        "comparison and the pages of methods and datasets. Exits with status 2 if it leaves out an unusable file.",
     ),
     "show": Command(
         "draw the number of images of each class at each client",
@@ -191,7 +191,7 @@ COMMANDS = {
         "The MLflow store is MLFLOW_TRACKING_URI, by default an SQLite file in the results folder. Boards are mirrored "
         "from the pages that 'fedspan report' makes: one experiment per board and scale, one run per row of its "
         "tables. --from collects records from a folder, with their verifications, or from an MLflow store. Each record "
-        "is checked; one that contradicts a local record is refused by name.",
+        "is checked; one that contradicts a local record is refused by name. Exits with 1 then, or without MLflow.",
     ),
     "validate": Command(
         "check records, by default those of paths.results",
@@ -276,7 +276,7 @@ COMMANDS = {
         _words("NAME [plugins=FILE.py]"),
         "The tests hold every plugin to the promises of the interface: hooks change no input and draw no global random "
         "numbers, runs resume bit for bit, neutral settings change nothing, executors agree. NAME may come from this "
-        "package, an installed distribution, or a file (plugins=FILE.py). Needs pytest.",
+        "package, an installed distribution, or a file (plugins=FILE.py). Needs pytest. Exits with 1 if one fails.",
     ),
     "completion": Command(
         "print the completion script of a shell",

@@ -8,7 +8,7 @@ import os
 import shutil
 
 from fedspan.benchmark import discovery, numerics
-from fedspan.benchmark.errors import UserError, did_you_mean
+from fedspan.benchmark.errors import UserError, did_you_mean, how_to_install
 from fedspan.benchmark.spec.overrides import override_text
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.training.executors import EXECUTORS
@@ -40,7 +40,7 @@ def check_how(how: How) -> None:
 def check_installed(launcher: str) -> None:
     """Raise `UserError` if the packages of a launcher are missing."""
     if importlib.util.find_spec(LAUNCHERS[launcher]) is None:
-        raise UserError(f"launcher={launcher} is not installed; install fedspan[{EXTRAS.get(launcher, launcher)}]")
+        raise UserError(f"launcher={launcher} is not installed: {how_to_install(EXTRAS.get(launcher, launcher))}")
 
 
 def launcher_words(how: How) -> list[str]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedspan.benchmark.component import Aggregate, Component, Local, Setting, addon
-from fedspan.benchmark.errors import Incompatible, UserError, require
+from fedspan.benchmark.errors import Incompatible, UserError, how_to_install, require
 from fedspan.benchmark.search import fixed, log
 from fedspan.benchmark.tree import Tree, root, scale, sqnorm
 
@@ -118,5 +118,7 @@ def _accountants() -> Any:
     try:
         from opacus import accountants
     except ImportError:
-        raise UserError("addon clip_noise counts epsilon with the package opacus; install fedspan[privacy]") from None
+        raise UserError(
+            f"addon clip_noise counts epsilon with the package opacus: {how_to_install('privacy')}"
+        ) from None
     return accountants

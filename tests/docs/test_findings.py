@@ -20,6 +20,7 @@ def findings():
     return module
 
 
+@pytest.mark.docs  # whoever merges records renews the tables, so their pull request passes without
 def test_its_tables_are_those_of_the_records(findings):
     texts = [page.read_text(encoding="utf-8") for page in findings.PAGES]
     assert sorted(name for text in texts for _, name, _ in findings.BLOCK.findall(text)) == sorted(findings.TABLES)

@@ -120,5 +120,5 @@ def test_without_slurm_its_launcher_says_so():
 def test_a_launcher_that_is_not_installed_names_its_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for launcher, extra in {"ray": "ray", "submitit": "slurm", "submitit_local": "slurm"}.items():
-        with pytest.raises(UserError, match=rf"launcher={launcher} is not installed; install fedspan\[{extra}\]"):
+        with pytest.raises(UserError, match=rf"launcher={launcher} is not installed: uv .* '\.\[{extra}\]'"):
             launcher_words(How(launcher=launcher))

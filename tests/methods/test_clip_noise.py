@@ -191,5 +191,5 @@ def test_statistics_that_travel_in_a_warm_up_alone_are_refused_too():
 
 def test_without_opacus_one_line_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "opacus", None)
-    with pytest.raises(UserError, match=r"the package opacus; install fedspan\[privacy\]"):
+    with pytest.raises(UserError, match=r"the package opacus: uv pip install -e '\.\[privacy\]'"):
         run_cell(toy_cell(FedAvg(), ClipNoise()), how(tmp_path))

@@ -101,7 +101,7 @@ def test_rays_workers_are_for_lone_cells_and_need_ray(clock, monkeypatch, device
     clock.seconds += 5
     assert grid(run()) == 1
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"^launcher=ray is not installed; install fedspan\[ray\]$"):
+    with pytest.raises(UserError, match=r"^launcher=ray is not installed: uv pip install -e '\.\[ray\]' .*checkout$"):
         check_workers(ray)
 
 
