@@ -201,7 +201,9 @@ def retry(arguments: argparse.Namespace) -> int:
     if not arguments.failed:
         raise UserError("write: fedspan retry --failed [name=value ...]")
     settings = settings_of(split_hydra(arguments.settings)[0])
-    places = {key: settings.pop(key) for key in how_settings() if key in settings}
+    given = dict(settings)
+    for key in [key for key in how_settings() if key in settings]:
+        del settings[key]
     for key in settings:
         if not is_how(key) or key == "board":
             raise UserError(f"a retry repeats cells unchanged, so '{key}' cannot be set; see 'fedspan run'")
@@ -212,11 +214,11 @@ def retry(arguments: argparse.Namespace) -> int:
             f"{cells} not retried, a repetition diverges again; "
             "if its sources changed, 'fedspan run' with fresh=true recomputes a cell"
         )
-    board = again.prepare(results, places)
-    if board is None:
+    how = again.prepare(results, given)
+    if how is None:
         print("nothing to retry")
         return 0
-    words = [override_text("board", str(board)), *arguments.settings]
+    words = [*(override_text(name, value) for name, value in how.items()), *arguments.settings]
     again_run = {"command": "run", "settings": words, "multirun": True, "cfg": None}
     return run(argparse.Namespace(**again_run, from_shell=arguments.from_shell))
 

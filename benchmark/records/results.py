@@ -41,6 +41,7 @@ class Results:
         self.passed_over: dict[Path, str] = {}
         self.records = root / "records"
         self.failures = root / "failures"
+        self.earlier = self.failures / "earlier"  # of cells that are to run again, until they have another outcome
         self.checkpoints = root / "checkpoints"
         self.models = root / "trained"
         self.status = root / "status"
@@ -70,13 +71,24 @@ class Results:
         return self.models / f"{train_key}.safetensors"
 
     def forget_failure(self, key: str) -> None:
-        """Delete the failure and status files of an earlier attempt at a cell; its checkpoint stays."""
-        for folder in (self.failures, self.status):
-            path = folder / f"{key}.json"
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                raise UserError(f"cannot remove {path}: {error.strerror or error}") from error
+        """Prepare another attempt at a cell: keep its failure among the `earlier` ones, and delete its status file.
+
+        Its checkpoint stays. If the attempt has no outcome, because it is interrupted, `failed` still returns the cell.
+        """
+        path, status = (folder / f"{key}.json" for folder in (self.failures, self.status))
+        try:
+            if path.exists():
+                self.earlier.mkdir(exist_ok=True)
+                path.replace(self.earlier / path.name)
+            status.unlink(missing_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot remove {path}: {error.strerror or error}") from error
+
+    def failed(self) -> list[Record]:
+        """Return the last known failure of each cell that has no record, by key."""
+        found = {path.stem: path for folder in (self.earlier, self.failures) for path in folder.glob("*.json")}
+        failures = (self._read(path) for key, path in sorted(found.items()) if not self.path(key).exists())
+        return [failure for failure in failures if failure is not None]
 
     def clear_temporary(self, key: str, train_key: str) -> None:
         """Remove unfinished files that an earlier owner of the cell left when it was killed.
@@ -94,7 +106,7 @@ class Results:
 
     def sweep(self) -> None:
         """Remove files of finished cells left by a kill or a failing disk: checkpoints, leases and the like."""
-        for folder in (self.records, self.failures, self.checkpoints, self.status, self.leases):
+        for folder in (self.records, self.failures, self.earlier, self.checkpoints, self.status, self.leases):
             for path in folder.glob("*") if folder != self.records else folder.glob(".*.tmp"):
                 if self.path(path.name.lstrip(".").split(".")[0]).exists():
                     discard(path)
@@ -221,6 +233,7 @@ class Results:
         key = parse(json.dumps(stored).encode(), None)["key"]  # as a reader gets it, after JSON
         if failed:
             write_json(self.failures / f"{key}.json", stored)
+            discard(self.earlier / f"{key}.json")
             return
         self.check_free(key)
         for field, suffix in SIDECARS.items():
@@ -229,8 +242,9 @@ class Results:
                 write_json(sidecar, stored[field])
                 stored[field] = {"sidecar": sidecar.name}
         write_json(self.path(key), stored)
-        for leftover in (self.failures / f"{key}.json", self.checkpoint(key), self.status / f"{key}.json"):
-            discard(leftover)
+        for folder in (self.failures, self.earlier, self.status):
+            discard(folder / f"{key}.json")
+        discard(self.checkpoint(key))
 
 
 def _shortened(failure: Record) -> Record:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -14,7 +13,7 @@ from fedspan.benchmark.records.atomic import write_atomically
 from fedspan.benchmark.records.exchange import words_of
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
-from fedspan.benchmark.registry import UnknownPlugin, how_settings
+from fedspan.benchmark.registry import how_settings
 from fedspan.benchmark.spec.compose import default_choices
 from fedspan.benchmark.spec.overrides import settings_of
 from fedspan.benchmark.spec.plan import plan
@@ -22,26 +21,31 @@ from fedspan.benchmark.spec.settings import how_defaults
 
 log = logging.getLogger("fedspan")
 
+HOW = ("device", "executor", "threads", "numerics")  # on which a cell's bits depend: a retry keeps its own command's
+
 
 def diverged(results: Results) -> int:
     """Return the number of diverged records; a repetition would diverge at the same step."""
     return sum(entry.status == "diverged" for entry in results.entries().values())
 
 
-def prepare(results: Results, places: Mapping[str, Any]) -> Path | None:
-    """Write a board of the failed cells and return its file, or None if there are none.
+def prepare(results: Results, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Write a board of the failed cells; return the settings with which to run it, or None if there are no such cells.
 
-    `places` are settings such as dataset.root, where a plugin finds its data. Failures stay until the cells run. A cell
-    that its settings no longer make, because a plugin changed, is skipped with a warning; raises `UserError` if all are
-    skipped.
+    `given` are the settings of the retry, such as dataset.root, where a plugin finds its data. The cells run as their
+    own commands said, on the same device and with the same plugins, unless `given` says otherwise. A cell that its
+    settings no longer make, because a plugin changed, is skipped with a warning; raises `UserError` if all are skipped,
+    or if their commands disagree.
     """
-    failed = [results.failure(path.stem) for path in sorted(results.failures.glob("*.json"))]
-    grid, left = [], 0
-    for record in failed:
-        if record is None or results.path(record["key"]).exists():
-            continue
+    grid, commands, left = [], [], 0
+    for record in results.failed():
         try:
-            grid.append({key: [value] for key, value in _settings(record, places).items()})
+            words = words_of(record)
+            if "plugins" in given:  # perhaps because the files lie elsewhere now
+                words = [word for word in words if not word.startswith("plugins=")]
+            made = settings_of(words)
+            grid.append({key: [value] for key, value in _settings(record, made, given).items()})
+            commands.append(made)
         except (CorruptFile, UserError) as error:
             left += 1
             log.warning("%s is not run again: %s", record["key"], error)
@@ -49,27 +53,44 @@ def prepare(results: Results, places: Mapping[str, Any]) -> Path | None:
         raise UserError(f"nothing to retry but {'a cell' if left == 1 else f'{left} cells'} that cannot be run again")
     if not grid:
         return None
+    how = _how(commands, given)
     board = {"title": "Cells that are run again", "grid": grid}
     path = results.root / "retry.yaml"
     write_atomically(path, yaml.safe_dump(board, sort_keys=False).encode())
-    return path
+    return {"board": str(path), **how}
 
 
-def _settings(record: Record, places: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a record's cell, without where and how it ran.
+def _how(commands: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how the failed cells ran, as far as the retry does not say it; raise `UserError` if they disagree."""
+    found: dict[str, Any] = {}
+    for name in HOW:
+        if name in given:
+            continue
+        first, *others = dict.fromkeys(made.get(name, how_defaults()[name]) for made in commands)
+        if others:
+            raise UserError(f"the failed cells ran with {name}={first} and {others[0]}; give one for all of them")
+        if first != how_defaults()[name]:
+            found[name] = first
+    if "plugins" not in given and (files := dict.fromkeys(file for made in commands for file in _files(made))):
+        found["plugins"] = [*files]
+    return found
+
+
+def _files(made: Mapping[str, Any]) -> list[str]:
+    """Return the plugin files that a command names."""
+    files = made.get("plugins") or []
+    return [files] if isinstance(files, str) else list(files)
+
+
+def _settings(record: Record, made: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a record's cell, without where and how it ran; `made` are those of its own command.
 
     Raises `CorruptFile` if they now make another cell, `UserError` if they make none, as without a needed place.
     """
-    made = settings_of(words_of(record))
     settings = {key: value for key, value in made.items() if key.split(".")[0] not in how_defaults()}
     hows, choices = how_settings(), {**default_choices(), **settings}
-    here = {name: value for name, value in places.items() if choices.get(name.split(".")[0]) in hows[name]}
-    try:
-        [planned] = plan([settings | here])
-    except UnknownPlugin as error:
-        if files := made.get("plugins"):
-            raise UserError(f"{error}; its own command had plugins={files}") from None
-        raise
+    here = {name: value for name, value in given.items() if choices.get(name.split(".")[0]) in hows.get(name, ())}
+    [planned] = plan([settings | here])
     if planned.cell.key != record["key"]:
         raise CorruptFile("its settings make another cell now; run its board or command again")
     return settings

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fedspan.benchmark import registry
 from fedspan.benchmark.mirror.runs import Mirror
 from fedspan.benchmark.records.exchange import read, validate_files
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.verification import Repeated
+from fedspan.benchmark.running.retry import prepare
 from tests.cli.conftest import ONE, QUICK, change, failures, records
 
 GRID = ("run", "-m", *QUICK, *ONE)
@@ -236,7 +236,34 @@ def test_a_cell_that_took_too_long_goes_on_with_more_time(fedspan, with_toys):
     assert records() == records("undisturbed")
 
 
-def test_a_retry_names_the_plugin_files_that_it_needs(fedspan, here):
+def test_an_interrupted_retry_forgets_no_failed_cell(fedspan, with_toys):
+    assert fedspan(*GRID, "algorithm=toy_raises").status == 1
+    [failure] = failures()
+    Results(Path("results")).forget_failure(failure["key"])  # the cell starts again, and its process is killed
+    assert failures() == []
+    ran = fedspan("retry", "--failed", "tracking=false", *ONE)
+    assert ran.out.splitlines()[0] == "1 cell: 0 with a record, 1 to run with workers=1"
+    assert [one["key"] for one in failures()] == [failure["key"]]
+    assert not list(Path("results/failures/earlier").iterdir())
+
+
+def test_a_retry_runs_cells_as_their_own_commands_did(fedspan, with_toys):
+    assert fedspan(*GRID, "algorithm=toy_raises", "executor=vmap", "numerics=native").status == 1
+    results = Results(Path("results"))
+    as_before = {"board": "results/retry.yaml", "executor": "vmap", "numerics": "native"}
+    assert prepare(results, {}) == as_before
+    assert prepare(results, {"executor": "loop"}) == {"board": "results/retry.yaml", "numerics": "native"}
+    assert fedspan(*GRID, "seed=1", "algorithm=toy_raises").status == 1
+    ran = fedspan("retry", "--failed", "tracking=false", *ONE)
+    assert "the failed cells ran with executor=" in ran.complaint
+    assert "give one for all of them" in ran.complaint
+    assert fedspan("retry", "--failed", "tracking=false", *ONE, "executor=loop", "numerics=native").status == 1
+    assert {(one["provenance"]["executor"], one["provenance"]["numerics"]) for one in failures()} == {
+        ("loop", "native")
+    }
+
+
+def test_a_retry_takes_the_plugin_files_that_it_needs(fedspan, here):
     text = """
 from fedspan.benchmark.component import Component, Setting, algorithm
 
@@ -249,9 +276,10 @@ class OfAFile(Component):
 """
     (here / "mine.py").write_text(text)
     assert fedspan(*GRID, "algorithm=of_a_file_too", "plugins=mine.py").status == 1
-    del registry._plugins["algorithm"]["of_a_file_too"]  # as in another process
-    ran = fedspan("retry", "--failed", "tracking=false")
-    assert "its own command had plugins=mine.py" in " ".join(ran.err.split())
+    assert prepare(Results(Path("results")), {}) == {"board": "results/retry.yaml", "plugins": ["mine.py"]}
+    (here / "mine.py").rename("moved.py")
+    given = {"plugins": ["moved.py"]}
+    assert prepare(Results(Path("results")), given) == {"board": "results/retry.yaml"}
 
 
 def test_with_nothing_to_run_again_it_says_so(fedspan):
