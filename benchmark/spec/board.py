@@ -13,8 +13,8 @@ from typing import Any
 
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import from_values
-from fedspan.benchmark.spec.compose import GROUPS, resolve
-from fedspan.benchmark.spec.presets import Tuning, applies, default_choices, load_yaml, tunings, yaml_files
+from fedspan.benchmark.spec.compose import kept, resolve
+from fedspan.benchmark.spec.presets import Tuning, applies, load_yaml, tunings, yaml_files
 from fedspan.benchmark.spec.settings import SCALES, What, is_how
 from fedspan.benchmark.spec.shown import Figure, Table
 from fedspan.benchmark.spec.tuning import Tune, tuning_settings
@@ -70,13 +70,7 @@ class Scale:
             if applies(rule, config):
                 changes |= rule.set
         changes = {key: value for key, value in changes.items() if key not in self.keep}
-        return [self._left(point, choice) | choice for choice in product(changes)]
-
-    def _left(self, point: Overrides, choice: Overrides) -> Overrides:
-        """Return the settings of a cell that are in `keep`, or of no plugin that `choice` replaces."""
-        before = {**default_choices(), **point}
-        replaced = {kind for kind in GROUPS if kind != "protocol" and choice.get(kind, before[kind]) != before[kind]}
-        return {key: value for key, value in point.items() if key in self.keep or key.split(".")[0] not in replaced}
+        return [kept(point, choice, self.keep) | choice for choice in product(changes)]
 
 
 @dataclass(frozen=True)
@@ -135,8 +129,8 @@ class Board:
     def expand(self, extra: Mapping[str, Any] | None = None) -> list[Point]:
         """Return the overrides of every cell. `extra` (key -> list of values) replaces axes of the same name.
 
-        With ``scale=NAME`` in `extra`, the overrides of that scale apply to every cell. Otherwise a cell has the scale
-        that the grid states, as in a retry, or the full size.
+        The settings of a plugin that it replaces go. With ``scale=NAME`` in `extra`, the overrides of that scale apply
+        to every cell. Otherwise a cell has the scale that the grid states, as in a retry, or the full size.
         """
         if self.boards:
             return _distinct(point for part in self.parts() for point in part.expand(extra))
@@ -148,10 +142,11 @@ class Board:
             ablation = self._ablation(point.pop(ABLATION, False))
             for choice in product(extra):
                 name = str(choice.get("scale", point.get("scale", self.full)))
-                how = {key: value for key, value in choice.items() if is_how(key)}  # such as plugins=, which rules need
                 scale = self.scales.get(name, Scale()) if name == point.get("scale") else self.scale(name)
-                named, whole = _of_scale(name), point | _of_scale(self.full)
-                expanded += [Point(scaled | named | choice, whole, ablation) for scaled in scale.of(point | how)]
+                named, asked = _of_scale(name), {key: value for key, value in choice.items() if key != "scale"}
+                full = kept(point, asked) | asked
+                whole = {key: value for key, value in full.items() if not is_how(key)} | _of_scale(self.full)
+                expanded += [Point(scaled | named | choice, whole, ablation) for scaled in scale.of(full)]
         if not expanded:
             raise UserError(f"board '{self.name}' has an empty grid")
         return _distinct(expanded)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -325,3 +325,21 @@ def make_cell(config: Mapping[str, Any]) -> Cell:
 def tuned(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tuned settings of the chosen protocol, except those that `overrides` set."""
     return Composer().tuned(overrides)
+
+
+def kept(point: Mapping[str, Any], choice: Mapping[str, Any], keep: Collection[str] = ()) -> dict[str, Any]:
+    """Return the settings of a cell that are in `keep`, or of no plugin that `choice` replaces."""
+    before = {**default_choices(), **point}
+    gone = [kind for kind in GROUPS if kind != "protocol" and choice.get(kind, before[kind]) != before[kind]]
+    if "addons" in choice:
+        gone += [f"addon.{name}" for name in _addons(before) if name not in _addons(choice)]
+    return {
+        key: value
+        for key, value in point.items()
+        if key in keep or not any(f"{key}.".startswith(f"{one}.") for one in gone)
+    }
+
+
+def _addons(settings: Mapping[str, Any]) -> list[str]:
+    named = settings.get("addons") or []
+    return [named] if isinstance(named, str) else list(named)

@@ -42,24 +42,28 @@ def plan(points: Sequence[Overrides]) -> list[Planned]:
     """Return the distinct cells of a grid, in order, with every name and value checked."""
     planned: dict[str, Planned] = {}
     composer = Composer()
-    used: set[str] = set()
     wholes = placed([point.full if isinstance(point, Point) else {} for point in points])
     for asked, whole in zip(placed(points), wholes, strict=True):
         overrides = {**asked, **composer.tuned(asked)}
         config = composer.resolve(overrides)
         cell = composer.make_cell(config)
-        used |= {addon.name for addon in cell.addons}
         ablation = isinstance(asked, Point) and asked.ablation
         if cell.key not in planned:
             full = None if cell.scale in FULL or not whole else _full(whole, composer)
             planned[cell.key] = Planned(cell, overrides, config, full=full, ablation=ablation)
         elif not ablation:
             planned[cell.key] = replace(planned[cell.key], ablation=False)
-    for overrides in points:
-        for key in overrides:
-            if key.startswith("addon.") and (addon := key.split(".")[1]) not in used:
-                raise UserError(f"'{key}' has no effect: no cell uses the add-on '{addon}'; add addons=[{addon}]")
     return list(planned.values())
+
+
+def _plan_whole(points: Sequence[Overrides]) -> list[Planned]:
+    """Return the cells of a whole grid; raise `UserError` if it sets something of an add-on that no cell uses."""
+    planned = plan(points)
+    used = {addon.name for one in planned for addon in one.cell.addons}
+    for key in (key for point in points for key in point):
+        if key.startswith("addon.") and (addon := key.split(".")[1]) not in used:
+            raise UserError(f"'{key}' has no effect: no cell uses the add-on '{addon}'; add addons=[{addon}]")
+    return planned
 
 
 def placed(points: Sequence[Asked], alone: bool = True) -> list[Asked]:
@@ -97,13 +101,13 @@ def plan_grid(axes: Mapping[str, list[Any]]) -> list[Planned]:
     rest = {key: values for key, values in axes.items() if key != "board"}
     if names == [None]:
         with doing("planning cells"):
-            return plan(product(rest))
+            return _plan_whole(product(rest))
     points: list[Overrides] = []
     for board in (part for name in names for part in load_board(str(name)).parts()):
         points += [point.with_settings({"board": board.word}) for point in board.expand(rest)]
     try:
         with doing(f"planning {len(points):,} cells"):
-            planned = plan(points)
+            planned = _plan_whole(points)
     except UserError as error:
         raise UserError(f"board {', '.join(map(str, names))}: {error}") from None
     if not first_change(rest):

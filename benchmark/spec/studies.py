@@ -111,7 +111,7 @@ def studies(board: Board, axes: Mapping[str, list[Any]]) -> list[Study]:
         named = rest if scale is None else {**rest, "scale": [scale]}
         tune = board.tune.changed(board.scale(str(scale or board.full)).tune).changed(asked)
         points = placed([point.with_settings({"board": board.word}) for point in board.expand(named)], alone=False)
-        made = _studies(tune, points)
+        made = _studies(tune, points, whole=not first_change(rest))
         if not first_change(axes):
             _check_frozen(board, str(scale or board.full), made)
         found += made
@@ -138,7 +138,8 @@ def _check_frozen(board: Board, scale: str, found: Sequence[Study]) -> None:
         )
 
 
-def _studies(tune: Tune, points: Sequence[Point]) -> list[Study]:
+def _studies(tune: Tune, points: Sequence[Point], whole: bool) -> list[Study]:
+    """Return the studies of a board's points; a command line that changes the `whole` board may leave methods out."""
     groups: dict[str, list[Point]] = {}
     for point in points:
         alike = {key: value for key, value in point.items() if key != "seed"}
@@ -146,7 +147,8 @@ def _studies(tune: Tune, points: Sequence[Point]) -> list[Study]:
     cells = [_cell(group[0]) for group in groups.values()]
     if any(cell.protocol.trial for cell in cells):
         raise UserError("protocol.validation makes trials of the reported cells; trials hold out tune.validation")
-    tune.check_names(cells)
+    if whole:
+        tune.check_names(cells)
     met = {seed for point in points if (seed := _cell(point).seed) in tune.seeds}
     if met:
         raise UserError(f"tune.seeds: results are reported on {min(met)} too; trials must not see their seeds")

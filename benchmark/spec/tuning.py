@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedspan.benchmark.errors import UserError, did_you_mean, require
 from fedspan.benchmark.fields import defaults_of, from_values
 from fedspan.benchmark.protocol import Protocol
-from fedspan.benchmark.search import Fixed, Space, choice, fixed, linear, log, spaces_of, typed
+from fedspan.benchmark.search import Fixed, Space, are_numbers, choice, fixed, linear, log, spaces_of, typed
 from fedspan.benchmark.spec.cell import Cell
 
 PREFIX = "tune."  # of these settings at a scale and on a command line: tune.trials=3
@@ -63,10 +63,9 @@ class Tune:
         for prefix, cls in _parts(cell):
             hints = typing.get_type_hints(cls)
             found |= {f"{prefix}.{name}": space for name, space in spaces_of(cls).items()}
-            for setting, value in self.space.items():
-                owner, _, name = setting.rpartition(".")
-                if owner == prefix and name in defaults_of(cls):
-                    found[setting] = _declared(setting, value, hints[name])
+            for name in defaults_of(cls):  # their order: proposals must not depend on that of the board's lines
+                if (setting := f"{prefix}.{name}") in self.space:
+                    found[setting] = _declared(setting, self.space[setting], hints[name])
         return {setting: space for setting, space in found.items() if isinstance(space, Space)}
 
     def check_names(self, cells: typing.Iterable[Cell]) -> None:
@@ -92,15 +91,20 @@ def _declared(name: str, value: Any, kind: Any = None) -> Space | Fixed:
         if value == "fixed":
             return fixed("the board keeps it")
         if isinstance(value, list | tuple):
-            return choice(*value, source="the board")
+            return choice(*_as_floats(value, kind), source="the board")
         if isinstance(value, Mapping) and len(value) == 1:
             [(scale, ends)] = value.items()
             if scale in ("log", "linear") and isinstance(ends, list | tuple) and len(ends) == 2:
-                return typed({"log": log, "linear": linear}[scale](*ends, source="the board"), kind)
+                return typed({"log": log, "linear": linear}[scale](*_as_floats(ends, kind), source="the board"), kind)
     except ValueError as error:
         raise UserError(f"tune.space.{name}: {error}") from None
     rule = "must be a list of values, {log: [low, high]}, {linear: [low, high]} or fixed"
     raise UserError(f"tune.space.{name} {rule}, got {value!r}")
+
+
+def _as_floats(values: Sequence[Any], kind: Any) -> list[Any]:
+    """Return the values of a `float` field as such: the text of a space seeds its proposals, and 1 is 1.0."""
+    return [float(value) if kind is float and are_numbers((value,)) else value for value in values]
 
 
 def tuning_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

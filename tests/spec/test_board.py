@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.spec.board import Figure, Scale, Table, load_board, product, read_board
 from fedspan.benchmark.spec.cell import key_of
-from fedspan.benchmark.spec.plan import plan
+from fedspan.benchmark.spec.plan import plan, plan_grid
 from fedspan.benchmark.spec.presets import yaml_files
 from tests.report.made import board as grid_of
 
@@ -81,6 +81,31 @@ def test_a_scale_replaces_settings_and_what_is_asked_for_replaces_the_scale(boar
     asked = scaled.expand({"scale": ["smoke"], "protocol.rounds": [4]})
     assert {point["protocol.rounds"] for point in asked} == {4}
     assert scaled.expand({"scale": ["own"]})[0] == {"protocol.rounds": 9, "seed": 0, "scale": "own"}
+
+
+def test_what_is_asked_for_is_seen_by_the_rules_of_a_scale_and_holds_for_the_full_cell_too(board):
+    rule = "{when: {partition: dirichlet, algorithm: fedprox}, set: {partition.min_size: 2}}"
+    scaled = board(
+        f"base: {{partition: iid}}\nscales: {{smoke: {{protocol.rounds: 1, tuned: [{rule}]}}}}\ngrid: [{{}}]"
+    )
+    asked = {"partition": ["dirichlet"], "partition.alpha": [0.3], "algorithm": ["fedprox"], "seed": [4]}
+    [full], [smoke] = plan(scaled.expand(asked)), plan(scaled.expand(asked | {"scale": ["smoke"]}))
+    assert (smoke.cell.partition.min_size, full.cell.partition.min_size) == (2, 10)
+    assert smoke.origin.key == full.cell.key
+
+
+def test_a_plugin_that_is_asked_for_takes_the_place_of_another_and_of_its_settings(board):
+    mine = board("""
+grid:
+  - algorithm: [{algorithm: moon, algorithm.mu: 0.5}, {algorithm: fedprox, algorithm.mu: 0.1}]
+    addons: [{addons: [feddecorr, etf], addon.feddecorr.form: paper, addon.etf.temperature: 1.0}]
+""")
+    points = mine.expand({"algorithm": ["fedprox"], "addons": [["etf"]]})
+    assert points == [
+        {"algorithm": "fedprox", "addons": ["etf"], "addon.etf.temperature": 1.0},
+        {"algorithm": "fedprox", "algorithm.mu": 0.1, "addons": ["etf"], "addon.etf.temperature": 1.0},
+    ]
+    assert plan(points)
 
 
 def test_a_scale_that_the_board_lacks_is_an_error(board):
@@ -326,10 +351,9 @@ def test_tables_and_figures_are_read_with_their_types(board):
 
 
 def test_a_setting_of_an_add_on_may_be_common_if_some_cell_uses_it():
-    points = [{"addons": [], "addon.feddecorr.beta": 0.2}, {"addons": ["feddecorr"], "addon.feddecorr.beta": 0.2}]
-    assert len(plan(points)) == 2
+    assert len(plan_grid({"addons": [[], ["feddecorr"]], "addon.feddecorr.beta": [0.2]})) == 2
     with pytest.raises(UserError, match=r"no cell uses the add-on 'feddecorr'; add addons=\[feddecorr\]"):
-        plan(points[:1])
+        plan_grid({"addons": [[], ["ccvr"]], "addon.feddecorr.beta": [0.2]})
 
 
 def test_where_images_lie_concerns_the_datasets_of_a_grid_that_have_such_a_setting():

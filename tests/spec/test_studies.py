@@ -212,6 +212,34 @@ def test_a_scale_and_a_command_change_how_a_board_tunes(tuned):
     assert [[planned.cell.seed for planned in trial.cells] for trial in study.trials] == 3 * [[8, 9]]
 
 
+def test_a_setting_of_an_add_on_concerns_the_methods_that_have_it(tuned):
+    grid = ({"algorithm": "fedprox"}, {"addons": [["feddecorr"]]})
+    proximal, decorrelated = tuned(grid, asked={"addon.feddecorr.form": ["paper"]})
+    assert [len(proximal.trials), len(decorrelated.trials)] == [4, 4]
+    assert keys(proximal) == keys(tuned(grid)[0])
+    assert len(proximal.default) == len(proximal.tuned(proximal.trials[1])) == 2
+
+
+def test_a_command_may_leave_out_the_method_whose_setting_a_board_searches(tuned):
+    grid, space = ({"algorithm": ["fedprox", "fednova"]},), {"algorithm.mu": [0.1, 1.0], "protocol.lr": "fixed"}
+    [study] = tuned(grid, space=space, asked={"algorithm": ["fednova"]})
+    assert study.space == {}
+
+
+def test_no_trial_depends_on_how_a_space_is_spelled_or_on_the_order_of_its_lines(tuned):
+    one = {
+        "protocol.momentum": {"linear": [0, 0.9]},
+        "protocol.weight_decay": {"log": [1e-6, 1]},
+        "algorithm.mu": [1, 2],
+    }
+    other = {
+        "algorithm.mu": [1.0, 2.0],
+        "protocol.weight_decay": {"log": [1e-6, 1.0]},
+        "protocol.momentum": {"linear": [0.0, 0.9]},
+    }
+    assert keys(tuned(space=one)[0]) == keys(tuned(space=other)[0])
+
+
 def test_a_board_may_search_other_settings_and_other_values(tuned):
     space = {"protocol.lr": "fixed", "algorithm.mu": {"linear": [1, 2]}, "protocol.batch_size": {"log": [4, 64]}}
     [study] = tuned(space=space)
