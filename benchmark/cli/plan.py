@@ -20,6 +20,7 @@ from fedspan.benchmark.report import recipes
 from fedspan.benchmark.report.declared import check_declared
 from fedspan.benchmark.report.units import counted_as, write_bytes, write_flops
 from fedspan.benchmark.running.estimate import estimate, spread_gain
+from fedspan.benchmark.running.grid import outdated
 from fedspan.benchmark.running.launchers import check_how
 from fedspan.benchmark.running.progress import duration
 from fedspan.benchmark.running.sharing import obstacle
@@ -70,7 +71,10 @@ def _show_missing(
     choose; some may turn out to be duplicates.
     """
     known = results.entries([cell.cell.key for cell in cells])
-    missing = [cell for cell in cells if (e := known.get(cell.cell.key)) is None or e.status == "failed"]
+    again = {cell.cell.key for cells in outdated(cells, known, results).values() for cell in cells} if how.fresh else ()
+    missing = [
+        cell for cell in cells if (e := known.get(key := cell.cell.key)) is None or e.status == "failed" or key in again
+    ]
     failed = sum(results.failure(cell.cell.key) is not None for cell in missing)
     done, open_cells = len(cells) - len(missing), [*missing, *unknown]
     line = f"{counted_as(done + len(open_cells), name)}{of}: {done} done, {len(open_cells)} missing"

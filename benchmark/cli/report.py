@@ -52,7 +52,7 @@ def show(arguments: argparse.Namespace) -> int:
         if scale not in SCALES:
             raise UserError(f"unknown scale '{scale}'{did_you_mean(str(scale), SCALES)}")
     results = Results(How.of(config).results, sets_aside=False)
-    pages = _pages(axes, results) or Path(config["paths"]["pages"])
+    pages = _pages(axes, results) or How.of(config).pages
     if not named and not _keys(results) and site.found(pages):
         raise UserError(f"no results in {results.root}, so the site in {pages} stays as it is; set paths.results=DIR")
     status, built, failed = 0, [], set()

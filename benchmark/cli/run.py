@@ -64,17 +64,17 @@ def run(arguments: argparse.Namespace) -> int:
     if not grid:
         return _run_one(planned[0], how)
     launcher = make_launcher([*launcher_words(how), *for_hydra])
-    changes = [word for word in settings if not is_how(word.partition("=")[0]) and not word.startswith("scale=")]
+    asked = [word for word in settings if word.startswith("board=") or not is_how(word.partition("=")[0])]
     without_result = 0
     if studies:
-        without_result = run_grid(trials, launcher, changes)
+        without_result = run_grid(trials, launcher, asked)
         selections = [select(study, Results(how.results).read) for study in studies]
         show_selections(selections)
         planned = distinct([*planned, *(cell for selection in selections for cell in selection.tuned)])
     if arguments.command != "tune":
-        without_result += run_grid(planned, launcher, changes)
+        without_result += run_grid(planned, launcher, asked)
     else:
-        print(f"next: {next_step(how, planned[0].cell.scale, changes, 'run -m')}")
+        print(f"next: {next_step(how, asked, 'run -m')}")
     return int(without_result > 0)
 
 

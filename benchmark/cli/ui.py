@@ -38,7 +38,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
     """Serves only files of the site: no listings, no log, no links out of it, no other host names."""
 
     def send_head(self) -> IO[bytes] | None:  # type: ignore[override]
-        if self.headers.get("Host", "").rpartition(":")[0] not in NAMES:
+        if self.headers.get("Host", "").partition(":")[0] not in NAMES:  # without a port if it is 80
             self.send_error(403, "Not a name of this site")
             return None
         path = Path(self.translate_path(self.path)).resolve()

@@ -48,11 +48,11 @@ MIRROR_NICE = 10  # a tenth of a busy core; at 19 a hundredth, and a grid on a b
 LOOK_SECONDS = 0.5  # between polls of cells that other processes compute
 
 
-def run_grid(planned: Sequence[Planned], launcher: Launcher, changes: Sequence[str] = ()) -> int:
+def run_grid(planned: Sequence[Planned], launcher: Launcher, asked: Sequence[str] = ()) -> int:
     """Run every planned cell that has no record yet; return how many have no result afterwards.
 
-    All cells share the settings of where and how to run. `changes` are the words that change the board on the command
-    line; the next command that the user reads repeats them.
+    All cells share the settings of where and how to run. `asked` are the words of the command line that chose them; the
+    next command that the user reads repeats them.
     """
     console = Console()
     how = How.of(planned[0].config)
@@ -87,7 +87,7 @@ def run_grid(planned: Sequence[Planned], launcher: Launcher, changes: Sequence[s
     known = results.entries(keys) if missing else known
     failed = [failure for key in keys if key not in known and (failure := results.failure(key)) is not None]
     ran = {cell.cell.key for cell in todo}
-    summarise(console, planned, [*known.values()], failed, ran, time.monotonic() - started, how, changes)
+    summarise(console, planned, [*known.values()], failed, ran, time.monotonic() - started, how, asked)
     return sum(key not in known or known[key].status == "failed" for key in keys)
 
 
@@ -99,11 +99,8 @@ def all_mirrored(results: Results, known: Mapping[str, Entry]) -> bool:
     return all(mirrored.get(key) == entry.beginning for key, entry in known.items())
 
 
-def refresh(planned: Sequence[Planned], known: Mapping[str, Entry], results: Results, fresh: bool) -> list[str]:
-    """Return a line for each way in which records of these cells were not made by the current sources.
-
-    With `fresh` such records are set aside, so that their cells run again.
-    """
+def outdated(planned: Sequence[Planned], known: Mapping[str, Entry], results: Results) -> dict[str, list[Planned]]:
+    """Return the cells whose records were not made by the current sources, by what is said of them."""
     found: dict[str, list[Planned]] = {}
     repeated = Repeated.of(results)
     fits: dict[tuple[Any, ...], bool] = {}  # a cache: cells share plugins, and records share sources
@@ -119,8 +116,18 @@ def refresh(planned: Sequence[Planned], known: Mapping[str, Entry], results: Res
         by = repeated.of_digest(entry.key, entry.digest).repeated_by
         if said := stale(json.loads(entry.sources), cell.cell, by):
             found.setdefault(said, []).append(cell)
-            if fresh:
-                results.put_aside(cell.cell.key)
+    return found
+
+
+def refresh(planned: Sequence[Planned], known: Mapping[str, Entry], results: Results, fresh: bool) -> list[str]:
+    """Return a line for each way in which records of these cells were not made by the current sources.
+
+    With `fresh` such records are set aside, so that their cells run again.
+    """
+    found = outdated(planned, known, results)
+    if fresh:
+        for cell in (cell for cells in found.values() for cell in cells):
+            results.put_aside(cell.cell.key)
     what = f"moved to {results.damaged}" if fresh else REMEDY
     return [
         f"{len(cells)} record{'s' * (len(cells) > 1)} {said}: {cells[0].cell.label}"
@@ -254,7 +261,7 @@ def summarise(
     ran: set[str],
     seconds: float,
     how: How,
-    changes: Sequence[str] = (),
+    asked: Sequence[str] = (),
 ) -> None:
     """Print the number of cells by outcome, and the reasons; failures, with their files, go to standard error."""
     table = Table("outcome", "cells", "of them now", title=f"grid finished in {seconds:.0f} s", title_justify="left")
@@ -271,7 +278,7 @@ def summarise(
     show_scores(console, planned, {entry.key: entry.accuracy for entry in known if entry.status == "done"})
     _tell_reasons(outcomes, {cell.cell.key: cell.cell for cell in planned}, failed, how)
     if any(entry.status == "done" for entry in known) and not planned[0].cell.protocol.trial:
-        step = next_step(how, planned[0].cell.scale, changes)
+        step = next_step(how, asked)
         console.print(f"next: {step}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -228,9 +228,7 @@ class Repetition:
         key = self.planned.cell.key
         found = self.results.read(key) or self.results.failure(key)
         if found is None or found["status"] == "failed":
-            told = [line for line in said.splitlines() if line.startswith("fedspan: ")]
-            last = told[-1].removeprefix("fedspan: ") if told else f"its process ended with {self._process.returncode}"
-            raise UserError(str(found["reason"]) if found else last)
+            raise UserError(str(found["reason"]) if found else end_of(self._process.returncode, said))
         return found
 
     def cancel(self) -> None:
@@ -243,3 +241,11 @@ class Repetition:
     def clear(self) -> None:
         """Remove the results folder."""
         shutil.rmtree(self.results.root, ignore_errors=True)
+
+
+def end_of(status: int, said: str) -> str:
+    """Return why a command ended without an outcome: its complaint, unless it was killed before it could make one."""
+    if status < 0:
+        return f"its process was killed (signal {-status}), perhaps for want of memory"
+    told = [line for line in said.splitlines() if line.startswith("fedspan: ")]
+    return told[-1].removeprefix("fedspan: ") if told else f"its process ended with {status}"

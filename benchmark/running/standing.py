@@ -15,7 +15,7 @@ from rich.text import Text
 from fedspan.benchmark import names
 from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.spec.cell import Cell
-from fedspan.benchmark.spec.overrides import override_text, place_words
+from fedspan.benchmark.spec.overrides import place_words
 from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.settings import How
 
@@ -78,10 +78,7 @@ def _called(cell: Cell, known: dict[tuple[object, ...], tuple[str, str]]) -> tup
     return known[alike]
 
 
-def next_step(how: How, scale: str, changes: Sequence[str] = (), verb: str = "report") -> str:
-    """Return the command that shows the results of a grid, or does `verb`; `changes` are its words of the board."""
-    where = place_words(how)
-    if how.board is None:
-        return shlex.join(["fedspan", "ui", *where])
-    board = [override_text("board", how.board), override_text("scale", scale)]
-    return shlex.join(["fedspan", *verb.split(), *board, *changes, *where])
+def next_step(how: How, asked: Sequence[str], verb: str = "report") -> str:
+    """Return the command that shows the results of a grid, or does `verb`; `asked` are the words that chose it."""
+    words = ["ui"] if how.board is None else [*verb.split(), *asked]
+    return shlex.join(["fedspan", *words, *place_words(how)])

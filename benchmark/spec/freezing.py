@@ -37,12 +37,12 @@ def freeze(name: str) -> Path:
         raise UserError(f"board '{name}' is made of boards; freeze those instead")
     if board.frozen:
         raise UserError(f"board '{name}' is frozen already")
-    digests = digests_of(board)
+    name, digests = board.name, digests_of(board)
     last = max(_versions(name), default=0)
     if last and load_board(f"{name}-v{last}").frozen == digests:
         raise UserError(f"board '{name}' has the cells of its version {name}-v{last}; nothing is to be frozen")
     path = FOLDER / f"{name}-v{last + 1}.yaml"
-    lines = "".join(f"  {scale}: {digest}\n" for scale, digest in digests.items())
+    lines = "".join(f'  {scale}: "{digest}"\n' for scale, digest in digests.items())  # 1e15 alone is a number
     source = board_files()[name]
     text = source.read_text(encoding="utf-8").rstrip("\n")
     text += f"\nfrozen:  # digests of its cells; 'fedspan freeze' wrote them\n{lines}"

@@ -173,9 +173,15 @@ def test_settings_replace_those_of_the_board(fedspan, board):
 def test_the_next_command_shows_the_cells_that_ran(fedspan, board):
     ran = fedspan("run", "board=mine", "seed=7,8", "workers=1", "paths.results=there")
     [step] = [line.removeprefix("next: ") for line in ran.out.splitlines() if line.startswith("next: ")]
-    assert step == "fedspan report board=mine scale=own seed=7,8 paths.results=there"
+    assert step == "fedspan report board=mine seed=7,8 paths.results=there"
     assert fedspan(*shlex.split(step)[1:]).status == 0
     assert Path("there/pages/mine/index.html").read_text().count("6 of 6")
+
+
+def test_the_next_command_names_all_boards_that_ran(fedspan, board):
+    Path("leaderboards/boards/other.yaml").write_text(Path("leaderboards/boards/mine.yaml").read_text())
+    ran = fedspan("run", "-m", "board=mine,other", "workers=1")
+    assert "next: fedspan report board=mine,other\n" in ran.out
 
 
 def test_settings_that_only_the_boards_tasks_know_replace_its_own(fedspan, here):

@@ -13,6 +13,8 @@ from fedspan.benchmark.bibliography import papers
 from fedspan.benchmark.cli import submission
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records.record import digest_of
+from fedspan.benchmark.spec import freezing
+from fedspan.benchmark.spec.board import load_board
 from tests.cli.conftest import QUICK, change
 
 BOARD = """\
@@ -332,9 +334,18 @@ def test_a_frozen_version_has_its_own_name_and_the_same_cells(repository, fedspa
     assert (told.status, "has the cells of its version tiny-v1" in told.complaint) == (2, True)
     told = fedspan("freeze", "tiny-v1")
     assert (told.status, "is frozen already" in told.complaint) == (2, True)
+    told = fedspan("freeze", "leaderboards/boards/tiny.yaml")
+    assert (told.status, "has the cells of its version tiny-v1" in told.complaint) == (2, True)
     shutil.copy("leaderboards/boards/tiny.yaml", "mine.yaml")
     told = fedspan("freeze", "mine.yaml")
     assert (told.status, "mine.yaml is not among the boards" in told.complaint) == (2, True)
+
+
+@pytest.mark.parametrize("digest", ["1234567890e12345", "0123456701234567"])
+def test_a_digest_that_looks_like_a_number_is_a_digest(repository, fedspan, monkeypatch, digest):
+    monkeypatch.setattr(freezing, "digests_of", lambda board: {"own": digest})
+    assert fedspan("freeze", "tiny").status == 0
+    assert load_board("tiny-v1").frozen == {"own": digest}
 
 
 def test_a_changed_board_leaves_its_frozen_version_as_it_was(repository, fedspan):

@@ -22,6 +22,7 @@ from fedspan.benchmark.records import sources
 from fedspan.benchmark.records.record import digest_of
 from fedspan.benchmark.records.verification import read
 from fedspan.benchmark.running import repetition
+from fedspan.benchmark.running.repetition import end_of
 from fedspan.benchmark.spec.cell import key_of
 from tests.cli.conftest import ONE, QUICK
 from tests.helpers import PATIENCE, wait_for
@@ -398,6 +399,13 @@ def test_without_a_seed_nobody_knows_beforehand_which_records_are_drawn(fedspan,
 # stale records ----------------------------------------------------------------------------------------------------
 
 
+def test_a_repetition_that_is_killed_is_no_complaint_of_its_own():
+    said = "fedspan: scale=smoke is only a label without a board\n"
+    assert end_of(-9, said) == "its process was killed (signal 9), perhaps for want of memory"
+    assert end_of(2, f"{said}fedspan: no such folder\nmore") == "no such folder"
+    assert end_of(3, "") == "its process ended with 3"
+
+
 def stale(record):
     record["provenance"]["sources"]["algorithm:fedavg"] = f"{sources.FORM}0"
 
@@ -415,6 +423,8 @@ def test_a_record_of_other_sources_is_named_by_run_and_computed_anew_on_request(
     assert "'fedspan verify' checks their numbers, fresh=true recomputes them" in ran.out
     assert path.read_bytes() == old
     assert "  1 made by other sources (algorithm:fedavg): results/records" in fedspan("validate").out
+    assert "1 done, 0 missing" in fedspan("plan", *command[1:][len(grid) :]).out
+    assert "0 done, 1 missing" in fedspan("plan", *command[1:][len(grid) :], "fresh=true").out
     ran = fedspan(*command, "fresh=true")
     assert (ran.status, SAID in ran.out, "moved to results/set_aside" in ran.out) == (0, True, True)
     assert Path("results/set_aside", f"{path.name}.1").read_bytes() == old

@@ -49,6 +49,14 @@ def report(tmp_path, capsys, unchanged_process):
     return report
 
 
+@pytest.mark.usefixtures("boards", "unchanged_process")
+def test_the_home_folder_is_that_of_the_pages_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    keep(tmp_path, [record(one) for one in cells()])
+    assert main(["report", "board=good", f"paths.results={tmp_path}", "paths.pages='~/site'"]) == 0
+    assert (tmp_path / "home" / "site" / "index.html").is_file()
+
+
 def cells(scale="own"):
     return plan(load_board("good").expand({"scale": [scale]}))
 

@@ -51,4 +51,5 @@ def test_other_fleets_and_clients_that_never_train_are_other_tasks():
     ],
 )
 def test_the_next_step_is_a_command(settings, command):
-    assert next_step(How(**{"results": Path("results"), "data": Path("data")} | settings), "smoke") == command
+    asked = [f"board={settings.get('board')}", "scale=smoke"]
+    assert next_step(How(**{"results": Path("results"), "data": Path("data")} | settings), asked) == command
