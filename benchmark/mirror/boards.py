@@ -23,7 +23,7 @@ from fedspan.benchmark.mirror.runs import Mirror, Unreachable, first_line, metri
 from fedspan.benchmark.report.site import found
 from fedspan.benchmark.report.summary import Summary, TableNumber
 
-FORM = 4  # version of the format; a new one rewrites all boards
+FORM = 5  # version of the format; a new one rewrites all boards
 VIEW = "leaderboard"  # key of the columns and the order in which MLflow shows an experiment
 COLUMNS = (
     "rank", "mean", "std", "printed", "difference", "seeds", "diverged", "seconds", "seconds_std", "gigaflop",
@@ -59,7 +59,7 @@ def mirror(store: Mirror, pages: Path) -> dict[str, str]:
 def _write(store: Mirror, summary: Summary, page: Path) -> str:
     """Write one board unless it is up to date; return the experiment's id."""
     client = store.client
-    experiment = store.experiment_of(name_of(summary))
+    experiment = _experiment_of(store, summary)
     text = json.dumps(
         [FORM, *(asdict(entry) for entry in summary.entries), summary.title, summary.description, *summary.studies],
         sort_keys=True,
@@ -79,6 +79,7 @@ def _write(store: Mirror, summary: Summary, page: Path) -> str:
         _send_study(store, experiment, study, now - 1000 * number)
     _send_files(store, experiment, page, now - 1000 * (len(rows) + len(summary.studies)))
     for key, value in {
+        **_tags(summary),
         "mlflow.note.content": _note(summary, experiment),
         "mlflow.experimentKind": "custom_model_development",  # its page then opens with the runs
         f"mlflow.sharedViewState.{VIEW}": json.dumps(_view(summary.entries, widths)),
@@ -86,6 +87,24 @@ def _write(store: Mirror, summary: Summary, page: Path) -> str:
     }.items():
         client.set_experiment_tag(experiment, key, value)
     return experiment
+
+
+def _experiment_of(store: Mirror, summary: Summary) -> str:
+    """Return the id of a board's experiment at a scale, created if necessary; a former title is replaced.
+
+    The name comes first: experiments of earlier versions have no tags, and two experiments cannot have one name.
+    """
+    client, name = store.client, name_of(summary)
+    if client.get_experiment_by_name(name) is None:
+        wanted = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in _tags(summary).items())
+        for former in client.search_experiments(max_results=1, filter_string=wanted):
+            client.rename_experiment(former.experiment_id, name)
+    return store.experiment_of(name)
+
+
+def _tags(summary: Summary) -> dict[str, str]:
+    """Return the tags by which a board's experiment is found after a change of its title."""
+    return {"fedspan.board": summary.board, "fedspan.scale": summary.scale}
 
 
 def _rows(entries: Sequence[TableNumber], widths: Mapping[int, int]) -> list[Row]:
@@ -180,9 +199,7 @@ def _create(
     run = store.client.create_run(
         experiment, start_time=start, run_name=name, tags={tag: value[:5000] for tag, value in tags.items()}
     )
-    metrics = [
-        store.metric(metric, round(float(value), 4), start) for metric, value in numbers.items() if value is not None
-    ]
+    metrics = [store.metric(metric, float(value), start) for metric, value in numbers.items() if value is not None]
     store.client.log_batch(run.info.run_id, metrics=metrics)
     store.client.set_terminated(run.info.run_id, "FINISHED", end_time=start)
     return str(run.info.run_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 from operator import eq
 from typing import Any
@@ -12,10 +12,11 @@ from typing import Any
 import pandas as pd
 
 from fedspan.benchmark.errors import UserError, did_you_mean
-from fedspan.benchmark.report.axes import PARTS, Axes, named, text
+from fedspan.benchmark.report.axes import PARTS, PROTOCOL, Axes, named, text
 from fedspan.benchmark.spec.board import Table
 
 Place = tuple[str, ...]
+TUNED = (*PARTS["method"], PROTOCOL)  # axes along which a cell and its reference may have different settings
 
 
 def reference_name(table: Table) -> str:
@@ -35,7 +36,7 @@ def subtract(runs: pd.DataFrame, axes: Axes, table: Table) -> pd.DataFrame:
     kept, reference = kept_axes(table), set(axes.select("minus", table.minus, runs.index))
     chosen = [cell in reference for cell in runs.index]
     places = list(zip(*(axes.labels(axis, runs.index) for axis in kept), strict=True)) or [()] * len(runs)
-    known = _References(runs[chosen], compress(places, chosen), reference_name(table))
+    known = _References(runs[chosen], kept, compress(places, chosen), reference_name(table))
     pairs = [None if skip else known.of(place) for place, skip in zip(places, chosen, strict=True)]
     if not any(pairs):
         raise UserError(f"minus: no cell matches the reference {reference_name(table)}")
@@ -48,9 +49,10 @@ def subtract(runs: pd.DataFrame, axes: Axes, table: Table) -> pd.DataFrame:
 
 
 class _References:
-    """Runs of the reference cells, by their labels along the table's other axes and by seed."""
+    """Runs of the reference cells, by their labels along the table's other `axes` and by seed."""
 
-    def __init__(self, runs: pd.DataFrame, places: Iterable[Place], name: str) -> None:
+    def __init__(self, runs: pd.DataFrame, axes: Sequence[str], places: Iterable[Place], name: str) -> None:
+        self._axes = axes
         self._exact: dict[Place, dict[int, Any]] = {}
         each: Iterable[Any] = runs.itertuples(index=False)
         for place, run in zip(places, each, strict=True):
@@ -64,24 +66,26 @@ class _References:
             known[run.seed] = run
         self._named: dict[Place, list[Place]] = {}
         for place in self._exact:
-            self._named.setdefault(_names(place), []).append(place)
+            self._named.setdefault(self._names(place), []).append(place)
 
     def of(self, place: Place) -> dict[int, Any] | None:
         """Return the reference's runs with these labels, by seed; None without a reference.
 
-        Without an exact match, the reference is the one with the same plugin names and the most equal labels, if it is
-        unique: a setting may be tuned for a method.
+        Without an exact match, the reference is the one on the same task, with the same plugin names and the most equal
+        labels, if it is unique: a setting may be tuned for a method.
         """
         if place in self._exact:
             return self._exact[place]
-        alike = {other: sum(map(eq, other, place)) for other in self._named.get(_names(place), [])}
+        alike = {other: sum(map(eq, other, place)) for other in self._named.get(self._names(place), [])}
         nearest = [other for other, count in alike.items() if count == max(alike.values())]
         return self._exact[nearest[0]] if len(nearest) == 1 else None
 
-
-def _names(place: Place) -> Place:
-    """Return labels without plugin settings."""
-    return tuple(re.sub(r"\([^()]*\)", "", label) for label in place)
+    def _names(self, place: Place) -> Place:
+        """Return the labels, those along axes of `TUNED` without settings."""
+        return tuple(
+            re.sub(r"\([^()]*\)", "", label) if axis in TUNED else label
+            for axis, label in zip(self._axes, place, strict=True)
+        )
 
 
 def kept_axes(table: Table) -> list[str]:

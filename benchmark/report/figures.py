@@ -59,6 +59,11 @@ def _look(number: int) -> dict[str, Any]:
     }
 
 
+def _fill(number: int) -> tuple[str, str]:
+    """Return a bar's colour and hatch: the pair is unique among `MOST_LINES`; hatches separate neighbours in grey."""
+    return COLOURS[number % LINES], HATCHES[(number + number // LINES) % len(HATCHES)]
+
+
 def _limits(drawing: Drawing) -> tuple[float, float] | None:
     """Return the y range over all panels, with a margin; for bars it includes 0. None without lines."""
     lows = [float((line.mean - line.std).min()) for panel in drawing.panels for line in panel.lines if len(line.x)]
@@ -77,7 +82,7 @@ def _limits(drawing: Drawing) -> tuple[float, float] | None:
 def _plot(plot: Plot, drawing: Drawing, panel: Panel, limits: tuple[float, float] | None) -> None:
     kinds = {"bars": _plot_bars, "map": _plot_map, "points": _plot_points, "sphere": _plot_sphere}
     if panel.empty:
-        plot.text(0.5, 0.5, "no finished run", transform=plot.transAxes, ha="center", va="center")
+        plot.text(0.5, 0.5, panel.note or "no finished run", transform=plot.transAxes, ha="center", va="center")
         plot.tick_params(labelbottom=bool(drawing.ticks), labelleft=False)
     kinds.get(drawing.kind.style, _plot_lines)(plot, drawing, panel)
     if limits:
@@ -86,7 +91,7 @@ def _plot(plot: Plot, drawing: Drawing, panel: Panel, limits: tuple[float, float
         places = np.concatenate([line.x for other in drawing.panels for line in other.lines])
         air = 0.02 * np.ptp(places)
         plot.set_xlim(places.min() - air, places.max() + air)
-    if panel.note:
+    if panel.note and not panel.empty:
         plot.text(0.98, 0.97, panel.note, transform=plot.transAxes, ha="right", va="top")
     plot.set_xlabel(drawing.kind.x)
 
@@ -134,7 +139,7 @@ def _plot_bars(plot: Plot, drawing: Drawing, panel: Panel) -> None:
     width = 0.8 / max(len(drawing.labels), 1)
     for line in panel.lines:
         x = line.x + (line.number - (len(drawing.labels) - 1) / 2) * width
-        colour, hatch = COLOURS[line.number % LINES], HATCHES[line.number % len(HATCHES)]
+        colour, hatch = _fill(line.number)
         for bar in plot.bar(x, line.mean, 0.9 * width, color=colour, hatch=hatch, edgecolor="white", linewidth=0):
             bar.set_gid(f"line-{line.number}")
         for place, mean, std in zip(x, line.mean, line.std, strict=True):
@@ -211,7 +216,8 @@ def _handle(drawing: Drawing, number: int) -> Any:
         marker = MARKERS[marks[number] % len(MARKERS)]
         return Line2D([], [], linestyle="", marker=marker, markersize=5, color=COLOURS[number % len(COLOURS)])
     if drawing.kind.style == "bars":
-        return Patch(facecolor=COLOURS[number % LINES], hatch=HATCHES[number % len(HATCHES)], edgecolor="white")
+        colour, hatch = _fill(number)
+        return Patch(facecolor=colour, hatch=hatch, edgecolor="white")
     return Line2D([], [], **_look(number))
 
 
@@ -273,7 +279,8 @@ def inline(drawing: Drawing) -> list[str]:
 def description(drawing: Drawing, panel: Panel) -> str:
     """Return a description of a panel in words."""
     if panel.empty:
-        return "No finished run."
+        said = panel.note or "no finished run"
+        return f"{said[:1].upper()}{said[1:]}."
     if panel.shades is not None:
         return f"{drawing.caption} {panel.words}"
     if panel.points:

@@ -57,6 +57,7 @@ KNOWN = {
 BYTES = ("bytes", "memory_bytes")  # metrics that are written in decimal units
 COUNTED = ("bytes", "memory_bytes", "classifier_megabytes", "classifier_gflop")  # costs that follow from shapes
 TIMES = {"seconds": "s", "minutes": "min"}  # words in the names of costs that are times, and their units
+DECIMALS = 12  # of differences; any further ones are rounding errors of floats
 UNITS = {**TIMES, "megabytes": "MB", "gflop": "GFLOP"}  # of costs that are written without their unit
 
 
@@ -154,13 +155,14 @@ class Metric:
     def write(self, value: float) -> str:
         """Return the value with the metric's decimals, a difference with its sign.
 
-        Costs have four significant digits, or all before the point; sizes have decimal units: ``398 MB``.
+        Costs, and other values below 1e-4 without a unit, have four significant digits, or all before the point; sizes
+        have decimal units: ``398 MB``.
         """
         return self.write_difference(value) if self.minus else self.write_spread(value)
 
     def write_difference(self, value: float) -> str:
         """Return the difference of two values in their format, with its sign unless it is rounded to zero."""
-        return with_sign(value, self.write_spread(round(abs(value), self.digits)))
+        return with_sign(value, self.write_spread(round(abs(value), DECIMALS)))
 
     def say_difference(self, value: float) -> str:
         """Return the difference of two values with its unit: ``+1.08 points``, ``−159 MB``, ``−1.2 s``."""
@@ -173,6 +175,8 @@ class Metric:
             return f"{value:.2f}"
         if self.name in BYTES:
             return write_bytes(value)
-        if self.stage in ("cost", STAGE):
+        if self.minus:
+            value = round(value, DECIMALS)
+        if self.stage in ("cost", STAGE) or (not self.unit and 0 < abs(value) < 1e-4):
             return f"{value:.0f}" if abs(value) >= 9_999.5 else f"{value:.4g}"
         return f"{value:.{self.digits}f}"

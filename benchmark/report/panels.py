@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.report.arrange import arrange
-from fedspan.benchmark.report.axes import PLUGIN_AXES, Axes, spoken
+from fedspan.benchmark.report.axes import Axes, spoken
 from fedspan.benchmark.report.drawing import (
     FLOOR,
     KINDS,
@@ -26,7 +26,7 @@ from fedspan.benchmark.report.drawing import (
     Points,
 )
 from fedspan.benchmark.report.metric import Metric
-from fedspan.benchmark.report.sweeps import along, short, swept
+from fedspan.benchmark.report.sweeps import along, line_through, ratios, short, swept, tick
 from fedspan.benchmark.spec.board import Figure
 
 MEANS = "mean of the seeds, ± one sample standard deviation."
@@ -62,8 +62,18 @@ class _Parts:
 def draw(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -> Drawing:
     """Return the content of a figure of the board; raise `UserError` if it cannot be made."""
     kind = KINDS[figure.kind]
-    if kind.column == "stages":
-        return _draw_metric(frame, axes, figure, number)
+    drawing = (_draw_metric if kind.column == "stages" else _draw_records)(frame, axes, figure, number)
+    rows = "bars" if kind.style == "bars" else "lines"
+    counts = ((len(drawing.labels), MOST_LINES, rows), (len(drawing.panels), MOST_PANELS, "panels"))
+    for found, most, what in counts:
+        if found > most:
+            raise UserError(f"{found} {what} are too many to tell apart (at most {most}); select some with where")
+    return drawing
+
+
+def _draw_records(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -> Drawing:
+    """Return the drawing of curves, spectra or diagnostics of records."""
+    kind = KINDS[figure.kind]
     parts = _parts(frame, axes, figure, kind, frame[kind.column])
     makers: Mapping[str, Callable[[_Parts], tuple[list[Panel], list[str]]]] = {
         "local_spectrum": _local_spectra,
@@ -75,9 +85,6 @@ def draw(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -> Drawin
         "tsne": _embeddings,
     }
     panels, labels = makers.get(figure.kind, _curves)(parts)
-    for found, most, what in ((len(labels), MOST_LINES, "lines"), (len(panels), MOST_PANELS, "panels")):
-        if found > most:
-            raise UserError(f"{found} {what} are too many to tell apart (at most {most}); select some with where")
     return Drawing(
         number=number,
         title=figure.title or kind.y,
@@ -330,9 +337,9 @@ def _draw_metric(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -
     parts = _parts(frame.assign(metric=values), axes, whole, kind, values)
     outer = [column if bars else column[:-1] for column in parts.columns]
     found = dict.fromkeys(parts.column_title(column) if bars else column[-1] for column in parts.columns)
-    called = list(found) if bars else [_tick(figure.x, label) for label in found]
+    called = list(found) if bars else [tick(figure.x, label) for label in found]
     inner, ticks, places = (called, tuple(short(called)), ()) if bars else along(list(found), called)
-    labels = tuple(parts.row_label(row) for row in parts.rows)
+    labels, problems = tuple(parts.row_label(row) for row in parts.rows), parts.problems
     panels = []
     for place in [()] if bars else dict.fromkeys(outer):
         lines = []
@@ -343,14 +350,15 @@ def _draw_metric(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -
                 if (column, row) in parts.places and (bars or mine == place)
             }
             if at:
-                line = _line_through(i, labels[i], at)
+                line = line_through(i, labels[i], at)
                 lines.append(replace(line, x=np.array([places[int(x)] for x in line.x])) if places else line)
         panels.append(Panel("" if bars else _words(figure.columns, place, ""), tuple(lines)))
     if not bars:
         said = swept(figure.x, inner)
         kind = replace(kind, x=said[:1].upper() + said[1:])
     elif figure.relative:
-        panels = [replace(panel, lines=_relative(panel.lines)) for panel in panels]
+        panels[0], lost = ratios(panels[0], labels[0], len(inner))
+        problems += lost
         ratio = f"{metric.heading}, over that of {labels[0]}"
         kind = replace(kind, y=f"Ratio to {labels[0]}", caption=f"{ratio}: {MEANS}")
     else:
@@ -361,40 +369,8 @@ def _draw_metric(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -
         kind=kind,
         labels=labels,
         panels=tuple(panels),
-        problems=parts.problems,
+        problems=problems,
         ticks=ticks,
         places=places,
         level=1.0 if bars and figure.relative else None,
     )
-
-
-def _tick(axis: str, label: str) -> str:
-    """Return the tick text of a label along an axis, whose title names the axis."""
-    return spoken(axis, label) if axis in PLUGIN_AXES else label
-
-
-def _line_through(number: int, label: str, at: Mapping[int, pd.Series[float]]) -> PlotLine:
-    """Return the line of means and deviations over seeds at each position of x."""
-    ordered = [at[position].to_numpy() for position in sorted(at)]
-    return PlotLine(
-        number=number,
-        label=label,
-        x=np.array(sorted(at), dtype=np.float64),
-        mean=np.array([values.mean() for values in ordered]),
-        std=np.array([values.std(ddof=1) if len(values) > 1 else 0.0 for values in ordered]),
-        n=min(map(len, ordered)),
-    )
-
-
-def _relative(lines: Sequence[PlotLine]) -> tuple[PlotLine, ...]:
-    """Return the lines divided by the first one at each x."""
-    if not lines:
-        return ()
-    base = dict(zip(lines[0].x, lines[0].mean, strict=True))
-
-    def share(line: PlotLine) -> PlotLine:
-        known = np.array([place in base and base[place] != 0 for place in line.x], dtype=bool)
-        by = np.array([base[place] for place in line.x[known]])
-        return replace(line, x=line.x[known], mean=line.mean[known] / by, std=line.std[known] / by)
-
-    return tuple(share(line) for line in lines)

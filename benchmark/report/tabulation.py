@@ -340,17 +340,14 @@ def _seed_run(run: Any) -> SeedRun:
 def _mark_best(rows: list[TableRow], metric: Metric) -> list[TableRow]:
     """Mark the best mean of each column, and the means that tie with it as written.
 
-    Cells with missing seeds compete only if no cell of the column is whole. Cells with diverged runs never compete: the
-    mean of the other runs is too good. Bounds do not compete.
+    Only whole cells compete: the mean over some seeds may be too good, as where a run diverged. Bounds do not compete.
     """
     if not metric.better or len(rows) < 2:
         return rows
     marked = [list(row.entries) for row in rows]
     for i in range(len(rows[0].entries)):
         mine = [row.entries[i] for row in rows if not row.bound]
-        known = [entry for entry in mine if entry is not None and entry.mean is not None]
-        valued = [entry for entry in known if not entry.diverged]
-        competing = [entry for entry in valued if entry.whole] or valued
+        competing = [entry for entry in mine if entry is not None and entry.mean is not None and entry.whole]
         if not competing:
             continue
         best = metric.write(

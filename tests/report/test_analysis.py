@@ -494,6 +494,23 @@ def test_only_an_interval_is_marked_as_one_that_holds(made):
     assert "✓" not in diverged
 
 
+def test_a_check_mark_that_only_leading_gives_is_explained_by_leading(made):
+    """Of these three rows the first leads by tests at 2.5%, while Holm's correction of all three holds for none."""
+    values = {"fedavg": (50.7, 50.3, 49.4, 50.3, 51.5), "fedprox": (50.9, 51.8, 52.6, 53.1, 53.2),
+              "fedavgm": (50.1, 50.7, 50.0, 50.5, 49.1)}  # fmt: skip
+    example = board({"partition": "iid", "algorithm": list(values), "seed": list(range(5))})
+    cells = cells_of(example)
+    table, frame = made(cells, [record(p, values[p.cell.algorithm.name][p.cell.seed]) for p in cells])
+    analysis = analyse(table)
+    first = analysis.standings[0]
+    assert first.leads
+    assert 0.05 / 3 < first.difference.p < 0.05 / 2
+    page = board_page(example, frame, [table], [], {1: Extras(analysis, None, ())}, [], "../", How()).decode()
+    assert re.search(r'>FedProx</th>.*aria-label="surely better">✓', page)
+    assert "✓ if it also holds after correction for all pairs, or if one of the two rows leads." in page
+    assert "surely better than each of them, even where Holm&#39;s correction does not hold" in page
+
+
 @pytest.mark.parametrize(("rows", "filtered"), [(2, False), (6, True)])
 def test_a_page_of_many_tables_has_contents_and_tells_costs_once_and_filters_long_ones(made, rows, filtered):
     names = ("fedavg", "fedprox", "fedavgm", "fednova", "fedsam", "fedexp")
@@ -603,7 +620,9 @@ def test_what_is_ranked_no_more_is_a_change():
         ("trained.loss", 0.004, "+0.0040", "+0.0040"),
         ("cost.bytes", -158932480.0, "−159 MB", "−159 MB"),
         ("cost.simulated_seconds", 1.2037, "+1.204", "+1.204 s"),
-        ("cost.simulated_seconds", 8.8e-5, "+0.0001", "+0.0001 s"),
+        ("cost.simulated_seconds", 8.8e-5, "+8.8e-05", "+8.8e-05 s"),
+        ("cost.classifier_gflop", -3.2e-5, "−3.2e-05", "−3.2e-05 GFLOP"),
+        ("trained.loss", 3e-6, "+3e-06", "+3e-06"),
         ("cost.minutes_per_round", -0.0123, "−0.0123", "−0.0123 min"),
         ("cost.classifier_gflop", 3.0, "+3", "+3 GFLOP"),
         ("cost.lost_visits", 2.0, "+2", "+2"),
@@ -612,12 +631,14 @@ def test_what_is_ranked_no_more_is_a_change():
 def test_a_difference_has_a_sign_and_is_written_as_its_metric_is(path, value, written, said):
     metric = Metric.of(path)
     assert metric.write_difference(value) == written
-    assert metric.write_difference(value)[1:] == metric.write(round(abs(value), metric.digits))
+    assert metric.write_difference(value)[1:] == metric.write(abs(value))
     assert metric.say_difference(value) == said
 
 
 def test_a_difference_that_is_rounded_to_zero_has_no_sign():
     assert {Metric.of("final.accuracy").write_difference(value) for value in (-0.004, 0.0, 0.004)} == {"0.00"}
+    assert Metric.of("trained.loss").write_difference(0.1 + 0.2 - 0.3) == "0.0000", "an error of floats"
+    assert Metric.of("trained.loss").difference("FedAvg", relative=False).write_spread(5.6e-17) == "0.0000"
     assert {signed(value) for value in (-0.004, 0.0, 0.004)} == {"0.00"}
     assert {signed_points(value) for value in (-0.04, 0.0, 0.04)} == {"0.0"}
 

@@ -121,6 +121,18 @@ def test_among_such_references_the_one_on_the_same_task_is_taken(make):
     assert numbers(make(cells=cells)) == {("fedprox(mu=0.5)", "feddecorr"): [2.0, 2.0]}
 
 
+def test_a_cell_without_a_reference_on_its_own_task_is_left_out(make):
+    task = {"partition": "dirichlet", "algorithm": "fedavg", "seed": [0]}
+    plain = {"partition.alpha": 0.5, "addons": [[]]}
+    cells = cells_of(board(task | plain, task | {"partition.alpha": [0.5, 0.05], "addons": [["feddecorr"]]}))
+    table = make(cells=cells)
+    assert table.columns == (("dirichlet(alpha=0.5)",),)
+    assert numbers(table) == {("fedavg", "feddecorr"): [2.0]}
+    own = cells_of(board(task | plain, task | {"partition.alpha": 0.05, "addons": [["feddecorr"]]}))
+    with pytest.raises(UserError, match="no cell matches the reference no add-ons"):
+        make(cells=own)
+
+
 def test_differences_are_signed_and_neither_ranked_nor_costed_nor_told_to_other_pages(make, tmp_path):
     cells = cells_of(board(GRID))
     table = make(Table(minus={"partition": "iid"}))

@@ -14,9 +14,9 @@ from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.report import labels
 from fedspan.benchmark.report.axes import Axes
 from fedspan.benchmark.report.drawing import MOST_LINES
-from fedspan.benchmark.report.figures import _look, _plot, description, draw, files, inline
+from fedspan.benchmark.report.figures import _fill, _look, _plot, description, draw, files, inline
 from fedspan.benchmark.report.frame import collect
-from fedspan.benchmark.report.sweeps import short
+from fedspan.benchmark.report.sweeps import along, short
 from fedspan.benchmark.spec.board import Figure
 from tests.report.made import board, cells_of, record, results_of, stopped
 
@@ -67,6 +67,9 @@ def test_a_row_has_the_same_look_in_every_panel_and_no_two_rows_share_one(drawn)
     assert len({(str(look["color"]), str(look["linestyle"])) for look in looks}) == MOST_LINES
     for one, other in itertools.pairwise(looks):
         assert one["linestyle"] != other["linestyle"], "neighbours differ in grey too"
+    fills = [_fill(i) for i in range(MOST_LINES)]
+    assert len(set(fills)) == MOST_LINES
+    assert all(one[1] != other[1] for one, other in itertools.pairwise(fills)), "neighbours differ in grey too"
 
 
 def test_more_lines_than_can_be_told_apart_are_refused(drawn):
@@ -74,6 +77,10 @@ def test_more_lines_than_can_be_told_apart_are_refused(drawn):
     with pytest.raises(UserError, match=r"29 lines are too many to tell apart \(at most 28\); select some with where"):
         drawn(cells, [], Figure(rows=("clients",)))
     assert len(drawn(cells, [], Figure(rows=("clients",), where={"clients": [1, 2]})).labels) == 2
+    with pytest.raises(UserError, match=r"29 bars are too many to tell apart \(at most 28\); select some with where"):
+        drawn(cells, [], Figure(kind="bars", rows=("clients",)))
+    with pytest.raises(UserError, match=r"29 panels are too many to tell apart \(at most 24\)"):
+        drawn(cells, [], Figure(kind="sweep", x="partition", columns=("clients",)))
 
 
 def test_a_caption_speaks_of_several_seeds_only_where_there_are_some(drawn):
@@ -181,6 +188,23 @@ def test_bars_are_shares_of_the_first_row_in_each_column(drawn):
     assert [list(line.mean) for line in panel.lines] == [[1.0, 1.0], [0.5, 0.5]]
 
 
+def test_columns_without_a_run_of_the_first_row_have_no_ratio_and_a_problem_says_so(drawn):
+    cells = cells_of(board({"partition": "iid", "clients": [2, 5], "algorithm": ["fedavg", "fedprox", "fedavgm"]}))
+    figure = Figure(kind="bars", columns=("clients",), relative=True)
+    others = [record(p, 50.0) for p in cells if p.cell.algorithm.name != "fedavg"]
+    nothing = drawn(cells, others, figure)
+    [panel] = nothing.panels
+    assert (panel.lines, description(nothing, panel)) == ((), "No ratio to FedAvg.")
+    why = "it has no finished run there, or their mean is zero"
+    assert nothing.problems == (f"no ratio to FedAvg, the first row, in 2 of 2 columns: {why}",)
+    first = next(record(p, 25.0) for p in cells if p.cell.algorithm.name == "fedavg")
+    some = drawn(cells, [*others, first], figure)
+    assert [(line.x.tolist(), line.mean.tolist()) for line in some.panels[0].lines] == [
+        ([0.0], [1.0]), ([0.0], [2.0]), ([0.0], [2.0])
+    ]  # fmt: skip
+    assert some.problems == (f"no ratio to FedAvg, the first row, in 1 of 2 columns: {why}",)
+
+
 def test_every_part_that_a_figure_of_a_page_refers_to_is_in_it(drawn):
     """Bars of the second row on are hatched: their fill is a pattern."""
     cells = cells_of(board({"partition": "iid", "clients": [2, 5], "algorithm": ["fedavg", "fedprox"]}))
@@ -224,6 +248,20 @@ def test_places_that_are_no_numbers_are_called_as_people_call_them(drawn):
     cells = cells_of(board({"partition": skews}))
     drawing = drawn(cells, [record(p) for p in cells], Figure(kind="sweep", x="partition", columns=()))
     assert (drawing.ticks, drawing.places) == (("IID", "alpha 0.5"), ())
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["a(x=0.1, y=1)", "a(x=0.1, y=2)", "a(x=0.5, y=1)"],
+        ["a(x=0.1, y=1)", "a(x=0.5, y=2)"],
+        ["a(x=0.1)", "b(y=0.5)"],
+        ["1", "1.0"],
+    ],
+)
+def test_labels_that_differ_in_more_than_a_number_have_names_and_no_positions(labels):
+    assert along(labels, labels) == (labels, tuple(labels), ())
+    assert along(["a(x=0.5, y=1)", "a(x=0.1, y=1)"], labels)[1:] == (("0.1", "0.5"), (0.1, 0.5))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from fedspan.benchmark.report.axes import Axes
 from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.metric import Metric
 from fedspan.benchmark.report.render_page import provenance
+from fedspan.benchmark.report.render_text import to_markdown
 from fedspan.benchmark.report.tabulation import letters, tabulate
 from fedspan.benchmark.report.units import write_bytes, write_flops, write_seconds
 from fedspan.benchmark.spec.board import Scale, Table
@@ -106,7 +107,14 @@ def test_a_cell_that_lacks_seeds_is_not_best_beside_whole_ones():
     lucky = [record(p, 99.0) for p in cells if p.cell.algorithm.name == "fedavg" and p.cell.seed == 0]
     whole = [record(p, 80.0) for p in cells if p.cell.algorithm.name == "fedprox"]
     assert [row.entries[0].best for row in make(cells, lucky + whole).rows] == [False, True]
-    assert [row.entries[0].best for row in make(cells, lucky + whole[:1]).rows] == [True, False]
+
+
+def test_no_cell_is_best_in_a_column_without_a_whole_one():
+    cells = cells_of(board(TWO_METHODS))
+    table = make(cells, [record(p, 80.0 + p.cell.seed) for p in cells if p.cell.seed < 2])
+    assert "bold is the highest mean over all seeds of a column" in table.reading
+    assert [row.entries[0].best for row in table.rows] == [False, False]
+    assert "**" not in to_markdown(table)
 
 
 def test_without_a_value_a_cell_says_why():
@@ -279,6 +287,13 @@ def test_large_costs_are_written_without_a_power_of_ten():
     seconds = Metric.of("cost.simulated_seconds")
     assert [seconds.write(value) for value in (9_999.4, 9_999.6, 123_456.7)] == ["9999", "10000", "123457"]
     assert seconds.difference("FedAvg", relative=False).write(-12_345.6) == "−12346"
+
+
+def test_small_numbers_keep_their_significant_digits():
+    delta = Metric.of("privacy.delta")
+    assert [delta.write(value) for value in (1e-5, 0.0, 0.25)] == ["1e-05", "0.0000", "0.2500"]
+    assert Metric.of("trained.loss").write_spread(0.00001234) == "1.234e-05"
+    assert Metric.of("trained.accuracy").write(0.00001) == "0.00"
 
 
 def test_sizes_are_written_for_people_whether_measured_or_computed():
