@@ -18,21 +18,28 @@ DASHES = ("-", "--", ":", "-.")  # keep the first lines distinguishable in greys
 def plot_curves(runs: pd.DataFrame) -> Any:
     """Return a figure of accuracy over rounds: one line per method, the mean over seeds, with a band for their range.
 
-    `runs` must be of one task. Raises `UserError` if they are of several, if a method has several runs of one seed
-    (with different protocols), or if there is no curve.
+    Only finished runs are drawn, and a label counts those that diverged: the mean would jump to that of the others
+    where they stop. `runs` must be of one task. Raises `UserError` if they are of several, if a method has several runs
+    of one seed (with different protocols), or if no finished run has a curve.
     """
     check_columns(runs, *COMPARED)
     if (tasks := runs["task_id"].nunique()) > 1:
         raise UserError(f"these runs are of {tasks} tasks; choose one: runs[runs.task_id == ...]")
-    for method in runs.loc[runs["status"].isin(COUNTED), "method"].unique():
+    counted = runs[runs["status"].isin(COUNTED)]
+    for method in counted["method"].unique():
         runs_of(runs, str(method))
-    lines = curves(runs)
+    lines = curves(counted[counted["status"] == "done"])
     if lines.empty:
-        raise UserError("these runs have no curves; they have not finished")
+        raise UserError("none of these runs has finished with a curve")
     figure, plot = _figure()
-    for number, (method, mine) in enumerate(lines.groupby("method", sort=False)):
-        over_seeds = mine.groupby("round")["accuracy"].agg(["mean", "min", "max"]).astype(float)
-        plot.plot(over_seeds.index.astype(int), over_seeds["mean"], DASHES[number % len(DASHES)], label=method)
+    for method, mine in counted.groupby("method", sort=False):
+        drawn, lost = lines[lines["method"] == method], int(mine["status"].eq("diverged").sum())
+        if drawn.empty and not lost:
+            continue  # without a global model there is no accuracy per round
+        over_seeds = drawn.groupby("round")["accuracy"].agg(["mean", "min", "max"]).astype(float)
+        label = f"{method!s} ({lost} of {len(mine)} diverged)" if lost else str(method)
+        dashes = DASHES[len(plot.get_lines()) % len(DASHES)]
+        plot.plot(over_seeds.index.astype(int), over_seeds["mean"], dashes, label=label)
         plot.fill_between(over_seeds.index.astype(int), over_seeds["min"], over_seeds["max"], alpha=0.15)
     plot.set(xlabel="Round", ylabel="Accuracy (%)", title=str(runs["task"].iloc[0]))
     plot.legend(frameon=False)

@@ -9,11 +9,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 
+from fedspan.benchmark import names
 from fedspan.benchmark.report import statistics
 from fedspan.benchmark.report.frame import COSTS
 from fedspan.benchmark.report.ranking import Place, rank
 from fedspan.benchmark.report.statistics import Gap, Pairs, Withheld
 from fedspan.benchmark.report.summary import Result, Summary, Task
+from fedspan.benchmark.report.tuning import TUNED
 from fedspan.benchmark.report.units import COST_COLUMNS, CostColumn, counted_as, signed
 from fedspan.benchmark.spec.compose import default_choices
 
@@ -149,6 +151,11 @@ class Comparisons:
         gap = self.gap(over, method, tasks)
         return gap.flipped if gap else None
 
+    def over_base(self, method: str, tasks: frozenset[Task]) -> tuple[str, Gap] | None:
+        """Return the first of a method's `bases` that has one of the tasks too, and the method's lead over it."""
+        found = ((base, self.gain(method, base, tasks)) for base in bases(method))
+        return next(((base, gap) for base, gap in found if gap is not None), None)
+
     def chosen(
         self, tasks: frozenset[Task], ablations: bool = False, tuned: bool = False
     ) -> dict[str, dict[Task, Result]]:
@@ -198,6 +205,17 @@ class Comparisons:
             )
             for place in ranking.places
         ]
+
+
+def bases(method: str) -> list[str]:
+    """Return what a method with add-ons is set against: its algorithm with the same settings, else with the defaults.
+
+    Tuned methods are set against tuned ones. Without add-ons there is none.
+    """
+    components, *settings = names.split(method, ", ")
+    algorithm, *addons = names.split(components, " + ")
+    plain = [algorithm.partition("(")[0], *(one for one in settings if one == TUNED)]
+    return list(dict.fromkeys([", ".join([algorithm, *settings]), ", ".join(plain)])) if addons else []
 
 
 def _same_models(scores: Sequence[Mapping[Task, Mapping[int, float]]]) -> dict[Task, Task]:

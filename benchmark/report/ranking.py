@@ -17,7 +17,8 @@ ASSUMES = (
     "Surely better: the 95% interval of the difference excludes zero and its test holds after Holm's correction over "
     "all pairs of rows (5% for any mistake among them), or only the other row has diverged runs. A row may be the best "
     "unless one of the k others is better than it: surely, or by the interval of the pair and by its test at 5%/k (5% "
-    "for leaving the best one out). A row leads if it is better than each other one by the same rule."
+    "for leaving the best one out). A row leads if it is better than each other one by the same rule (5% for naming a "
+    "wrong leader); it then counts as surely better than each of them, even where Holm's correction does not hold."
 )
 
 
@@ -61,7 +62,8 @@ class Place:
 class Ranking:
     """Places in display order, and the sure verdict of every pair of rows as +1, -1 or 0.
 
-    `leaders` are the rows that are surely better than every other row of their group, each in a direct comparison.
+    `leaders` are the rows that are better than every other row of their group, each in a direct comparison and by the
+    rule for the first place; they count as surely better than those rows, whatever the correction over all pairs says.
     """
 
     places: tuple[Place, ...]

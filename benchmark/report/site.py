@@ -282,15 +282,14 @@ class _Site:
         return MethodLine(result, None if result.ablation else position(result.worth, worths), len(worths))
 
     def _against(self, family: str) -> Iterator[str]:
-        """Yield the gain of a method with add-ons over its algorithm (tuned over tuned), by setting and scale."""
-        algorithm = family.split(" + ")[0]
-        mine = {result.method: result.tuned for result in self.results if result.family == family != algorithm}
-        for method, tuned in mine.items():
-            base = f"{algorithm}, {TUNED}" if tuned else algorithm
-            for scale in self.scales:
-                if gap := self.comparisons.gain(base, method, self._at(scale)):
-                    said = with_names(verdict(gap), *map(names.of_method_label, (base, method)))
-                    yield f"Scale {scale}: {said} {gap.assumes if isinstance(gap, Difference) else ''}".strip()
+        """Yield the verdict on a method with add-ons against its base, by setting and scale."""
+        mine = dict.fromkeys(result.method for result in self.results if result.family == family)
+        for method, scale in itertools.product(mine, self.scales):
+            if found := self.comparisons.over_base(method, self._at(scale)):
+                base, gap = found
+                one, other = names.of_method_label(method), names.of_method_label(base)
+                said = f"{one} against {other} (scale {scale}): {with_names(verdict(gap), one, other)}"
+                yield f"{said} {gap.assumes if isinstance(gap, Difference) else ''}".strip()
 
     def _at(self, scale: str) -> frozenset[Task]:
         return frozenset(task for task in self.tasks if task.scale == scale)
@@ -301,8 +300,9 @@ class _Site:
         rows = [_task_line(task, self.by_task[task]) for task in tasks]
         return render(
             "dataset.html.j2", "../", "dataset", names.title_of("dataset", name), skew=dict(self._filters())["skew"],
-            pictured=self.pictured, name=tasks[0].dataset, dataset=name, about=[about("dataset", name)], rows=rows,
+            pictured=self.pictured, dataset=name, about=[about("dataset", name)], rows=rows,
             pictures=list(_pictures(name, pictures)),
+            choices=list(dict.fromkeys((task.dataset, task.scale) for task in tasks)),
         )  # fmt: skip
 
     def _data(self) -> dict[str, Any]:

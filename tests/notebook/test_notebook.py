@@ -383,6 +383,18 @@ def test_figures_are_matplotlib_s_and_show_every_method(grid):
     assert "Gain over FedAvg" in gains.axes[0].get_xlabel()
 
 
+def test_a_curve_is_the_mean_of_the_finished_runs_and_its_label_counts_those_that_diverged(grid):
+    lost = (grid["method"] == "FedProx") | (grid["seed"] == 1)
+    frame = grid.assign(status=grid["status"].mask(lost, "diverged"))
+    fedavg, fedprox = fedspan.plot_curves(frame).axes[0].get_lines()
+    alone = fedspan.curves(grid[~lost])
+    assert (fedavg.get_label(), fedprox.get_label()) == ("FedAvg (1 of 2 diverged)", "FedProx (2 of 2 diverged)")
+    assert fedavg.get_ydata().tolist() == alone["accuracy"].tolist()
+    assert len(fedprox.get_ydata()) == 0
+    with pytest.raises(UserError, match="none of these runs has finished with a curve"):
+        fedspan.plot_curves(frame[lost])
+
+
 def test_curves_of_several_tasks_are_not_drawn_into_one_plot(grid):
     several = grid.assign(task_id=[str(number) for number in range(len(grid))])
     with pytest.raises(UserError, match=r"of 4 tasks; choose one: runs\[runs.task_id == ...\]"):

@@ -248,6 +248,31 @@ def test_the_address_of_a_board_holds_filters_words_and_order(browser, page, sit
     assert heads(page)[1].get_attribute("aria-sort") is None
 
 
+def follow_anchor(page):
+    """Go to an anchor of the page, as its skip link does, and return after the page's scripts have noticed."""
+    page.execute_async_script(
+        "const done = arguments[0]; addEventListener('hashchange', () => setTimeout(done), { once: true });"
+        "document.querySelector('a.skip').click()"
+    )
+    assert page.current_url.endswith("#content")
+
+
+def test_a_link_within_a_board_leaves_words_choices_and_order(page):
+    from selenium.webdriver.support.ui import Select
+
+    Select(one(page, "#table-1 label:has(select) select")).select_by_visible_text("FedProx")
+    one(page, "#table-1 input").send_keys("decorr")
+    one(heads(page)[1], "button").click()
+    shown = rows(page)
+    assert 0 < len(shown) < 6
+    follow_anchor(page)
+    assert rows(page) == shown
+    assert heads(page)[1].get_attribute("aria-sort") == "descending"
+    one(page, "#table-1 input").send_keys(" paper")
+    assert "t1.words=decorr+paper" in page.current_url
+    assert "t1.sort=1.descending" in page.current_url, "the address has all choices again"
+
+
 def test_a_number_leads_to_its_runs_by_keyboard_and_they_to_their_records(page):
     from selenium.webdriver.common.keys import Keys
 
@@ -511,6 +536,47 @@ def test_a_dataset_chosen_on_the_page_or_in_an_address_is_shown_whatever_the_pag
     assert texts(page, "#ranking tbody th a") == ["MOON"]
 
 
+def test_a_link_from_a_dataset_shows_all_its_tasks_of_that_variant_and_scale(browser, tmp_path):
+    [plain] = results_on({"fedavg": {"a": 50.0}})
+    others = [{"partition": "b", "tested": "own"}, {"partition": "c", "dataset": "digits(limit=500)"}, {"scale": "own"}]
+    results = [plain, *(replace(plain, task=replace(plain.task, **other)) for other in others)]
+    for path, content in site.write(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, tuple(results), ())]).items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    page = opened(browser, (tmp_path / "datasets" / "digits.html").as_uri(), 1280, 900)
+    links = {link.text: link.get_attribute("href") for link in all_of(page, "#content a[href*='tested=all']")}
+    shown = {text: len(all_of(opened(browser, link, 1280, 900), "#results tbody tr")) for text, link in links.items()}
+    assert shown == {"Digits, scale paper": 2, "Digits (500 images), scale paper": 1, "Digits, scale own": 1}
+
+
+def test_texts_are_sorted_by_the_numbers_in_them(browser, tmp_path):
+    alphas = ["0.01", "0.05", "0.1", "0.3", "0.5", "1.0", "10.0"]
+    [first] = results_on({"fedavg": {"a": 50.0}})
+    results = tuple(
+        replace(first, task=replace(first.task, partition=f"dirichlet(alpha={alpha})", skew=float(alpha)))
+        for alpha in sorted(alphas, key=lambda alpha: alpha[::-1])
+    )
+    for path, content in site.write(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, results, ())]).items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    page = opened(browser, (tmp_path / "index.html").as_uri(), 1280, 900)
+    said = [f"alpha {float(alpha):g}" for alpha in alphas]
+    assert texts(page, "select[name=partition] option") == ["all", *said]
+    page = opened(browser, (tmp_path / "methods" / "fedavg.html").as_uri(), 1280, 900)
+    one(all_of(page, "#content .table thead th")[1], "button").click()
+    assert [text.split(", ")[2] for text in texts(page, "#content .table td.task")] == said
+    rates = [
+        "CIFAR-10 (900 images)",
+        "CIFAR-10 (5,000 images)",
+        "CIFAR-100",
+        "lr 1e-05",
+        "lr 0.0001",
+        "lr 0.001",
+        "lr 0.1",
+    ]
+    assert page.execute_script("return arguments[0].sort(inOrder)", rates[::-1]) == rates
+
+
 def test_words_order_and_filters_of_the_ranking_are_in_the_address_and_follow_it(browser, overview):
     choose(overview, "partition", "IID")
     one(overview, "#filters input").send_keys("decorr")
@@ -672,6 +738,19 @@ def test_a_comparison_can_be_shared(compare, browser):
     page.execute_script("location.hash = location.hash.replace('a=fedprox', 'a=fedavg')")
     wait(page, lambda: page.execute_script(first) == "FedAvg")
     assert page.title.startswith("FedAvg against")
+
+
+def test_a_link_within_the_comparison_leaves_both_methods_and_the_order(compare):
+    choose(compare, "a", "FedProx")
+    choose(compare, "b", "FedAvg")
+    one(all_of(compare, "#compare thead th")[3], "button").click()
+    shown = texts(compare, "#compare tbody th")
+    follow_anchor(compare)
+    assert texts(compare, "#compare thead th")[1:3] == ["FedProx", "FedAvg"]
+    one(compare, "#swap").click()
+    assert texts(compare, "#compare thead th")[1:3] == ["FedAvg", "FedProx"]
+    assert all_of(compare, "#compare thead th")[3].get_attribute("aria-sort") == "descending"
+    assert len(shown) == 2
 
 
 def test_every_page_has_a_title_one_heading_and_named_controls(browser, site_folder):

@@ -4,12 +4,15 @@ import io
 import json
 import re
 from dataclasses import replace
+from html import unescape
+from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from fedspan.benchmark.errors import CorruptFile
+from fedspan.benchmark.names import of_label
 from fedspan.benchmark.report import site
 from fedspan.benchmark.report.overall import Comparisons, choices, merged, verdict, with_names
 from fedspan.benchmark.report.overview import FILTERS
@@ -284,6 +287,40 @@ def test_a_method_is_set_against_its_base_as_it_comes_and_against_the_tuned_one_
     page = pages_of(tuned_on(BOTH), tmp_path)[f"methods/{slug('fedavg + feddecorr')}.html"]
     said = re.findall(r"(tuned|\)|FedDecorr) is better by ([\d.]+) points", page)
     assert [round(float(points)) for _, points in said] == [4, 1]
+
+
+def test_a_method_is_set_against_its_algorithm_with_the_same_settings_and_each_line_names_both(tmp_path):
+    """Its lead over the defaults would count what the algorithm's own settings gain."""
+    warm, mine = "moon(temperature=1.0)", "moon(temperature=1.0) + feddecorr"
+    values = {"moon": 50.0, warm: 53.0, mine: 54.5, f"{mine}, lr=0.1": 56.5, f"{warm}, batch_size=16": 57.0}
+    tasks = {name: dict.fromkeys("ab", value) for name, value in values.items()} | {
+        f"{mine}, batch_size=16": {"a": 59.0}  # on one task there are too few runs for a difference
+    }
+    results = [replace(one, family="moon" + " + feddecorr" * (mine in one.method)) for one in results_on(tasks)]
+    page = pages_of(results, tmp_path)[f"methods/{slug('moon + feddecorr')}.html"]
+    first, name = "MOON (temperature 1) + FedDecorr (released form)", "MOON (temperature 1)"
+    for line in (
+        f"{first} against {name} (scale paper): {first} is better by 1.",
+        f"{first}, batch size 16 against {name}, batch size 16 (scale paper): No difference is given: 3 pairs of runs",
+        f"{first}, learning rate 0.1 against MOON (scale paper): {first}, learning rate 0.1 is better by 6.",
+    ):
+        assert f"<li>{line}" in page
+    assert page.count(" against ") == 3
+
+
+def test_the_page_of_a_dataset_links_to_the_leaderboard_for_each_variant_and_scale(tmp_path):
+    """The leaderboard opens with one variant, one kind of test images and one scale."""
+    [plain] = results_on({"fedavg": {"a": 50.0}})
+    variants = [("digits", "paper"), ("digits(limit=500)", "small"), ("digits(limit=500)", "paper")]
+    results = [replace(plain, task=replace(plain.task, dataset=label, scale=scale)) for label, scale in variants]
+    results += [replace(plain, task=replace(plain.task, tested="own"))]
+    page = pages_of(results, tmp_path)["datasets/digits.html"]
+    links = re.findall(r'<a href="\.\./index\.html#([^"]*=[^"]*)">([^<]*)</a>', page)
+    assert {text: parse_qs(unescape(address)) for address, text in links} == {
+        f"{of_label('dataset', label)}, scale {scale}": {"dataset": [label], "tested": ["all"], "scale": [scale]}
+        for label, scale in variants
+    }
+    assert len(links) == 3
 
 
 def test_ranks_and_the_best_are_those_of_results_of_one_kind(tmp_path):

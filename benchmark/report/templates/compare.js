@@ -111,7 +111,7 @@ function comparison() {
   });
   search.addEventListener("input", update);
   clearedByEscape(search, update);
-  addEventListener("hashchange", restore);
+  chosen.follow(restore);
   section.hidden = false;
   restore();
 }

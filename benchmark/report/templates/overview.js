@@ -224,7 +224,7 @@ function leaderboard() {
     element("a", { href: address, download: "ranking.csv" }).click();
     URL.revokeObjectURL(address);
   });
-  addEventListener("hashchange", () => { if (location.hash.includes("=") || !location.hash) restore(); });
+  chosen.follow(restore);
   all.hidden = false;
   restore();
 }

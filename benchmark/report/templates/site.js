@@ -71,7 +71,7 @@ function taskFilters(site, update) {
     const values = [...new Set(site.tasks.map((task) => task[select.name]).filter((value) => value !== null))];
     const scales = select.name === "scale", first = site.first?.[select.name];
     values.sort((a, b) => (b === first) - (a === first) || (scales ? site.scales.indexOf(a) - site.scales.indexOf(b) :
-      typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true })));
+      typeof a === "number" ? a - b : inOrder(a, b)));
     for (const value of values) {
       select.append(element("option", { value: String(value) }, site.says[select.name]?.[value] ?? String(value)));
     }

@@ -11,9 +11,15 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
-// The reader's choices are kept in the address as #name=value&...; a fragment without "=" is an anchor in the page.
+// The reader's choices are kept in the address as #name=value&...; a fragment without "=" is an anchor in the page and
+// leaves them as they are.
 const chosen = {
-  read: () => new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : ""),
+  text: "",
+  atAnchor: () => location.hash !== "" && !location.hash.includes("="),
+  read() {
+    if (!chosen.atAnchor()) chosen.text = location.hash.slice(1);
+    return new URLSearchParams(chosen.text);
+  },
   write(changes) {
     const state = chosen.read();
     for (const [name, value] of Object.entries(changes)) {
@@ -22,10 +28,27 @@ const chosen = {
     }
     const text = state.toString();
     if (text !== chosen.read().toString()) {
+      chosen.text = text;
       history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
     }
   },
+  follow(restore) {
+    addEventListener("hashchange", () => { if (!chosen.atAnchor()) restore(); });
+  },
 };
+
+const NUMBER = /(\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?)/;
+
+// Sorts texts by the numbers in them: alpha 0.05 before 0.3, 1e-05 before 0.001, 900 images before 5,000.
+function inOrder(one, other) {
+  const a = one.split(NUMBER), b = other.split(NUMBER); // every second part is a number
+  const valueOf = (part) => Number(part.replaceAll(",", ""));
+  for (let i = 0; i < Math.min(a.length, b.length); i++) {
+    const order = i % 2 ? valueOf(a[i]) - valueOf(b[i]) : a[i].localeCompare(b[i], "en");
+    if (order) return order;
+  }
+  return a.length - b.length;
+}
 
 function number(body) {
   [...body.rows].forEach((row, order) => { row.order = order; });
@@ -46,7 +69,7 @@ function sortable(table, name) {
     return (one, other) => {
       const a = value(one, column), b = value(other, column);
       if (a === null || b === null) return (a === null) - (b === null); // cells without a number stay last
-      return sign * (typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true }));
+      return sign * (typeof a === "number" ? a - b : inOrder(a, b));
     };
   }
 
@@ -144,7 +167,7 @@ function filterable(section, tools, name, sort) {
   tools.hidden = false;
   for (const event of ["input", "change"]) tools.addEventListener(event, update);
   clearedByEscape(search, update);
-  addEventListener("hashchange", restore);
+  chosen.follow(restore);
   restore();
 }
 
@@ -155,7 +178,7 @@ function filterable(section, tools, name, sort) {
   const name = ofBoard ? `t${section.id.slice(6)}.` : i ? `s${i}.` : "";
   const sort = sortable(section.querySelector("table"), `${name}sort`);
   if (tools) filterable(section, tools, name, sort);
-  else addEventListener("hashchange", sort);
+  else chosen.follow(sort);
 });
 
 for (const section of document.querySelectorAll("section.figure")) {
