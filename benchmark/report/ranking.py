@@ -18,7 +18,7 @@ ASSUMES = (
     "all pairs of rows (5% for any mistake among them), or only the other row has diverged runs. A row may be the best "
     "unless one of the k others is better than it: surely, or by the interval of the pair and by its test at 5%/k (5% "
     "for leaving the best one out). A row leads if it is better than each other one by the same rule (5% for naming a "
-    "wrong leader); it then counts as surely better than each of them, even where Holm's correction does not hold."
+    "wrong leader); it then counts as surely better than each of them, even where Holm's correction rejects nothing."
 )
 
 
