@@ -20,7 +20,7 @@ from fedspan.benchmark.mirror.runs import Unreachable, sync
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
-from fedspan.benchmark.registry import broken, how_settings
+from fedspan.benchmark.registry import broken
 from fedspan.benchmark.report.declared import check_declared
 from fedspan.benchmark.running import retry as again
 from fedspan.benchmark.running.grid import LOOK_SECONDS, kept_text, refresh, run_grid, show_traceback
@@ -34,7 +34,7 @@ from fedspan.benchmark.running.standing import next_step
 from fedspan.benchmark.spec.compose import by_hydra, plain, resolve, words_of
 from fedspan.benchmark.spec.overrides import axes_of, override_text, settings_of, split_hydra
 from fedspan.benchmark.spec.plan import Planned, distinct, plan_grid
-from fedspan.benchmark.spec.settings import FULL, How, is_how
+from fedspan.benchmark.spec.settings import FULL, How, is_how, is_place
 from fedspan.benchmark.spec.studies import studies_of
 from fedspan.benchmark.training.process import device_of, numerics_of
 
@@ -200,10 +200,8 @@ def retry(arguments: argparse.Namespace) -> int:
     """Retry cells that failed or ran out of memory or time; a diverged cell keeps its result."""
     if not arguments.failed:
         raise UserError("write: fedspan retry --failed [name=value ...]")
-    settings = settings_of(split_hydra(arguments.settings)[0])
-    given = dict(settings)
-    for key in [key for key in how_settings() if key in settings]:
-        del settings[key]
+    given = settings_of(split_hydra(arguments.settings)[0])
+    settings = {key: value for key, value in given.items() if not is_place(key)}
     for key in settings:
         if not is_how(key) or key == "board":
             raise UserError(f"a retry repeats cells unchanged, so '{key}' cannot be set; see 'fedspan run'")
