@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -50,8 +51,9 @@ class Stop:
 def stopping(seconds: float | None = None) -> Iterator[Stop]:
     """Yield a flag that SIGTERM sets, and raise `TimedOut` after `seconds`; both in the main thread only.
 
-    The alarm repeats because an exception raised inside a destructor is lost. Raises `Stopped` at the end if the signal
-    came but the cell ended by itself: the signal is meant for the cells that follow too.
+    The alarm repeats because an exception raised inside a destructor or the callback of a weak reference is lost. Its
+    traceback, which Python would print, is kept back: the next alarm ends the cell. Raises `Stopped` at the end if the
+    signal came but the cell ended by itself: the signal is meant for the cells that follow too.
     """
     stop = Stop(seconds)
     if threading.current_thread() is not threading.main_thread():
@@ -61,6 +63,8 @@ def stopping(seconds: float | None = None) -> Iterator[Stop]:
         signal.SIGTERM: signal.signal(signal.SIGTERM, stop.on_signal),
         signal.SIGALRM: signal.signal(signal.SIGALRM, stop.on_alarm),
     }
+    report = sys.unraisablehook
+    sys.unraisablehook = lambda lost: None if isinstance(lost.exc_value, (Stopped, TimedOut)) else report(lost)
     try:
         if seconds is not None:
             signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
@@ -69,5 +73,6 @@ def stopping(seconds: float | None = None) -> Iterator[Stop]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
+        sys.unraisablehook = report
     if stop.asked:
         raise Stopped

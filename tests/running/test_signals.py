@@ -1,5 +1,6 @@
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -10,9 +11,8 @@ from fedspan.benchmark.running.signals import Stopped, TimedOut, stopping
 
 
 def handlers():
-    return [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)], signal.getitimer(
-        signal.ITIMER_REAL
-    )
+    of_signals = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)]
+    return of_signals, signal.getitimer(signal.ITIMER_REAL), sys.unraisablehook
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +79,32 @@ def test_a_round_that_outlasts_the_grace_is_ended(monkeypatch):
 def test_what_never_comes_back_is_ended_when_its_time_is_over():
     with pytest.raises(TimedOut, match=r"timed out after 0\.05 s"), stopping(0.05):
         forever()
+
+
+class Endless:
+    """An alarm inside a destructor ends the destructor alone."""
+
+    def __del__(self):
+        forever()
+
+
+class Broken:
+    def __del__(self):
+        raise ValueError("of the plugin")
+
+
+def test_an_alarm_lost_in_a_destructor_comes_again_and_prints_nothing(monkeypatch):
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: reported.append(str(lost.exc_value)))
+
+    def work():
+        Endless()
+        Broken()
+        forever()
+
+    with pytest.raises(TimedOut), stopping(0.05):
+        work()
+    assert reported == ["of the plugin"]
 
 
 def test_another_thread_is_ended_between_its_steps():
