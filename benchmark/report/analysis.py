@@ -26,8 +26,9 @@ class Standing:
 
     `rank` is the average rank over the `blocks`, the (task, seed) pairs that every row has; `wins` is the percentage of
     won comparisons on (task, seed) pairs; `difference` is to the first row with a score (None for that row itself), and
-    `sure` is +1 or -1 where the row is surely better or worse than that row, with all pairs of rows tested. All of
-    these, and the place, are among the rows of the same `kind`. A diverged run is worse than any score.
+    `sure` is +1 or -1 where the row is significantly better or worse than that row, with all pairs of rows tested, or
+    where one of the two leads. All of these, and the place, are among the rows of the same `kind`. A diverged run is
+    worse than any score.
     """
 
     number: int  # of the row, from 1
@@ -56,8 +57,8 @@ class Bound:
 class Analysis:
     """A table's competing rows in order of place, and its bounds.
 
-    `apart` holds the pairs of row numbers of which one is surely better. Default and tuned rows are not compared with
-    each other: each kind has its own reference, its first row with a score.
+    `apart` holds the pairs of row numbers of which one is significantly better. Default and tuned rows are not compared
+    with each other: each kind has its own reference, its first row with a score.
     """
 
     table: Tabulated

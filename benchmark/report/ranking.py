@@ -14,11 +14,12 @@ import numpy as np
 from fedspan.benchmark.report.statistics import LEVEL, Difference, Gap, holm
 
 ASSUMES = (
-    "Surely better: the 95% interval of the difference excludes zero and its test holds after Holm's correction over "
-    "all pairs of rows (5% for any mistake among them), or only the other row has diverged runs. A row may be the best "
-    "unless one of the k others is better than it: surely, or by the interval of the pair and by its test at 5%/k (5% "
-    "for leaving the best one out). A row leads if it is better than each other one by the same rule (5% for naming a "
-    "wrong leader); it then counts as surely better than each of them, even where Holm's correction rejects nothing."
+    "Significantly better: the 95% interval of the difference excludes zero and its test holds after Holm's correction "
+    "over all pairs of rows (5% for any mistake among them), or only the other row has diverged runs. A row may be the "
+    "best unless one of the k others is better than it: significantly, or by the interval of the pair and by its test "
+    "at 5%/k (5% for leaving the best one out). A row leads if it is better than each other one by the same rule (5% "
+    "for naming a wrong leader); it then counts as significantly better than each of them, even where Holm's "
+    "correction rejects nothing."
 )
 
 
@@ -26,9 +27,10 @@ ASSUMES = (
 class Place:
     """The place of one row among the `field` rows of its group, between `first` and `last`.
 
-    It is displayed as `at`, alone or `shared` with its neighbours. `better` and `worse` count the rows that it surely
-    beats and that surely beat it. Of the `compared` rows, which share a task with it, `ahead` counts those with a worse
-    mean (half for an equal one). `group` numbers the sets of rows connected by common tasks, the largest first.
+    It is displayed as `at`, alone or `shared` with its neighbours. `better` and `worse` count the rows that it
+    significantly beats and that significantly beat it. Of the `compared` rows, which share a task with it, `ahead`
+    counts those with a worse mean (half for an equal one). `group` numbers the sets of rows connected by common tasks,
+    the largest first.
     `tested` tells whether any comparison could decide something, `contends` whether the row may be the best of its
     group.
     """
@@ -63,7 +65,8 @@ class Ranking:
     """Places in display order, and the sure verdict of every pair of rows as +1, -1 or 0.
 
     `leaders` are the rows that are better than every other row of their group, each in a direct comparison and by the
-    rule for the first place; they count as surely better than those rows, whatever the correction over all pairs says.
+    rule for the first place; they count as significantly better than those rows, whatever the correction over all pairs
+    says.
     """
 
     places: tuple[Place, ...]
@@ -71,17 +74,17 @@ class Ranking:
     leaders: frozenset[int] = frozenset()
 
     def verdict(self, one: int, other: int) -> int:
-        """Return +1 where row `one` is surely better than `other`, -1 where it is surely worse, else 0."""
+        """Return +1 where row `one` is significantly better than `other`, -1 where significantly worse, else 0."""
         return self.verdicts.get((one, other), -self.verdicts.get((other, one), 0))
 
 
 def rank(rows: int, gaps: Mapping[tuple[int, int], Gap], better: int = +1) -> Ranking:
     """Rank rows by the differences of pairs (i, j), i < j, first minus second; absent pairs share no task.
 
-    No row is placed above one that beats it, surely or by the interval of the pair alone. Rows share places where sure
-    comparisons on different tasks contradict each other, or where a chain of them contradicts the interval of a single
-    pair. Neighbours share a displayed place until one of them is surely behind another with that place, or cannot be
-    the best while an earlier one can.
+    No row is placed above one that beats it, significantly or by the interval of the pair alone. Rows share places
+    where sure comparisons on different tasks contradict each other, or where a chain of them contradicts the interval
+    of a single pair. Neighbours share a displayed place until one of them is significantly behind another with that
+    place, or cannot be the best while an earlier one can.
     """
     groups = _groups(rows, gaps)
     verdicts = {pair: sign for group in groups for pair, sign in _sure(group, gaps, better).items()}
@@ -157,7 +160,7 @@ def _with_places(shown: list[Place], order: np.ndarray) -> list[Place]:
 
 
 def _precedence(alone: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return which row must precede which: by the intervals of pairs alone and, within a cycle of these, surely.
+    """Return which row must precede which: by the intervals of pairs alone and, within a cycle of these, significantly.
 
     Sure verdicts are a subset of the intervals' verdicts, so the result has no cycle.
     """

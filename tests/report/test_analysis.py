@@ -506,9 +506,9 @@ def test_a_check_mark_that_only_leading_gives_is_explained_by_leading(made):
     assert first.leads
     assert 0.05 / 3 < first.difference.p < 0.05 / 2
     page = board_page(example, frame, [table], [], {1: Extras(analysis, None, ())}, [], "../", How()).decode()
-    assert re.search(r'>FedProx</th>.*aria-label="surely better">✓', page)
+    assert re.search(r'>FedProx</th>.*aria-label="significantly better">✓', page)
     assert "✓ if it also holds after correction for all pairs, or if one of the two rows leads." in page
-    assert "surely better than each of them, even where Holm&#39;s correction rejects nothing" in page
+    assert "significantly better than each of them, even where Holm&#39;s correction rejects nothing" in page
 
 
 @pytest.mark.parametrize(("rows", "filtered"), [(2, False), (6, True)])
