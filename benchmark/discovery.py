@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import os
 import pkgutil
 import re
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +27,7 @@ REGISTERED = re.compile(r"^@(?:\w+\.)?[a-z]+\(\s*[\"'](\w+)[\"']", re.MULTILINE)
 
 
 _imported: dict[str, tuple[Path, bytes]] = {}  # module name -> path and content read by `import_file`
+_sources: dict[str, tuple[types.ModuleType, str]] = {}  # module name -> module and its text when first read
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,29 @@ def forget_edited() -> list[Path]:
 def imported() -> Iterator[types.ModuleType]:
     """Yield the modules of the files that `import_file` imported."""
     yield from (sys.modules[name] for name in _imported if name in sys.modules)
+
+
+def keep_sources(packages: Collection[str]) -> None:
+    """Read the sources of the loaded modules of top-level packages, which may be edited while these modules run.
+
+    The engine has no plugins and is left out.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in packages and not name.startswith(str(__package__)):
+            with contextlib.suppress(OSError, TypeError):
+                source_of(module)
+
+
+def source_of(module: types.ModuleType) -> str:
+    """Return a module's source as first read, since later edits do not run.
+
+    Raises `OSError` or `TypeError` if there is none.
+    """
+    known, text = _sources.get(module.__name__, (None, ""))
+    if known is not module:
+        text = inspect.getsource(module)
+        _sources[module.__name__] = module, text
+    return text
 
 
 def where(packages: Iterable[str], given: Iterable[str]) -> str:

@@ -139,6 +139,11 @@ def discover() -> None:
     _discovered = True
     for source in discovery.everywhere(PLUGIN_PACKAGES):
         _load(source)
+    _keep_sources()
+
+
+def _keep_sources() -> None:
+    discovery.keep_sources({cls.__module__.partition(".")[0] for known in _plugins.values() for cls in known.values()})
 
 
 def _load(source: discovery.Source) -> discovery.Broken | None:
@@ -172,6 +177,7 @@ def load_files(given: Iterable[str]) -> None:
             if (found := _load(source)) and source.path == Path(path).expanduser().absolute():
                 _broken.remove(found)
                 raise UserError(found.text)
+        _keep_sources()
         _files[os.path.abspath(path)] = path
 
 
@@ -187,6 +193,7 @@ def reload_edited() -> bool:
         _broken[:] = [one for one in _broken if one.path not in edited]
     for source in (source for path in edited if path.is_file() for source in discovery.files(str(path))):
         _load(source)
+    _keep_sources()
     return bool(edited)
 
 

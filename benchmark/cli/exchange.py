@@ -26,7 +26,7 @@ def sync(arguments: argparse.Namespace) -> int:
     """Mirror missing records and boards to MLflow, or import records made elsewhere."""
     how = How.of(taken(arguments.settings, ("paths.results", "paths.pages", "plugins"), WHOLE))
     if arguments.place is not None:
-        return _collect(arguments.place, Results(how.results))
+        return _collect(arguments.place, Results(how.results, sets_aside=False))
     try:
         store = Mirror(Results(how.results, sets_aside=False))
         with doing("sending records to MLflow"):

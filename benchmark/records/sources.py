@@ -15,6 +15,7 @@ from types import CodeType
 from typing import Any
 
 import fedspan.benchmark as engine
+from fedspan.benchmark.discovery import source_of
 from fedspan.benchmark.registration import FOR_READERS
 from fedspan.benchmark.spec.cell import Cell
 
@@ -43,8 +44,8 @@ REMARK_MODULES = frozenset(("typing", "fedspan.benchmark.search"))  # imported f
 def source_digests(cell: Cell) -> dict[str, str]:
     """Return a digest of the source of each plugin of a cell, by ``kind:name``.
 
-    It covers the plugin's module and all modules that it imports from the plugin's own package. A class typed into an
-    interpreter or a notebook has no source: then it covers the code of the class's functions.
+    It covers the plugin's module and all modules that it imports from the plugin's own package or from ours. A class
+    typed into an interpreter or a notebook has no source: then it covers the code of the class's functions.
     """
     found = {}
     for part in cell.plugins:
@@ -190,17 +191,18 @@ def _names_a_remark(node: ast.stmt) -> bool:
 
 @cache
 def sources_behind(name: str) -> dict[str, str]:
-    """Return the sources, by name, of a loaded module and of all that it imports from its own top-level package.
+    """Return the sources, by name, of a loaded module and of what it imports from its own top-level package or ours.
 
-    The engine has its own digest and is always left out.
+    They are those of the import. The engine has its own digest and is always left out.
     """
-    package, found, waiting = name.partition(".")[0], dict[str, str](), [name]
+    packages = (f"{name.partition('.')[0]}.", f"{engine.__name__.rpartition('.')[0]}.")
+    found, waiting = dict[str, str](), [name]
     while waiting:
         module = waiting.pop()
-        if module in found or module not in sys.modules or module.partition(".")[0] != package or _of_engine(module):
+        if module in found or module not in sys.modules or _of_engine(module) or not f"{module}.".startswith(packages):
             continue
         try:
-            found[module] = inspect.getsource(sys.modules[module])
+            found[module] = source_of(sys.modules[module])
         except (OSError, TypeError):  # a class typed into an interpreter has no source
             continue
         parents = module.split(".") if hasattr(sys.modules[module], "__path__") else module.split(".")[:-1]

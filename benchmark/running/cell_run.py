@@ -67,8 +67,9 @@ def run_cell(
 ) -> Record:
     """Run a cell, write its record and return it; a cell that has a record is not run again.
 
-    `beside`, if given, returns at the end how many other cells the machine computed meanwhile; `share` returns before
-    each round how many workers the cell may have.
+    `beside()` is called before something is written: it returns the largest number of other cells that this machine
+    computed at once, and raises if the cell is no longer this process's. `share(run)` is called before each round: it
+    returns the number of workers to use.
 
     An interrupted cell resumes from its checkpoint, or starts again if the checkpoint leads to an invalid record. A
     diverged cell or an incompatible method gives a record with the reason. Raises `UserError` if the user must change
@@ -86,7 +87,7 @@ def run_cell(
     try:
         run = Run(cell, how)
         _ = run.privacy  # fail before training if it is too weak or unknown
-        _train(run, results, watch, share)
+        _train(run, results, watch, beside, share)
         outcome.scores = score_stages(run)
         outcome.spectra, outcome.diagnostics = dict(run.measured.get("spectra", {})), for_figures(run.measured)
     except Incompatible as reason:
@@ -98,7 +99,7 @@ def run_cell(
             stop_workers(run)
     record = make_record(cell, how, outcome, run)
     if beside is not None:
-        record["provenance"]["cells_beside"] = beside()
+        record["provenance"]["cells_beside"] = max(beside(), run.cells_beside if run else 0)
     try:
         results.write(record)
     except CorruptFile as error:
@@ -110,8 +111,16 @@ def run_cell(
     return record
 
 
-def _train(run: Run, results: Results, watch: Watch, share: Callable[[Run], int]) -> None:
+def _train(
+    run: Run, results: Results, watch: Watch, beside: Callable[[], int] | None, share: Callable[[Run], int]
+) -> None:
     """Train a run to its last round, starting from its checkpoint, another cell's model, or scratch."""
+
+    def keep(write: Callable[[Run, Path], None], path: Path) -> None:
+        if beside is not None:
+            run.cells_beside = max(run.cells_beside, beside())
+        _keep(write, run, path)
+
     path, trained = results.checkpoint(run.cell.key), results.trained(run.cell.train_key)
     resumed = _start_from(resume, run, path, results)
     if not resumed and run.cell.train_key != run.cell.key and _start_from(take_trained, run, trained, results):
@@ -131,14 +140,14 @@ def _train(run: Run, results: Results, watch: Watch, share: Callable[[Run], int]
         progress.accuracy = run.curve["accuracy"][-1] if run.curve["accuracy"] else None
         if (began := time.monotonic()) - saved >= pause:
             with run.meter.phase("checkpoint"):
-                _keep(save, run, path)
+                keep(save, path)
             saved = time.monotonic()
             if pause > 0:  # large checkpoints take at most a tenth of the time
                 pause = max(run.how.checkpoint_seconds, 9 * (saved - began))
         if watch(progress) and not run.finished:
-            _keep(save, run, path)
+            keep(save, path)
             raise Stopped
-    _keep(keep_trained, run, trained)
+    keep(keep_trained, trained)
     results.prune_trained()
 
 

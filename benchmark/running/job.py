@@ -46,8 +46,12 @@ def run_job(config: Mapping[str, Any], words: Sequence[str], lone: bool = False)
                 status(progress)
                 return stop.asked
 
+            def beside() -> int:
+                lease.check(at_once=True)  # the stages after the last round may outlast it, and the other has a record
+                return lease.most_beside()
+
             share = Alone(how) if lone else Among(how, lease.beside)
-            return run_cell(cell, how, watch, lease.most_beside, share)
+            return run_cell(cell, how, watch, beside, share)
     except Busy:
         raise
     except (Exception, SystemExit) as error:

@@ -254,9 +254,12 @@ class Lease:
         """Whether no other process has taken over the lease."""
         return max((int(path.name.split(".")[1]) for path in self.leases._files(self.key)), default=0) == self.number
 
-    def check(self) -> None:
-        """Raise `Busy` if another process has taken the cell over because this one showed no sign of life."""
-        if self.lost:
+    def check(self, at_once: bool = False) -> None:
+        """Raise `Busy` if another process has taken the cell over because this one showed no sign of life.
+
+        The last beat told, unless the files are to be looked at `at_once`.
+        """
+        if self.lost or (at_once and not self.mine):
             raise Busy("another process, which has taken it over")
 
     def release(self, finished: bool) -> None:

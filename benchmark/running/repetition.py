@@ -17,7 +17,7 @@ import torch
 
 from fedspan.benchmark import numerics
 from fedspan.benchmark.errors import UserError, is_number
-from fedspan.benchmark.records.exchange import HOW, is_later_score
+from fedspan.benchmark.records.exchange import counted, is_later_score
 from fedspan.benchmark.records.model import Record, headline
 from fedspan.benchmark.records.record import leaves_of
 from fedspan.benchmark.records.results import Results
@@ -101,16 +101,14 @@ def _ends(record: Record, again: Record) -> Iterator[tuple[str, Any, Any]]:
     """Yield (name, recorded value, repeated value) after the rounds: stages, scores, fleet, spectra, counted cost."""
     if record["status"] == "diverged":
         yield "reason", record["reason"], again["reason"]
-    for name in ("digests", "scores", "fleet", "spectra", "diagnostics", "compute"):
+    for name in ("digests", "scores", "fleet", "spectra", "diagnostics"):
         there, here = leaves_of(record, name), leaves_of(again, name)
         for where in sorted({*there, *here}):
-            counted = where in there and where in here and where.split(".")[1] not in HOW
             if name == "digests" and (not there or where.startswith("digests.rounds")):
                 continue
-            if not is_later_score(where, there) and (
-                name != "compute" or counted
-            ):  # later versions may count or score more
+            if not is_later_score(where, there):
                 yield where, there.get(where), here.get(where)
+    yield from counted(record, again)
 
 
 def _both(where: str, there: Any, here: Any) -> str:
@@ -201,7 +199,7 @@ class Repetition:
             raise UserError(lacking)
         made = self.record["provenance"]
         recorded = {
-            "device": made.get("device"),
+            "device": made.get("device", "").partition(":")[0] or None,  # any CUDA device is like any other
             "executor": made.get("executor"),
             "threads": made.get("threads"),
             "numerics": made.get("numerics", numerics.NATIVE),  # the only kind when older records were made

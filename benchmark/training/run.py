@@ -139,6 +139,8 @@ class Run:
         self.round_digests: dict[str, str] = {}  # of the models, by evaluated round
         self.stage_digests: dict[str, str] = {}
         self.workers = 1  # maximum number that trained at once
+        self.cells_beside = 0  # maximum number of other cells that its machine computed at once, if known
+        self.of_one_origin = True  # whether this code on this device computed all of its rounds
         self.trained_by: str | None = None  # key of the cell that trained the model, if another
         self.began_with: Path | None = None  # file that the run resumed from
         with self.meter.phase("prepare"):
@@ -258,7 +260,8 @@ class Run:
             if sums.participants and self.method.using("aggregate"):
                 mean = self.method.aggregate(single, partial(view, "aggregate"))
             if self.method.writes:
-                state.sent = state.sent | {client: arrived(now, delta) for client, delta in single.items()}
+                sent = state.sent | {client: arrived(now, delta) for client, delta in single.items()}
+                state.sent = dict(sorted(sent.items()))  # a hook that sums over them gives the same bits after a resume
             if not sums.participants:
                 shared = self.paths.at(state.round, self.trainer.net).shared
                 mean = zeros({path: leaf for path, leaf in state.params.items() if path in shared})

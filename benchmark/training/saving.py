@@ -1,9 +1,9 @@
 """Runs on disk: checkpoints to resume from, and trained models shared by cells.
 
 A checkpoint holds the whole state after a round, and in `made_by` everything beside the data that its bits depend on. A
-cell resumes from it only if the sources of its plugins, torch, executor, threads and device are the same; otherwise it
-starts again. A trained model omits state needed only by further rounds, and its `origin` holds the same information as
-`made_by`: a cell that reuses the model must match all of it.
+cell resumes from it only if the sources of its plugins, torch, executor, threads, device and numerics are the same;
+otherwise it starts again. A trained model omits state needed only by further rounds, and its `origin` holds the same
+information as `made_by`: a cell that reuses the model must match all of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from fedspan.benchmark import numerics
 from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.records import checkpoint
-from fedspan.benchmark.records.model import Number
+from fedspan.benchmark.records.model import Count, Number
 from fedspan.benchmark.records.provenance import difference, origin
 from fedspan.benchmark.records.validation import validate
 from fedspan.benchmark.spec.cell import SCHEMA
@@ -50,13 +50,18 @@ def resume(run: Run, path: Path) -> bool:
         log.warning("the first rounds were computed with %s, so the cell starts again: %s", said, path)
         return False
     _take_over(run, run.state, *found, path)
+    run.of_one_origin &= made_by == _origin(run)
     return True
 
 
 def keep_trained(run: Run, path: Path) -> None:
-    """Write the trained model for cells that differ only in the stages after training."""
+    """Write the trained model for cells that differ only in the stages after training.
+
+    Not that of a run whose first rounds another version of the engine computed: nothing reproduces it.
+    """
     run.state = run.state.trained()
-    _write(run, path, run.cell.train_key, origin=_origin(run), lasting=_trees(run), trained_by=run.cell.key)
+    if run.of_one_origin:
+        _write(run, path, run.cell.train_key, origin=_origin(run), lasting=_trees(run), trained_by=run.cell.key)
 
 
 def take_trained(run: Run, path: Path) -> bool:
@@ -86,10 +91,11 @@ def _origin(run: Run) -> dict[str, Any]:
 def _lasting(of: dict[str, Any]) -> dict[str, Any]:
     """Return the part of an origin that must be the same for all rounds of a cell.
 
-    The engine is left out because tests pin its numbers, numerics because the record marks native rounds.
+    The engine is left out because tests pin its numbers, and so is the processor that feeds a GPU.
     """
     sources = {f"source of {plugin}": digest for plugin, digest in of["sources"].items()}
-    same = {name: of[name] for name in ("device", "gpu", "executor", "threads") if name in of}
+    names = ("device", "gpu", "executor", "threads", *(["numerics"] if of["device"] == "cpu" else []))
+    same = {name: of[name] for name in names if name in of}
     return same | {"torch": of["versions"]["torch"]} | sources
 
 
@@ -106,6 +112,8 @@ def _write(run: Run, path: Path, key: str, **more: Any) -> None:
         "simulated_at_round": run.simulated_at_round,
         "meter": vars(run.meter),
         "workers": run.workers,
+        "cells_beside": run.cells_beside,
+        "of_one_origin": run.of_one_origin,
         "digests": run.digests,
         "measured": run.measured,
         **more,
@@ -128,6 +136,8 @@ class Saved(TypedDict):
     measured: dict[str, Any]
     trained_by: NotRequired[str | None]
     workers: NotRequired[Number]
+    cells_beside: NotRequired[Count]
+    of_one_origin: NotRequired[bool]
 
 
 def _take_over(run: Run, state: State, tensors: Tree, meta: dict[str, Any], path: Path) -> None:
@@ -148,6 +158,8 @@ def _take_over(run: Run, state: State, tensors: Tree, meta: dict[str, Any], path
         run.numerics = numerics.NATIVE
     run.trained_by = saved.get("trained_by")
     run.workers = max(run.workers, saved.get("workers", 1))
+    run.cells_beside = max(run.cells_beside, saved.get("cells_beside", 0))
+    run.of_one_origin = saved.get("of_one_origin", True)
     again, busy = sum(run.meter.seconds.values()), run.meter.processor_seconds
     run.meter.take_over(saved["meter"])
     run.meter.processor_seconds += busy

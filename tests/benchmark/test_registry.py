@@ -226,12 +226,8 @@ def test_what_lies_behind_a_plugin_of_a_file_is_that_file(folder):
 
 def test_a_record_names_the_source_that_trained_whatever_is_edited_meanwhile(folder):
     registry.load_files(["first.py"])
-    cell = toy_cell(find("algorithm", "first")())
-
-    def edit(progress):
-        (folder / "first.py").write_text("class First(")
-
-    record = run_cell(cell, how_to_run(folder), edit)
+    (folder / "first.py").write_text("class First(")
+    record = run_cell(toy_cell(find("algorithm", "first")()), how_to_run(folder))
     assert record["status"] == "done"
     assert record["provenance"]["sources"]["algorithm:first"] == digest_of([METHOD.format(name="first")])
 

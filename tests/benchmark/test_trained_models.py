@@ -169,6 +169,29 @@ def test_a_model_of_other_code_or_data_is_not_taken(changed, tmp_path, monkeypat
     assert "trained_by" not in run_cell(cell, where)["provenance"]
 
 
+def test_a_model_whose_first_rounds_another_engine_computed_is_not_shared(tmp_path, monkeypatch):
+    class PowerCut(BaseException):
+        pass
+
+    def cut_at(round):
+        def cut(progress):
+            if (progress.round, progress.client) == (round, 1):
+                raise PowerCut
+
+        return cut
+
+    cell = toy_cell(None, FFC(), protocol={"rounds": 3})
+    with monkeypatch.context() as earlier:
+        earlier.setattr(provenance, "engine_digest", lambda: "earlier")
+        with pytest.raises(PowerCut):
+            run_cell(cell, how(tmp_path, checkpoint_seconds=0), cut_at(1))
+    with pytest.raises(PowerCut):
+        run_cell(cell, how(tmp_path, checkpoint_seconds=0), cut_at(2))
+    record = run_cell(cell, how(tmp_path))
+    assert record["status"] == "done"
+    assert not the_trained(tmp_path, cell).exists()
+
+
 def test_a_damaged_model_is_set_aside_and_the_cell_trains(tmp_path, caplog):
     cell = toy_cell(None, FFC())
     run_cell(cell.training, how(tmp_path))

@@ -78,10 +78,30 @@ def test_the_same_result_at_another_speed_is_no_conflict(fedspan, made):
 
 def test_a_record_from_before_calibrations_had_a_count_of_their_own_is_no_conflict(fedspan, made):
     fedspan("sync", "--from", "there")
-    change(made[0], lambda record: record["compute"]["flops"].update(evaluate=1, features=2))
+    evaluate = json.loads(made[0].read_text())["compute"]["flops"]["evaluate"]
+    change(made[0], lambda record: record["compute"]["flops"].update(evaluate=evaluate - 2, features=2))
     assert fedspan("sync", "--from", "there").out == "records: 0 collected, 3 known already\n"
     change(made[0], lambda record: record["compute"]["flops"].pop("features"))
     assert fedspan("sync", "--from", "there").status == 1
+
+
+@pytest.mark.parametrize("at", ["here", "there"])
+def test_a_record_that_lacks_a_count_of_the_other_is_a_conflict(fedspan, made, at):
+    fedspan("sync", "--from", "there")
+    path = made[0] if at == "there" else Path("results/records", made[0].name)
+    change(path, lambda record: record["compute"]["flops"].update(hooks=1))
+    ran = fedspan("sync", "--from", "there")
+    assert ran.status == 1
+    assert "compute.flops.hooks is " in ran.complaint
+
+
+def test_collecting_moves_no_damaged_record_away(fedspan, made):
+    shutil.copytree("there/records", "results/records")
+    damaged = Path("results/records", made[0].name)
+    damaged.write_text("{")
+    ran = fedspan("sync", "--from", "there")
+    assert (ran.status, damaged.read_text()) == (1, "{")
+    assert f"{damaged} is there and cannot be used" in ran.err
 
 
 def test_a_conflict_is_refused_by_name_and_the_others_are_collected(fedspan, made):

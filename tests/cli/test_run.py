@@ -2,12 +2,16 @@
 
 import json
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from fedspan.benchmark.running import cell_run
+from fedspan.benchmark.running.leases import Leases
+from fedspan.benchmark.training.scoring import score_stages
 from tests.cli.conftest import ONE, QUICK, failures, records
 
 GRID = ("run", "-m", *QUICK, *ONE)
@@ -130,6 +134,20 @@ def test_a_deleted_record_is_computed_again_with_the_same_numbers(fedspan):
     assert records() == before
     changed = {name for name, stamp in times().items() if stamps[name] != stamp}
     assert changed == {lost.name}
+
+
+def test_who_lost_its_cell_while_it_scored_leaves_the_record_of_who_took_it_over(fedspan, monkeypatch):
+    fedspan("run", *QUICK, "paths.results=others")
+    [theirs] = Path("others/records").glob("*.json")
+
+    def taken_over(run):
+        Leases(Path("results/leases")).forget(run.cell.key)
+        shutil.copytree("others/records", "results/records", dirs_exist_ok=True)
+        return score_stages(run)
+
+    monkeypatch.setattr(cell_run, "score_stages", taken_over)
+    assert fedspan("run", *QUICK).status == 0
+    assert Path("results/records", theirs.name).read_bytes() == theirs.read_bytes()
 
 
 def test_the_order_in_which_a_grid_is_written_changes_no_record(fedspan):

@@ -366,6 +366,15 @@ def test_a_sample_leaves_out_what_only_a_gpu_repeats(fedspan, made):
     assert (ran.status, ran.out.splitlines()[-1]) == (2, "1 not computed")
 
 
+@pytest.mark.parametrize("counted", ["calibrate", "features"])
+def test_a_record_that_leaves_out_a_cost_differs(fedspan, made, counted):
+    [calibrated] = [path for path in made if counted in json.loads(path.read_text())["compute"]["flops"]]
+    change(calibrated, lambda record: record["compute"]["flops"].pop(counted))
+    ran = fedspan("verify", calibrated.stem)
+    assert (ran.status, [one.outcome for one in kept()]) == (1, ["differs"])
+    assert "it differs in compute.flops." in ran.out
+
+
 @pytest.mark.parametrize("how", ["numerics=native", "executor=vmap"])
 def test_a_difference_under_other_settings_than_the_record_s_is_no_verification(fedspan, made, how):
     """Other roundings say nothing against a record."""
@@ -380,6 +389,14 @@ def test_a_record_of_a_gpu_can_be_computed_on_a_processor_where_that_is_asked_fo
     path = change(made[0], of_a_gpu)
     ran = fedspan("verify", path.stem, "device=cpu", "executor=loop")
     assert ran.out.endswith("1 identical\nkept in results/verifications\n")  # the numbers here are a processor's
+
+
+def test_any_gpu_is_like_that_of_the_record(monkeypatch, tmp_path):
+    monkeypatch.setattr(repetition, "lack", lambda record, how: "")
+    planned = SimpleNamespace(overrides={}, cell=SimpleNamespace(key="a"))
+    record = {"provenance": {"device": "cuda:1", "executor": "graph", "threads": 1}}
+    repeated = repetition.Repetition(record=record, planned=planned, how={}, scratch=tmp_path).settings()
+    assert (repeated["device"], repeated["executor"]) == ("cuda", "graph")
 
 
 def test_a_sample_does_not_depend_on_the_order_and_grows_by_more_records():

@@ -266,11 +266,34 @@ def gone_on(folder, **changed):
 @pytest.mark.parametrize(("changed", "said"), [
     ({"executor": "vmap"}, "executor loop, here vmap"),
     ({"threads": 2, "numerics": "native"}, "threads 1, here 2"),
-], ids=["executor", "threads"])  # fmt: skip
-def test_rounds_of_another_executor_or_number_of_threads_are_not_gone_on_from(changed, said, tmp_path, caplog):
+    ({"numerics": "native"}, "numerics portable, here "),
+], ids=["executor", "threads", "numerics"])  # fmt: skip
+def test_rounds_of_another_executor_number_of_threads_or_numerics_are_not_gone_on_from(changed, said, tmp_path, caplog):
     interrupted(tmp_path)
     assert gone_on(tmp_path, **changed) == 0
-    assert f"the first rounds were computed with {said}, so the cell starts again" in caplog.text
+    assert f"the first rounds were computed with {said}" in caplog.text
+    assert "so the cell starts again" in caplog.text
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_native_rounds_of_another_processor_are_not_gone_on_from_but_on_a_gpu(tmp_path, monkeypatch, device):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    found = []
+    for name in ("one", "other"):
+        monkeypatch.setattr(provenance, "processor", lambda name=name: name)
+        found.append(_lasting(provenance.origin(CELL, how(tmp_path), torch.device(device), "native")))
+    assert provenance.difference(*found) == ("numerics other, here one" if device == "cpu" else "")
+
+
+def test_a_resumed_cell_counts_the_cells_beside_all_of_its_rounds(tmp_path):
+    def cut(progress):
+        if progress.round == 1:
+            raise PowerCut
+
+    with pytest.raises(PowerCut):
+        run_cell(CELL, how(tmp_path, checkpoint_seconds=0), cut, beside=lambda: 5)
+    record = run_cell(CELL, how(tmp_path), beside=lambda: 2)
+    assert record["provenance"]["cells_beside"] == 5
 
 
 def test_rounds_of_another_source_or_torch_are_not_gone_on_from(tmp_path, monkeypatch, caplog):

@@ -122,6 +122,19 @@ def test_an_edit_of_another_plugin_is_not(package):
     assert package(stranger="z = 5  # edited, and longer than before\n") == before
 
 
+def test_what_a_plugin_from_outside_takes_of_our_plugins_is_covered_and_our_engine_is_not(package):
+    found = package(plugin="from fedspan.benchmark.tree import root\nfrom fedspan.methods.algorithms import fedadam\n")
+    assert {"fedspan.methods.algorithms.fedadam", "fedspan.methods.adaptive"} < set(found)
+    assert not [name for name in found if name.startswith("fedspan.benchmark")]
+
+
+def test_an_edit_after_the_import_is_not_the_source_of_what_runs(package, tmp_path):
+    before = package()
+    (tmp_path / "made_up_plugins" / "helper.py").write_text("half typed(")
+    sources_behind.cache_clear()
+    assert sources_behind("made_up_plugins.plugin") == before
+
+
 def test_an_engine_in_the_same_package_as_a_plugin_is_not_behind_it(package, monkeypatch):
     monkeypatch.setattr(sources, "engine", SimpleNamespace(__name__="made_up_plugins.helper"))
     assert {"made_up_plugins.helper", "made_up_plugins.deeper"}.isdisjoint(package())

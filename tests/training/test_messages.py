@@ -34,6 +34,16 @@ def test_a_message_is_written_from_what_each_client_sent_last():
     assert not any(torch.equal(a, b) for n, a in enumerate(drawn) for b in drawn[:n])
 
 
+def test_what_clients_sent_is_in_their_order_as_after_a_resume():
+    run = start(toy_cell(Messages(), participation=0.5, protocol={"rounds": 4}, seed=3))
+    arrivals = []
+    while not run.finished:
+        arrivals += [client for client in run.participants() if client not in arrivals]
+        run.advance()
+        assert list(run.state.sent) == sorted(run.state.sent)
+    assert arrivals != sorted(arrivals), "they first took part in order"
+
+
 def test_a_lost_client_has_sent_what_it_sent_before():
     cell = toy_cell(Messages(), fleet=Dropout(rate=0.5), protocol={"rounds": 4})
     run, sent = start(cell), []
