@@ -201,6 +201,8 @@ class Component(Plugin):
     - `pools`: `calibrate` receives the features [n, d] and labels [n] of all clients instead of sums. For bounds only.
     - `one_client`: one client trains on all clients' images every round; nothing is communicated. For bounds only.
     - `every_round`: `server` is also called in rounds in which no update arrives, with a delta of zeros.
+    - `server_sees`: what the method tells the server of single clients beside their updates and numbers of images, in
+      words for lists and pages. Not part of the source digest.
     """
 
     neutral: ClassVar[Mapping[str, Any]] = {}
@@ -210,6 +212,7 @@ class Component(Plugin):
     pools: ClassVar[bool] = False
     one_client: ClassVar[bool] = False
     every_round: ClassVar[bool] = False
+    server_sees: ClassVar[str] = ""
 
     # once -----------------------------------------------------------------------------------------
     def check(self, setting: Setting) -> None:

@@ -341,5 +341,8 @@ def _leak(guard: Component, other: str, does: str) -> str:
 
 def disclosure(cls: type[Plugin]) -> str:
     """Return what a plugin discloses to the server beyond sums, in words for lists and pages; usually nothing."""
-    sees = issubclass(cls, Component) and any(getattr(cls, hook) is not getattr(Component, hook) for hook in SINGLE)
-    return "the server sees single clients' updates, not sums alone" if sees else ""
+    if not issubclass(cls, Component):
+        return ""
+    updates = any(getattr(cls, hook) is not getattr(Component, hook) for hook in SINGLE)
+    seen = [*(["single clients' updates"] if updates else []), *([cls.server_sees] if cls.server_sees else [])]
+    return f"the server sees {' and '.join(seen)}, not sums alone" if seen else ""

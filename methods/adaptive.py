@@ -23,7 +23,7 @@ class Adaptive(Component):
     """
 
     lr: Annotated[float, log(1e-3, 1.0, source="the paper tunes it for every task; the range is ours")] = 0.01
-    beta1: Annotated[float, fixed("0.9 in later comparisons")] = 0.9
+    beta1: Annotated[float, fixed("the paper's")] = 0.9
     tau: Annotated[float, log(1e-5, 1e-1, source="the paper tunes it for every task; the range is ours")] = 1e-3
 
     def __post_init__(self) -> None:

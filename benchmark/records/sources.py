@@ -37,7 +37,7 @@ REMEDY = "'fedspan verify' checks their numbers, fresh=true recomputes them"
 FORM = "syntax:"  # prefix of current digests; digests without it covered comments too
 SILENT = ("ctx", "kind", "type_comment")  # syntax fields that repeat other fields
 # Class attributes that no result depends on: those shown on pages, and those that make costs quick to compute.
-REMARKS = frozenset((*FOR_READERS, "skew_field", "same_shapes"))
+REMARKS = frozenset((*FOR_READERS, "skew_field", "same_shapes", "server_sees"))
 REMARK_MODULES = frozenset(("typing", "fedspan.benchmark.search"))  # imported for annotations
 
 

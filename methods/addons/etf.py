@@ -38,7 +38,7 @@ class ETF(Component):
 
     A class without images has ``log 0``. It is `removed` from the softmax, so a client with a single class learns
     nothing; with ``absent=kept`` it counts as one image, as in the authors' code, and pushes features away from its
-    vertex.
+    vertex. At gamma 0 the loss is the plain cross-entropy over all classes, whatever `absent` says.
 
     `width` 0 keeps the number of the body's features, as in the authors' CNN for CIFAR10; their ResNets project to as
     many dimensions as there are classes. t starts at 10 in that CNN and at 1 in the ResNets. Their U comes from the QR

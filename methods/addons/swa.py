@@ -23,7 +23,7 @@ class SWA(Component):
     protocol's schedule holds.
 
     Only weights are averaged. BatchNorm's running statistics are those of the last round, not of the mean model, and
-    the server has no images to re-estimate them; the paper's models have none.
+    the server has no images to re-estimate them; the models of the paper's released code have none.
     """
 
     title = "Server SWA"

@@ -21,7 +21,7 @@ class Ditto(Component):
     In every local step v moves along the gradient of ``F(v) + lam/2 ||v - w||^2``, with w as received, on the same
     batch as the client's copy of w. v starts from the initial weights, stays on the client and has its own BatchNorm
     statistics. The stage ``personalised`` scores v, ``trained`` scores w. A client that never trained has the initial
-    v.
+    v. FFC's calibrations between rounds (`every`) change w's head, not v's.
 
     Both models use the protocol's SGD, v with its own momentum, reset every round; at momentum and weight decay 0 this
     is the authors' code, which averages the updates of w uniformly (``mean=clients``; PFLlib's, and the default,

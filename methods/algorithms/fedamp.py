@@ -32,10 +32,12 @@ class FedAMP(Component):
 
     The stage ``personalised`` scores w_i; ``trained`` scores the sample-weighted mean of the w_i that arrived in the
     last round, which no client uses. BatchNorm's statistics are averaged in every round, and w_i keeps those of its
-    last training. PFLlib has only `distance`, does not square the distance to u_i, and mixes the last round's
-    participants. There the others' weights can exceed 1 in sum; here settings that allow this are refused. Bytes down
-    include the global model, as for every method; the algorithm sends a client only its cloud model, half of them. As
-    no client starts from the global model, FFC's calibrations between rounds (`every`) change only the rounds' scores.
+    last training. PFLlib has only `distance`, and mixes the last round's participants; its term, the distance to u_i
+    unsquared, is computed from detached weights and so pulls nothing. There the others' weights can exceed 1 in sum;
+    here settings that allow this are refused. Bytes down include the global model, as for every method; the algorithm
+    sends a client only its cloud model, half of them. As no client starts from the global model, FFC's calibrations
+    between rounds (`every`) change only the rounds' scores, unless the head is fixed: clients then train under the
+    calibrated one.
     """
 
     title = "FedAMP"

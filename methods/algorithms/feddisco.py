@@ -22,13 +22,13 @@ class FedDisco(Component):
     divergences are divided by their sum over participants, so they compare clients and do not depend on the number of
     classes. BatchNorm's statistics are averaged with the same weights. a and b default to that code's 0.5 and 0.1.
 
-    The server knows each participant's images per class. The authors' code fails if no weight is positive; here the
-    cell ends with an error that says so.
+    The authors' code fails if no weight is positive; here the cell ends with an error that says so.
     """
 
     title = "FedDisco"
     summary = "Weight clients by their number of images and the balance of their classes."
     papers = ("ye2023",)
+    server_sees = "each client's number of images per class"
 
     a: Annotated[float, linear(0.0, 1.0, source="ours, around the authors' 0.5")] = 0.5
     b: Annotated[float, linear(0.0, 0.5, source="ours, around the authors' 0.1")] = 0.1

@@ -27,6 +27,8 @@ class FedRoD(Component):
     The stage ``trained`` scores the generic model, ``personalised`` the sum. This is the variant with a linear personal
     head; the one with heads from a hypernetwork is not implemented.
 
+    At gamma 0 the loss of the generic head is the plain cross-entropy over all classes, whatever `absent` says.
+
     Personal heads stay on their clients and start from 0, so a client that never trained has the generic model; with
     ``start=generic`` they start from the initial generic head (FedETF's authors, FL-bench). Other public code trains
     the body on the personal loss too (FL-bench) and uses no momentum for the personal head (FedETF's authors).

@@ -22,7 +22,7 @@ class FedYogi(Adaptive):
     summary = "Yogi on the server, with the mean update of the clients as its gradient."
     papers = ("reddi2021",)
 
-    beta2: Annotated[float, fixed("0.99 in later comparisons")] = 0.99
+    beta2: Annotated[float, fixed("the paper's")] = 0.99
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -222,7 +222,7 @@ def test_every_change_of_code_changes_the_digest(before, after):
         ("class Mine", "from typing import Annotated\nfrom fedspan.benchmark.search import log\n\nclass Mine"),
         ("    mu:", "    title = 'Mine'\n    mu:"),
         ("    mu:", "    summary = 'short'\n    papers = ('doi:1',)\n    skew_field = 'mu'\n    mu:"),
-        ("    mu:", "    same_shapes = {'mu': {1.0: 0.0}}\n    mu:"),
+        ("    mu:", "    server_sees = 'all'\n    same_shapes = {'mu': {1.0: 0.0}}\n    mu:"),
     ],
 )
 def test_search_spaces_names_for_readers_and_what_costs_alone_read_change_no_digest(before, after):

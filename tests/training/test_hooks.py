@@ -14,6 +14,7 @@ from fedspan.benchmark.training.local import Visit
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.tree import digest, nbytes, overwrite
 from fedspan.methods.algorithms.fedavg import FedAvg
+from fedspan.methods.algorithms.feddisco import FedDisco
 from fedspan.methods.algorithms.local_only import LocalOnly
 from tests.contract.tape import Tapes
 from tests.helpers import (
@@ -354,6 +355,7 @@ def test_who_sees_single_updates_says_so():
     for sees in (Median, Messages):
         assert disclosure(sees) == "the server sees single clients' updates, not sums alone"
         assert compose(sees()).sees_updates
+    assert disclosure(FedDisco) == "the server sees each client's number of images per class, not sums alone"
     assert disclosure(FedAvg) == ""
     assert not compose(FedAvg()).sees_updates
 
