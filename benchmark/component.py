@@ -3,7 +3,8 @@
 A method is one base algorithm and an ordered list of add-ons. Both are components with the same hooks; every hook
 defaults to "change nothing". Hooks draw random numbers only from the keyed generators they are given (`net` and `init`
 from torch's seeded global generator), modify no input in place, and branch on shapes and settings only, never on the
-values of tensors; `client_start` and `own` may read values, because no costs are derived from them.
+values of tensors; `client_start`, `own` and, for what clients have sent, `message` may read values, because no costs
+are derived from them.
 """
 
 from __future__ import annotations

@@ -62,8 +62,9 @@ class Data:
     """A decoded dataset. `mean` and `std` normalise pixels scaled to [0, 1], one number per channel.
 
     Both are those of all training images of the dataset, before `limit`, held-out images and partitions that pool test
-    images; `std` is the population's (``correction=0``). `digest` is the `content_digest` of all arrays: records name
-    it, so that runs on other images are never taken for the same.
+    images; `std` is the population's (``correction=0``). `digest` identifies its images and labels, as
+    `content_digest` of them does or that of its files: records name it, so that runs on other images are never taken
+    for the same.
 
     `domains` names the domains of its images, if any, indexed by `Images.domain`. `clients` names the clients to whom
     its images belong, if known, indexed by `Images.client`; a partition can use them as its clients.

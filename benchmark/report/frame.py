@@ -73,7 +73,7 @@ class CellRow:
     bytes_down: float
     memory_bytes: float
     rounds: int
-    bound: bool  # whether its method only shows what the others can reach at most
+    bound: bool  # whether its method is a bound
     elapsed: Mapping[int, float]  # evaluated round -> seconds until then
     bytes_until: Mapping[int, float]  # evaluated round -> bytes of all clients until then
     simulated: Mapping[int, float]  # evaluated round -> seconds of the fleet's clock until then

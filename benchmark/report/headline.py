@@ -175,10 +175,5 @@ def brief(method: str) -> str:
 
 def split(method: str) -> tuple[str, str]:
     """Return the name of a method's components, and its own protocol settings."""
-    name = names.of_method_label(method)
-    depth = 0
-    for at, letter in enumerate(name):
-        depth += (letter in "([") - (letter in ")]")
-        if depth == 0 and name.startswith(", ", at):
-            return name[:at], name[at + 2 :]
-    return name, ""
+    name, *settings = names.split(names.of_method_label(method), ", ")
+    return name, ", ".join(settings)

@@ -249,7 +249,7 @@ LATEX = {
     "_": r"\_",
     "{": r"\{",
     "}": r"\}",
-    "[": "{[}",  # at the start of a row, the line break before it would take these two as its own
+    "[": "{[}",  # at the start of a row, LaTeX would read these two as arguments of the preceding \\
     "*": "{*}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",

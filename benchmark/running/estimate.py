@@ -39,9 +39,9 @@ from fedspan.benchmark.training.state import State
 from fedspan.benchmark.training.workers.schedule import round_seconds
 
 BATCHES = 4  # of training images in a calibration round
-SECONDS = 10.0  # of training by all calibrations together,
-LEAST = 0.5  # but at least this long by each
-ROUNDS = 20  # whose participants represent all rounds, if clients are sampled
+SECONDS = 10.0  # of training, over all calibrations
+LEAST = 0.5  # of training, in each calibration at least
+ROUNDS = 20  # drawn to represent all rounds, if clients are sampled
 SHORT = 1.0  # seconds; time rounds shorter than this instead of extrapolating from FLOPs
 TINY = 1e-6  # learning rate of a calibration, which is to time steps and not to diverge
 STEP = ("batch_size", "precision", "augment", "last_batch")  # protocol fields that determine a step's cost

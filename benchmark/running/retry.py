@@ -21,7 +21,12 @@ from fedspan.benchmark.spec.settings import how_defaults
 
 log = logging.getLogger("fedspan")
 
-HOW = ("device", "executor", "threads", "numerics")  # on which a cell's bits depend: a retry keeps its own command's
+HOW = (
+    "device",
+    "executor",
+    "threads",
+    "numerics",
+)  # they change bits; a retry takes the failed cell's own
 
 
 def diverged(results: Results) -> int:

@@ -21,7 +21,7 @@ from fedspan.benchmark.spec.tuning import Tune, tuning_settings
 
 Overrides = dict[str, Any]
 
-MOST_PIECES = 5  # that one file extends, and in a chain of pieces that extend each other
+MOST_PIECES = 5  # most pieces that a file extends, and most links in a chain of `extends`
 MOST_CELLS = 1_000_000  # of one grid
 ABLATION = "ablation"  # a mark among the settings of `base`, a sub-grid or a point of an axis; not a setting
 

@@ -29,7 +29,7 @@ log = logging.getLogger("fedspan")
 
 CONFIG_NAME = "fedspan"
 GROUPS = ("dataset", "partition", "fleet", "model", "algorithm", "protocol")
-NEAR = 0.75  # similarity of a key to a setting that gives a hint, as of protocol.epochs to protocol.local_epochs
+NEAR = 0.75  # least similarity for a hint, such as protocol.epochs -> protocol.local_epochs
 
 
 def options(group: str) -> dict[str, dict[str, Any]]:

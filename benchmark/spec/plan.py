@@ -119,9 +119,8 @@ def plan_grid(axes: Mapping[str, list[Any]]) -> list[Planned]:
 def _check_frozen(name: str, rest: Mapping[str, list[Any]]) -> None:
     """Raise `UserError` if the cells of a frozen board differ from those of its version."""
     for board in (part for part in load_board(name).parts() if part.frozen):
-        mine = plan(
-            placed(board.expand(rest), alone=False)
-        )  # alone: a cell shared with another board has the name of the first
+        # planned by itself: in a plan of several boards, a shared cell carries the first board's name
+        mine = plan(placed(board.expand(rest), alone=False))
         for scale in {one.cell.scale for one in mine}:  # one that it did not have is a change too
             if digest_of_cells(one for one in mine if one.cell.scale == scale) != board.frozen.get(scale):
                 raise UserError(

@@ -59,8 +59,9 @@ class Visit:
 
 @dataclass(frozen=True)
 class ClientResult:
-    """One client's result: `delta` and `buffers` of shared leaves, uploads, row and mean loss.
+    """One client's result: `delta` and `buffers` of shared leaves by path, uploads by component, and its new row.
 
+    The client holds `n` images and has processed `images` in `steps` steps; `loss` is the mean per processed image.
     `sent_bytes` is the size of delta and buffers on the wire.
     """
 

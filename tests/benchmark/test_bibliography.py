@@ -50,7 +50,7 @@ def test_no_entry_is_there_twice_or_for_nobody():
     ("authors", "short"),
     [("One, A.", "One 2020"), ("One, A. and Two, B.", "One and Two 2020"), ("A, A and B, B and C, C", "A et al. 2020")],
 )
-def test_how_a_text_cites_a_paper(authors, short):
+def test_a_text_cites_three_authors_or_more_as_et_al(authors, short):
     entry = f"@misc{{key,\n  author = {{{authors}}},\n  title = {{T}},\n  year = {{2020}},\n}}\n"
     assert bibliography.read(entry)["key"].short == short
 

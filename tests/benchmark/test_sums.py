@@ -39,7 +39,7 @@ def test_means_are_numpys_in_float64_rounded_once(dtype):
         np.testing.assert_allclose(ours.double().numpy(), mean, rtol=1e-15 if dtype is torch.float64 else 6e-8)
 
 
-def test_counts_add_up():
+def test_steps_images_and_samples_are_summed_over_clients():
     sums = summed([finished(0, 10, steps=3), finished(1, 30, steps=5)])
     assert (sums.participants, sums.samples, sums.steps, sums.images) == (2, 40, 8, 64)
     assert sums.loss / sums.samples == pytest.approx((10 * 0.5 + 30 * 1.5) / 40)

@@ -9,7 +9,7 @@ from fedspan.benchmark.spec.presets import yaml_files
 FROZEN = sorted(yaml_files("frozen"))
 
 
-def test_there_are_frozen_boards():
+def test_digits_v1_is_frozen():
     assert "digits-v1" in FROZEN
 
 

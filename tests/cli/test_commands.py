@@ -87,7 +87,7 @@ def test_the_settings_of_a_command_can_be_shown_without_running_it(fedspan, here
     assert list(here.iterdir()) == []
 
 
-def test_the_version(fedspan):
+def test_version_prints_name_and_number(fedspan):
     assert re.fullmatch(r"fedspan \d+\.\d+\.\d+\n", fedspan("--version").out)
 
 

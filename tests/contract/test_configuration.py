@@ -327,10 +327,11 @@ def test_where_and_how_go_through_hydra():
 
 
 def test_how_reaches_the_run():
-    how = settings.How.of(compose.resolve(HOW))
+    how, default = settings.How.of(compose.resolve(HOW)), settings.How.of(compose.resolve({}))
     assert (how.device, how.executor, how.threads, how.checkpoint_seconds) == ("cuda", "other", 2, 1.0)
     assert (str(how.results), str(how.data), str(how.pages)) == ("elsewhere", "elsewhere", "elsewhere")
-    assert isinstance(how, How)
+    same = [field.name for field in dataclasses.fields(How) if getattr(how, field.name) == getattr(default, field.name)]
+    assert same == ["command"], "a setting that does not reach the run, or none of `HOW`"
 
 
 def test_no_source_of_plugins_is_broken():

@@ -45,7 +45,7 @@ def test_the_new_weights_are_the_clients_mean_by_numbers_of_samples():
         np.testing.assert_allclose(leaf.numpy(), mean, rtol=1e-6, atol=1e-7)
 
 
-def test_it_learns():
+def test_accuracy_exceeds_90_percent_after_six_rounds():
     curve = trained(toy_cell(protocol={"rounds": 6})).curve
     assert curve["accuracy"][-1] > 90
     assert curve["loss"][-1] < curve["loss"][0]

@@ -206,7 +206,7 @@ def test_personalisation_does_not_depend_on_the_order_of_clients():
     assert all(torch.equal(a, b) for a, b in zip(forward, reversed(backward), strict=True))
 
 
-def test_it_travels_nowhere():
+def test_a_personal_head_adds_no_traffic():
     plain, tuned = (trained(toy_cell(None, *addons)) for addons in ((), (PersonalHead(),)))
     score_stages(tuned)
     assert tuned.meter.as_dict()["bytes"] == plain.meter.as_dict()["bytes"]

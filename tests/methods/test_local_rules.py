@@ -51,7 +51,7 @@ def check(algorithm, gradient_of, **parts):
     agree(finished(run).state.params, expected)
 
 
-def test_fedavg_itself():
+def test_fedavg_is_plain_sgd_on_each_client():
     check(None, lambda run, client: plain_gradient)
 
 

@@ -87,8 +87,10 @@ def test_a_verification_of_another_record_of_the_cell_counts_nothing(cells, tmp_
 def test_a_damaged_verification_stops_no_report(cells, tmp_path):
     results, write = made(cells, tmp_path)
     results.verifications.mkdir()
-    (results.verifications / "x.json").write_text("{")
+    damaged = results.verifications / "x.json"
+    damaged.write_text("{")
     write()
+    assert damaged.read_text() == "{"
 
 
 def test_commands_say_that_they_need_the_archive_of_the_images(tmp_path):

@@ -56,5 +56,5 @@ def test_there_is_no_mean_where_all_that_is_tried_may_diverge():
 
 
 @pytest.mark.parametrize(("trials", "ks"), [(0, []), (1, [1]), (2, [1, 2]), (8, [1, 2, 4, 8]), (12, [1, 2, 4, 8, 12])])
-def test_budgets_double(trials, ks):
+def test_budgets_are_powers_of_two_and_the_number_of_trials(trials, ks):
     assert budgets(trials) == ks

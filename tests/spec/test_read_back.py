@@ -126,7 +126,7 @@ def test_what_is_accepted_can_be_read_back(inputs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("setting", "chosen", "cls", "name"), FIELDS, ids=[field[0] for field in FIELDS])
-def test_every_setting_at_every_edge(setting, chosen, cls, name):
+def test_edge_values_are_refused_or_read_back(setting, chosen, cls, name):
     tried = [value for value in NASTY if not (isinstance(value, dict) and value)]
     for value in tried:
         read_back(setting, chosen, value)
@@ -146,7 +146,7 @@ def test_every_setting_at_every_edge(setting, chosen, cls, name):
         ("diagnostics.clients", list(range(3000)), True),
     ],
 )
-def test_the_edge_itself(setting, value, refused):
+def test_values_at_a_limit_are_accepted_and_beyond_it_refused(setting, value, refused):
     chosen = {"dataset": "tiny_imagenet"} if setting.startswith("dataset") else {}
     chosen |= {"diagnostics.spectra": True} if setting.startswith("diagnostics") else {}
     assert read_back(setting, chosen, value) == (not refused)
@@ -157,7 +157,7 @@ def test_a_number_that_some_processes_take_for_0_is_no_text_either():
         plan([{"dataset": "cifar100", "dataset.content": 5e-324}])
 
 
-def test_zero_has_no_sign():
+def test_zero_and_minus_zero_have_one_key():
     keys = {plan([{"protocol.weight_decay": value}])[0].cell.key for value in (0, 0.0, -0.0)}
     assert len(keys) == 1
 

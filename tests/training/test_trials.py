@@ -110,7 +110,7 @@ def test_other_test_images_change_nothing_in_a_trials_record(tmp_path, stack, ta
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
-def test_they_change_a_result(tmp_path, task):
+def test_spoiled_test_images_change_a_result(tmp_path, task):
     cell = toy_cell(**task)
     there, here = (run_cell(each, how(tmp_path / name)) for name, each in (("a", cell), ("b", spoiled(cell))))
     assert there["scores"] != here["scores"]

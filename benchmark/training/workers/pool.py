@@ -31,7 +31,7 @@ class Pool:
     def __init__(self, run: Run, transport: Transport) -> None:
         self.run, self.transport, self.size = run, transport, 0
         self.workers: list[Worker] = []
-        self._told: tuple[tuple[Any, ...], Any] | None = None  # trees of the last news, and the news as published
+        self._told: tuple[tuple[Any, ...], Any] | None = None  # trees last sent to the workers, and their message
 
     def resize(self, size: int) -> None:
         """Set the number of workers, at least one; new ones start when there is work."""
