@@ -152,7 +152,7 @@ def ui(session: nox.Session) -> None:
 
 @nox.session
 def perf(session: nox.Session) -> None:
-    """Measure the speed ratios; the result is saved as JSON and compared with the last committed run."""
+    """Measure the speed ratios; the result is saved as JSON and compared with the last saved run."""
     install(session, "test")
     session.run(
         "pytest", "-m", "perf", "tests/perf", "--benchmark-only", "--benchmark-storage=file://results/perf",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -50,7 +51,7 @@ def problems(site: Path) -> Iterator[str]:
             if why := broken(link, path, site):
                 yield f"{where}: {link}: {why}"
     for path in sorted(site.rglob("*.css")):
-        if "url(http" in path.read_text(encoding="utf-8").replace("'", "").replace('"', ""):
+        if re.search(r"""(url\(|@import)\s*['"]?(https?:)?//""", path.read_text(encoding="utf-8")):
             yield f"{path.relative_to(site)}: loads from outside"
 
 

@@ -65,7 +65,7 @@ PHOTOGRAPHS = {"paper": "not normalised", "small": "64x64 pixels"}  # how task n
 
 @dataclass(frozen=True)
 class Run:
-    """A run in its record: accuracy in percent at its last stage, NaN if it diverged, and spectrum.
+    """A run in its record: accuracy in percent at its last stage, minus infinity if it diverged, and spectrum.
 
     The accuracy is the mean over domains if the task has any, or over clients that have their own test images.
     """
@@ -98,6 +98,8 @@ class Runs:
             spectrum = record.get("spectra", {}).get("global", {})
             kinds = ("domain_accuracy", "client_accuracy", "accuracy")
             accuracy = next((scores[kind] for kind in kinds if scores.get(kind) is not None), None)
+            if record["status"] == "diverged":
+                accuracy = -math.inf
             found = accuracy, spectrum.get("effective_rank"), spectrum.get("significant")
             run = Run(*(math.nan if value is None else float(value) for value in found))
             self._found.setdefault(name, {})[int(spec["seed"])] = run

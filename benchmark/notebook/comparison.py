@@ -15,7 +15,10 @@ from fedspan.benchmark.report.overall import verdict, with_names
 from fedspan.benchmark.report.statistics import Difference, Gap
 
 COUNTED = ("done", "diverged")  # statuses of runs that count
-COMPARED = ("method", "tuning", "task", "model", "seed", "accuracy", "status", "algorithm", "addons", "task_id")
+COMPARED = (
+    "method", "tuning", "task", "model", "seed", "accuracy", "stage", "status", "algorithm", "addons", "scale",
+    "task_id",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,11 @@ def compare(a: str, b: str, runs: pd.DataFrame | None = None, *, board: str | No
     Give a method by its name (``FedAvg + FedDecorr (released form)``) or its code names (``fedavg + feddecorr``), with
     ``, tuned`` for the settings chosen by trials on a tuned board. The statistics are those of the pages
     (`docs/leaderboard.md`): a diverged run is worse than any score. Raises `UserError` if a method is unknown, has
-    several settings, or shares no run with the other.
+    several settings, or shares no run with the other, and if the runs that they share are of several scales or are
+    trials and others.
     """
+    if runs is not None and board is not None:
+        raise UserError(f"give runs or board={board!r}, not both")
     found = results(board) if runs is None else runs
     one, other = runs_of(found, a), runs_of(found, b)
     if (compared := between(one, other, same_models(found))) is None:
@@ -85,12 +91,21 @@ def between(one: pd.DataFrame, other: pd.DataFrame, same: Mapping[str, str]) -> 
     names = [str(chosen["method"].iloc[0]) for chosen in (one, other)]
     common = set(one["task_id"]) & set(other["task_id"])
     one, other = (_once(runs[runs["task_id"].isin(common)], same) for runs in (one, other))
+    _check_alike(pd.concat([one, other]))
     gap = statistics.difference(_scores(one), _scores(other))
     pairs = _pairs(one, other)
     if gap is None or pairs.empty:
         return None
     lost = sum(int(of["status"].eq("diverged").sum()) for of in (one, other))
     return Comparison(names[0], names[1], gap, pairs, lost)
+
+
+def _check_alike(runs: pd.DataFrame) -> None:
+    """Raise `UserError` if runs are of several scales, or if some, but not all, are trials on held-out images."""
+    if len(scales := sorted(runs["scale"].dropna().unique())) > 1:
+        raise UserError(f"these runs are at the scales {', '.join(scales)}; choose one: runs[runs.scale == ...]")
+    if runs["stage"].eq("validation").nunique() > 1:
+        raise UserError('some of these runs are trials; leave them out: runs[runs.stage != "validation"]')
 
 
 def same_models(runs: pd.DataFrame) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,11 +16,12 @@ SIZE = (6.4, 3.6)  # inches
 DASHES = ("-", "--", ":", "-.")  # keep the first lines distinguishable in greyscale
 
 
-def plot_curves(runs: pd.DataFrame) -> Any:
+def plot_curves(runs: pd.DataFrame, *, results: str | Path | None = None) -> Any:
     """Return a figure of accuracy over rounds: one line per method, the mean over seeds, with a band for their range.
 
     Only finished runs are drawn, and a label counts those that diverged: the mean would jump to that of the others
-    where they stop. `runs` must be of one task. Raises `UserError` if they are of several, if a method has several runs
+    where they stop. `runs` must be of one task; their records are read from the folder that they came from, or from
+    `results`. Raises `UserError` if they are of several, if a method has several runs
     of one seed (with different protocols), or if no finished run has a curve.
     """
     check_columns(runs, *COMPARED)
@@ -28,7 +30,7 @@ def plot_curves(runs: pd.DataFrame) -> Any:
     counted = runs[runs["status"].isin(COUNTED)]
     for method in counted["method"].unique():
         runs_of(runs, str(method))
-    lines = curves(counted[counted["status"] == "done"])
+    lines = curves(counted[counted["status"] == "done"], results=results)
     if lines.empty:
         raise UserError("none of these runs has finished with a curve")
     figure, plot = _figure()
@@ -74,10 +76,8 @@ def plot_gains(runs: pd.DataFrame, reference: str) -> Any:
 
 
 def _gain(one: Comparison) -> float:
-    """Return the mean gain over tasks, as in the interval, or over all pairs without one; NaN if runs diverged."""
-    if one.diverged:
-        return math.nan
-    return float(one.pairs["difference"].mean()) if math.isnan(one.mean) else one.mean
+    """Return the mean gain over tasks, with or without an interval; NaN if runs diverged."""
+    return math.nan if one.diverged else one.gap.mean
 
 
 def _order(one: Comparison) -> tuple[bool, float]:

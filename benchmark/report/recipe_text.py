@@ -19,8 +19,8 @@ HEAD = """# Recipes: where each setting comes from
 
 Made by `nox -s recipes` from `results/paper/`; a test fails where it is stale. `hyperparameters.csv` has what the
 papers state and of which cells, `recipes/*.yaml` what they do not state, and each setting in which a board differs from
-them (`differs: true`), with source and reason. `fedspan plan board=NAME` says in one line each what has no source, what
-differs without a reason, and which printed number no cell has.
+them (`differs: true`), with source and reason. `fedspan plan board=NAME` prints one line for each setting without a
+source, each difference without a reason, and each printed number without a cell.
 
 """
 

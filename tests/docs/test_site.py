@@ -113,6 +113,9 @@ def test_a_link_to_elsewhere_loads_nothing(built, element):
     assert list(check.problems(built)) == []
 
 
-def test_a_style_sheet_that_loads_from_outside_is_named(built):
-    (built / "style.css").write_text("@import url('https://fonts.example/x.css');")
+@pytest.mark.parametrize(
+    "source", ["url('https://fonts.example/x.css')", '"https://fonts.example/x.css"', "url(//x.y)"]
+)
+def test_a_style_sheet_that_loads_from_outside_is_named(built, source):
+    (built / "style.css").write_text(f"@import {source};")
     assert list(check.problems(built)) == ["style.css: loads from outside"]

@@ -401,6 +401,32 @@ def test_curves_of_several_tasks_are_not_drawn_into_one_plot(grid):
         fedspan.plot_curves(several)
 
 
+@pytest.mark.parametrize(("column", "value", "said"), [
+    ("scale", "smoke", r"these runs are at the scales own, smoke; choose one: runs\[runs.scale == ...\]"),
+    ("stage", "validation", r'some of these runs are trials; leave them out: runs\[runs.stage != "validation"\]'),
+])  # fmt: skip
+def test_runs_at_several_scales_and_trials_are_not_compared_as_one(grid, column, value, said):
+    one = made(grid, Good=GOOD, FedAvg=FAIR)
+    both = pd.concat([one, one.assign(task_id="another", **{column: value})])
+    for compared in (lambda: fedspan.compare("Good", "fedavg", both), lambda: fedspan.plot_gains(both, "fedavg")):
+        with pytest.raises(UserError, match=said):
+            compared()
+    assert fedspan.compare("Good", "fedavg", both[both[column] == value]).mean == pytest.approx(11.1)
+
+
+def test_a_comparison_is_of_runs_or_of_a_board(grid):
+    with pytest.raises(UserError, match="give runs or board='digits', not both"):
+        fedspan.compare("fedprox", "fedavg", grid, board="digits")
+
+
+def test_a_gain_without_an_interval_is_the_mean_over_tasks_too(grid):
+    one = made(grid, Good=[60.0, 62.0], FedAvg=[50.0] * 2)
+    both = pd.concat([one, made(grid, Good=[51.0], FedAvg=[50.0]).assign(task_id="another")])
+    compared = fedspan.compare("Good", "fedavg", both)
+    assert math.isnan(compared.mean)
+    assert dots(fedspan.plot_gains(both, "fedavg")) == {"Good": pytest.approx(6.0)}
+
+
 @pytest.mark.parametrize("plot", [fedspan.plot_curves, lambda runs: fedspan.plot_gains(runs, "fedprox")])
 def test_runs_of_one_seed_under_several_protocols_are_not_drawn_as_one_method(grid, plot):
     rates = pd.concat([grid, grid[grid["method"] == "FedAvg"].assign(lr=0.5)])
