@@ -3,8 +3,7 @@
 A method is one base algorithm and an ordered list of add-ons. Both are components with the same hooks; every hook
 defaults to "change nothing". Hooks draw random numbers only from the keyed generators they are given (`net` and `init`
 from torch's seeded global generator), modify no input in place, and branch on shapes and settings only, never on the
-values of tensors; `client_start`, `own` and, for what clients have sent, `message` may read values, because no costs
-are derived from them.
+values of tensors. No costs derive from `client_start`, `own` and what clients sent in `message`: these may be read.
 """
 
 from __future__ import annotations
@@ -202,8 +201,7 @@ class Component(Plugin):
     - `pools`: `calibrate` receives the features [n, d] and labels [n] of all clients instead of sums. For bounds only.
     - `one_client`: one client trains on all clients' images every round; nothing is communicated. For bounds only.
     - `every_round`: `server` is also called in rounds in which no update arrives, with a delta of zeros.
-    - `server_sees`: what the method tells the server of single clients beside their updates and numbers of images, in
-      words for lists and pages. Not part of the source digest.
+    - `server_sees`: what else the server learns of single clients, for lists and pages. Not part of the digest.
     """
 
     neutral: ClassVar[Mapping[str, Any]] = {}

@@ -67,9 +67,8 @@ def run_cell(
 ) -> Record:
     """Run a cell, write its record and return it; a cell that has a record is not run again.
 
-    `beside()` is called before something is written: it returns the largest number of other cells that this machine
-    computed at once, and raises if the cell is no longer this process's. `share(run)` is called before each round: it
-    returns the number of workers to use.
+    Before something is written, `beside()` returns the largest number of other cells that this machine computed at
+    once; it raises if this process has lost the cell. Before each round, `share(run)` returns the number of workers.
 
     An interrupted cell resumes from its checkpoint, or starts again if the checkpoint leads to an invalid record. A
     diverged cell or an incompatible method gives a record with the reason. Raises `UserError` if the user must change

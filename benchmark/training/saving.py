@@ -16,7 +16,6 @@ from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
-from fedspan.benchmark import numerics
 from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.records import checkpoint
 from fedspan.benchmark.records.model import Count, Number
@@ -46,10 +45,10 @@ def resume(run: Run, path: Path) -> bool:
     if found is None or found[1].get("origin") is not None:
         return False
     made_by = found[1].get("made_by")  # absent from files of earlier versions
-    if made_by and (said := difference(_lasting(_origin(run)), _lasting(made_by))):
+    if said := difference(_lasting(_origin(run)), _lasting(made_by)) if made_by else "an earlier version":
         log.warning("the first rounds were computed with %s, so the cell starts again: %s", said, path)
         return False
-    _take_over(run, run.state, *found, path)
+    _take_over(run, run.state, *found)
     run.of_one_origin &= made_by == _origin(run)
     return True
 
@@ -73,7 +72,7 @@ def take_trained(run: Run, path: Path) -> bool:
     found = checkpoint.load(path, run.cell.train_key)
     if found is None or found[1].get("origin") != _origin(run) or found[1].get("lasting") != _trees(run):
         return False
-    _take_over(run, run.state.trained(), *found, path)
+    _take_over(run, run.state.trained(), *found)
     with contextlib.suppress(OSError):  # owned by another user, or pruned in the meantime
         os.utime(path)  # mark as recently used
     return True
@@ -107,7 +106,6 @@ def _write(run: Run, path: Path, key: str, **more: Any) -> None:
         "curve": run.curve,
         "seconds_at_round": run.seconds_at_round,
         "round_digests": run.round_digests,
-        "numerics": run.numerics,
         "bytes_at_round": run.bytes_at_round,
         "simulated_at_round": run.simulated_at_round,
         "meter": vars(run.meter),
@@ -130,7 +128,6 @@ class Saved(TypedDict):
     bytes_at_round: list[int]
     simulated_at_round: NotRequired[list[float]]
     round_digests: dict[str, str]
-    numerics: str
     meter: Meter
     digests: dict[str, str | None]
     measured: dict[str, Any]
@@ -140,7 +137,7 @@ class Saved(TypedDict):
     of_one_origin: NotRequired[bool]
 
 
-def _take_over(run: Run, state: State, tensors: Tree, meta: dict[str, Any], path: Path) -> None:
+def _take_over(run: Run, state: State, tensors: Tree, meta: dict[str, Any]) -> None:
     """Load a file into the run, its tensors into `state`; change nothing if it raises `CorruptFile`."""
     try:
         saved = msgspec.convert(meta, Saved)
@@ -153,9 +150,6 @@ def _take_over(run: Run, state: State, tensors: Tree, meta: dict[str, Any], path
     run.seconds_at_round, run.bytes_at_round = saved["seconds_at_round"], saved["bytes_at_round"]
     run.simulated_at_round = saved.get("simulated_at_round", [])
     run.round_digests = saved["round_digests"]
-    if saved["numerics"] != run.numerics == numerics.PORTABLE:
-        log.warning("the first rounds were computed with native numerics, so the record is not portable: %s", path)
-        run.numerics = numerics.NATIVE
     run.trained_by = saved.get("trained_by")
     run.workers = max(run.workers, saved.get("workers", 1))
     run.cells_beside = max(run.cells_beside, saved.get("cells_beside", 0))
