@@ -21,12 +21,8 @@ from fedspan.benchmark.spec.settings import how_defaults
 
 log = logging.getLogger("fedspan")
 
-HOW = (
-    "device",
-    "executor",
-    "threads",
-    "numerics",
-)  # they change bits; a retry takes the failed cell's own
+# They change bits: a retry takes the failed cell's own.
+HOW = ("device", "executor", "threads", "numerics")
 
 
 def diverged(results: Results) -> int:
