@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedspan.benchmark.bibliography import papers_of
+from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.names import summary_of
 from fedspan.benchmark.registry import Plugin, plugins, prefix_of
 from fedspan.benchmark.report.axes import text
 from fedspan.benchmark.search import described
+from fedspan.benchmark.spec.plan import plan_grid
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -92,9 +94,8 @@ def index_page(title: str, about: str, kinds: dict[str, str]) -> str:
 
 def plugin_page(plugin: type[Plugin]) -> str:
     """Return the page of a plugin: description, commands, settings and papers."""
-    choice = f"'addons=[{plugin.name}]'" if plugin.kind == "addon" else f"{plugin.kind}={plugin.name}"
-    lines = [f"# {plugin.title or plugin.name}", "", summary_of(plugin), ""]
-    lines += ["```sh", f"fedspan run {choice}", f"fedspan cite {plugin.name}", "```", "", text_of(plugin), ""]
+    commands = ["```sh", f"fedspan run {choice_of(plugin)}", f"fedspan cite {plugin.name}", "```"]
+    lines = [f"# {plugin.title or plugin.name}", "", summary_of(plugin), "", *commands, "", text_of(plugin), ""]
     if rows := list(_settings(plugin)):
         head = "| setting | values | default | tuned over | source or reason |"
         lines += ["## Settings", "", head, "|---|---|---|---|---|"]
@@ -103,6 +104,20 @@ def plugin_page(plugin: type[Plugin]) -> str:
         lines += ["", "## Papers", ""]
         lines += [f"* {paper.short}. [{paper.title}]({paper.link}). {paper.venue}" for paper in papers]
     return "\n".join(lines) + "\n"
+
+
+def choice_of(plugin: type[Plugin]) -> str:
+    """Return the words after `fedspan run` that choose a plugin, with the folder of images that some datasets need."""
+    if plugin.kind == "addon":
+        return f"'addons=[{plugin.name}]'"
+    try:
+        plan_grid({plugin.kind: [plugin.name]})
+    except UserError as error:
+        setting, unset, _ = str(error).partition(" is not set; ")
+        if not unset:
+            raise
+        return f"{plugin.kind}={plugin.name} {setting}=FOLDER"
+    return f"{plugin.kind}={plugin.name}"
 
 
 def text_of(plugin: type[Plugin]) -> str:

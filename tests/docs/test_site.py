@@ -1,14 +1,19 @@
 """The pages of the site that are made from classes and papers, and the check of the built site."""
 
 import importlib.util
+import shlex
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from fedspan.benchmark.bibliography import papers_of
+from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.notebook.frames import COLUMNS
-from fedspan.benchmark.registry import all_plugins
+from fedspan.benchmark.registry import all_plugins, plugins
+from fedspan.benchmark.spec.overrides import axes_of
+from fedspan.benchmark.spec.plan import plan_grid
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -30,6 +35,16 @@ def test_the_page_of_a_plugin_has_its_title_settings_and_links_to_its_papers(plu
     assert all(f"({paper.link})" in page for paper in papers_of(plugin))
     assert all(f".{field}` |" in page for field in defaults_of(plugin))
     assert f"fedspan cite {plugin.name}" in page
+
+
+@pytest.mark.parametrize("kind", [kind for _, kinds in site.FOLDERS.values() for kind in kinds])
+def test_the_command_on_the_page_of_a_plugin_lacks_nothing_but_the_folder_of_its_images(kind):
+    for plugin in plugins(kind).values():
+        words = shlex.split(site.choice_of(plugin))
+        given = [word for word in words if not word.endswith("=FOLDER")]
+        with nullcontext() if given == words else pytest.raises(UserError, match="is not set; it must name"):
+            plan_grid(axes_of(given))
+        assert f"fedspan run {site.choice_of(plugin)}\n" in site.plugin_page(plugin)
 
 
 def test_every_plugin_is_on_an_index_page():
