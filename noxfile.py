@@ -199,7 +199,7 @@ def licences(session: nox.Session) -> None:
     """Write docs/licences.md from the packages that an installation with all extras brings."""
     install(session, "test", "lint", "types", "docs", "ray", "slurm", "postgres", "privacy")
     session.install("pip-licenses>=5")
-    options = ["--format=json", "--from=mixed", "--ignore-packages", "fedspan", "pip-licenses"]
+    options = ["--format=json", "--from=mixed", "--with-system", "--ignore-packages", "fedspan", "pip-licenses"]
     found = json.loads(session.run("pip-licenses", *options, silent=True) or "[]")
     page = Path("docs/licences.md")
     head, _, _ = page.read_text(encoding="utf-8").partition("|---|---|---|\n")
