@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,22 @@ def write(measured: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Put the rows of `measured` into the page, beside those measured before; return them, each with its last ratio."""
     before, rest = PAGE.read_text().split(BEGIN)
     old, after = rest.split(END)
-    rows = {line.split("`")[1]: line for line in old.splitlines() if line.startswith("| `")}
-    new = {name: _row(name, info) for name, info in measured.items()}
+    lines = [line for line in old.splitlines() if line.startswith("| ") and line not in HEAD]
+    rows = {line.removeprefix("| ").split(" | ")[0]: line for line in lines}
+    new = {what(name): _row(what(name), info) for name, info in measured.items()}
     table = [*HEAD, *(rows | new).values()]
     PAGE.write_text("\n".join([before.rstrip(), "", BEGIN, "", *table, "", END]) + after)
     return [line + (f" before: {rows[name].split(' | ')[3]} |" if name in rows else "") for name, line in new.items()]
 
 
+def what(test: str) -> str:
+    """Return what a test measures in words: ``W2, vmap`` for ``test_w2[vmap]``."""
+    name, _, case = test.removeprefix("test_").removesuffix("]").partition("[")
+    words = re.sub(r"\bw(?=\d)", "W", name.replace("_", " "))
+    return f"{words}, {case.replace('-', ' ')}" if case else words
+
+
 def _row(name: str, info: Mapping[str, Any]) -> str:
-    unit = info["unit"]
+    ours, reference = (f"{info[one]:.3g} {info['unit']}".rstrip() for one in ("ours", "reference"))
     where = f"{datetime.date.today()}, {processor()}, {os.cpu_count()} cores, torch {info['torch']}"
-    return (
-        f"| `{name}` | {info['ours']:.3g} {unit} | {info['reference']:.3g} {unit}, {info['against']} "
-        f"| {info['ratio']:.3f} | {info['target']} | {where} |"
-    )
+    return f"| {name} | {ours} | {reference}, {info['against']} | {info['ratio']:.3f} | {info['target']} | {where} |"
