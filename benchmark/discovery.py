@@ -17,6 +17,7 @@ import types
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from fedspan.benchmark.errors import UserError
@@ -27,7 +28,7 @@ REGISTERED = re.compile(r"^@(?:\w+\.)?[a-z]+\(\s*[\"'](\w+)[\"']", re.MULTILINE)
 
 
 _imported: dict[str, tuple[Path, bytes]] = {}  # module name -> path and content read by `import_file`
-_sources: dict[str, tuple[types.ModuleType, str]] = {}  # module name -> module and its text when first read
+_sources: dict[str, tuple[types.ModuleType, ModuleSpec | None, str]] = {}  # by name; the text when first read
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,8 @@ def keep_sources(packages: Collection[str]) -> None:
     The engine has no plugins and is left out.
     """
     for name, module in list(sys.modules.items()):
+        if not isinstance(module, types.ModuleType):
+            continue  # None stands for one that must not be imported
         if name.partition(".")[0] in packages and not name.startswith(str(__package__)):
             with contextlib.suppress(OSError, TypeError):
                 source_of(module)
@@ -170,10 +173,10 @@ def source_of(module: types.ModuleType) -> str:
 
     Raises `OSError` or `TypeError` if there is none.
     """
-    known, text = _sources.get(module.__name__, (None, ""))
-    if known is not module:
+    known, spec, text = _sources.get(module.__name__, (None, None, ""))
+    if known is not module or spec is not module.__spec__:  # a module that is reloaded in place gets a new spec
         text = inspect.getsource(module)
-        _sources[module.__name__] = module, text
+        _sources[module.__name__] = module, module.__spec__, text
     return text
 
 

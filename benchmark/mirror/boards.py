@@ -79,7 +79,7 @@ def _write(store: Mirror, summary: Summary, page: Path) -> str:
         _send_study(store, experiment, study, now - 1000 * number)
     _send_files(store, experiment, page, now - 1000 * (len(rows) + len(summary.studies)))
     for key, value in {
-        **_tags(summary),
+        **_tags(store, summary),
         "mlflow.note.content": _note(summary, experiment),
         "mlflow.experimentKind": "custom_model_development",  # its page then opens with the runs
         f"mlflow.sharedViewState.{VIEW}": json.dumps(_view(summary.entries, widths)),
@@ -96,15 +96,19 @@ def _experiment_of(store: Mirror, summary: Summary) -> str:
     """
     client, name = store.client, name_of(summary)
     if client.get_experiment_by_name(name) is None:
-        wanted = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in _tags(summary).items())
+        wanted = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in _tags(store, summary).items())
         for former in client.search_experiments(max_results=1, filter_string=wanted):
             client.rename_experiment(former.experiment_id, name)
     return store.experiment_of(name)
 
 
-def _tags(summary: Summary) -> dict[str, str]:
-    """Return the tags by which a board's experiment is found after a change of its title."""
-    return {"fedspan.board": summary.board, "fedspan.scale": summary.scale}
+def _tags(store: Mirror, summary: Summary) -> dict[str, str]:
+    """Return the tags by which a board's experiment is found after a change of its title.
+
+    Somebody else's board, which the same server may show, may have the same name.
+    """
+    folder = hashlib.sha256(str(store.results.root.resolve()).encode()).hexdigest()[:16]
+    return {"fedspan.board": summary.board, "fedspan.scale": summary.scale, "fedspan.results": folder}
 
 
 def _rows(entries: Sequence[TableNumber], widths: Mapping[int, int]) -> list[Row]:

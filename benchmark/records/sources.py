@@ -25,7 +25,7 @@ WITHOUT_NUMBERS = frozenset(
         "cli", "mirror", "notebook", "report", "bibliography", "names", "patience", "places", "search",
         "running.compat", "running.estimate", "running.grid", "running.hydra_jobs", "running.job", "running.launchers",
         "running.leases", "running.progress", "running.repetition", "running.retry", "running.sharing",
-        "running.signals", "running.standing",
+        "running.signals", "running.summary",
         "spec.board", "spec.compose", "spec.freezing", "spec.overrides", "spec.plan", "spec.presets", "spec.rebuild",
         "spec.settings", "spec.shown", "spec.studies", "spec.tuning", "spec.yaml_text",
         "records.atomic", "records.exchange", "records.index", "records.model", "records.provenance", "records.record",
@@ -217,7 +217,8 @@ def sources_behind(name: str) -> dict[str, str]:
 
 
 def _of_engine(module: str) -> bool:
-    return module == engine.__name__ or module.startswith(f"{engine.__name__}.")
+    package = engine.__name__.rpartition(".")[0]  # its __init__ computes nothing, and holds the version
+    return module in (engine.__name__, package) or module.startswith(f"{engine.__name__}.")
 
 
 def uncommitted(cell: Cell) -> list[str] | None:

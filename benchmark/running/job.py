@@ -57,6 +57,7 @@ def run_job(config: Mapping[str, Any], words: Sequence[str], lone: bool = False)
     except (Exception, SystemExit) as error:
         if (known := results.read(cell.key)) is not None:  # it timed out just after the record was written
             return known
+        lease.check(at_once=True)  # the failure of who lost the cell is no outcome: another process computes it
         record = make_record(cell, how, Outcome("failed", reason_of(error)), None)
         if isinstance(error, UserError):
             record["refused"] = True
@@ -65,7 +66,8 @@ def run_job(config: Mapping[str, Any], words: Sequence[str], lone: bool = False)
         results.write(record)
         return record
     finally:
-        status.remove()
+        if not lease.taken_over:
+            status.remove()
         lease.release(finished=results.path(cell.key).exists())
 
 

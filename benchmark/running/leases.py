@@ -235,7 +235,10 @@ class Lease:
                 self._beside = max(self._beside, self._others())
 
     def _others(self) -> int:
-        return sum(owner.machine == machine() and owner.pid != os.getpid() for owner in self.leases.held())
+        try:
+            return sum(owner.machine == machine() and owner.pid != os.getpid() for owner in self.leases.held())
+        except OSError:
+            return 0
 
     def beside(self) -> int:
         """Return how many cells other processes of this machine are computing now, with the limits of `most_beside`."""
@@ -251,15 +254,23 @@ class Lease:
 
     @property
     def mine(self) -> bool:
-        """Whether no other process has taken over the lease."""
-        return max((int(path.name.split(".")[1]) for path in self.leases._files(self.key)), default=0) == self.number
+        """Whether no other process has taken over the lease; raise `OSError` if the folder cannot be read."""
+        newest = max((int(path.name.split(".")[1]) for path in self.leases._files(self.key)), default=0)
+        return newest == self.number or not (newest or self.leases.folder.is_dir())
+
+    @property
+    def taken_over(self) -> bool:
+        """Whether another process is known to have taken over the lease."""
+        with contextlib.suppress(OSError):
+            self.lost = self.lost or not self.mine
+        return self.lost
 
     def check(self, at_once: bool = False) -> None:
         """Raise `Busy` if another process has taken the cell over because this one showed no sign of life.
 
         The last beat told, unless the files are to be looked at `at_once`.
         """
-        if self.lost or (at_once and not self.mine):
+        if self.taken_over if at_once else self.lost:
             raise Busy("another process, which has taken it over")
 
     def release(self, finished: bool) -> None:

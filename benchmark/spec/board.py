@@ -13,9 +13,9 @@ from typing import Any
 
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import from_values
-from fedspan.benchmark.spec.compose import kept, resolve
+from fedspan.benchmark.spec.compose import fitting, kept, resolve
 from fedspan.benchmark.spec.presets import Tuning, applies, load_yaml, tunings, yaml_files
-from fedspan.benchmark.spec.settings import SCALES, What, is_how
+from fedspan.benchmark.spec.settings import SCALES, What, is_how, is_place
 from fedspan.benchmark.spec.shown import Figure, Table
 from fedspan.benchmark.spec.tuning import Tune, tuning_settings
 
@@ -64,7 +64,7 @@ class Scale:
 
         Later rules override earlier ones and `settings`. Replacing a plugin removes its settings but those in `keep`.
         """
-        config = resolve(point) if self.rules else {}
+        config = resolve({key: value for key, value in point.items() if not is_place(key)}) if self.rules else {}
         changes = dict(self.settings)
         for rule in self.rules:
             if applies(rule, config):
@@ -144,7 +144,8 @@ class Board:
                 name = str(choice.get("scale", point.get("scale", self.full)))
                 scale = self.scales.get(name, Scale()) if name == point.get("scale") else self.scale(name)
                 named, asked = _of_scale(name), {key: value for key, value in choice.items() if key != "scale"}
-                full = kept(point, asked) | asked
+                full = kept(point, asked)
+                full |= fitting(asked, full | asked)
                 whole = {key: value for key, value in full.items() if not is_how(key)} | _of_scale(self.full)
                 expanded += [Point(scaled | named | choice, whole, ablation) for scaled in scale.of(full)]
         if not expanded:

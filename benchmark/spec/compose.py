@@ -340,6 +340,17 @@ def kept(point: Mapping[str, Any], choice: Mapping[str, Any], keep: Collection[s
     }
 
 
+def fitting(asked: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings in `asked` that the plugins of a cell have; the others may be those of a scale's plugins."""
+    choices = {**default_choices(), **point}
+
+    def fits(key: str) -> bool:
+        group, _, name = key.partition(".")
+        return not name or group not in GROUPS or name in option(group, str(choices[group]))
+
+    return {key: value for key, value in asked.items() if fits(key)}
+
+
 def _addons(settings: Mapping[str, Any]) -> list[str]:
     named = settings.get("addons") or []
-    return [named] if isinstance(named, str) else list(named)
+    return list(named) if isinstance(named, (list, tuple)) else [named]

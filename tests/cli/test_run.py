@@ -4,13 +4,18 @@ import json
 import shlex
 import shutil
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import yaml
 
+from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running import cell_run
-from fedspan.benchmark.running.leases import Leases
+from fedspan.benchmark.running.job import run_job
+from fedspan.benchmark.running.leases import Busy, Leases
+from fedspan.benchmark.spec.compose import resolve
+from fedspan.benchmark.spec.overrides import settings_of
 from fedspan.benchmark.training.scoring import score_stages
 from tests.cli.conftest import ONE, QUICK, failures, records
 
@@ -148,6 +153,23 @@ def test_who_lost_its_cell_while_it_scored_leaves_the_record_of_who_took_it_over
     monkeypatch.setattr(cell_run, "score_stages", taken_over)
     assert fedspan("run", *QUICK).status == 0
     assert Path("results/records", theirs.name).read_bytes() == theirs.read_bytes()
+
+
+def test_who_lost_its_cell_and_then_fails_leaves_it_to_who_took_it_over(here, monkeypatch):
+    results = Results(here / "results")
+    config = resolve(settings_of(QUICK[:-1]) | {"paths.results": str(results.root)})
+
+    def taken_over(run):
+        number, owner = Leases(results.leases).newest(run.cell.key)
+        theirs = asdict(owner) | {"machine": "another", "host": "far"}
+        (results.leases / f"{run.cell.key}.{number + 1}.json").write_text(json.dumps(theirs))
+        raise MemoryError
+
+    monkeypatch.setattr(cell_run, "score_stages", taken_over)
+    with pytest.raises(Busy):
+        run_job(config, QUICK)
+    assert results.failed() == []
+    assert len([*results.status.iterdir()]) == 1
 
 
 def test_the_order_in_which_a_grid_is_written_changes_no_record(fedspan):

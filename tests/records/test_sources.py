@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedspan.benchmark.component import Component
+from fedspan.benchmark.discovery import keep_sources
 from fedspan.benchmark.records import sources
 from fedspan.benchmark.records.sources import (
     changed,
@@ -123,15 +124,33 @@ def test_an_edit_of_another_plugin_is_not(package):
 
 
 def test_what_a_plugin_from_outside_takes_of_our_plugins_is_covered_and_our_engine_is_not(package):
-    found = package(plugin="from fedspan.benchmark.tree import root\nfrom fedspan.methods.algorithms import fedadam\n")
+    taken = "import fedspan\nfrom fedspan.benchmark.tree import root\nfrom fedspan.methods.algorithms import fedadam\n"
+    found = package(plugin=taken)
     assert {"fedspan.methods.algorithms.fedadam", "fedspan.methods.adaptive"} < set(found)
-    assert not [name for name in found if name.startswith("fedspan.benchmark")]
+    assert not [name for name in found if name == "fedspan" or name.startswith("fedspan.benchmark")]
 
 
 def test_an_edit_after_the_import_is_not_the_source_of_what_runs(package, tmp_path):
     before = package()
     (tmp_path / "made_up_plugins" / "helper.py").write_text("half typed(")
     sources_behind.cache_clear()
+    assert sources_behind("made_up_plugins.plugin") == before
+
+
+def test_a_module_that_is_reloaded_in_place_has_its_new_source(package, tmp_path):
+    before = package()
+    helper = tmp_path / "made_up_plugins" / "helper.py"
+    helper.write_text(f"{helper.read_text()}more = 1\n")
+    importlib.reload(sys.modules["made_up_plugins.helper"])
+    sources_behind.cache_clear()
+    after = sources_behind("made_up_plugins.plugin")
+    assert {name for name in before if before[name] != after[name]} == {"made_up_plugins.helper"}
+
+
+def test_a_module_that_must_not_be_imported_has_no_source(package, monkeypatch):
+    before = package()
+    monkeypatch.setitem(sys.modules, "made_up_plugins.absent", None)
+    keep_sources({"made_up_plugins"})
     assert sources_behind("made_up_plugins.plugin") == before
 
 

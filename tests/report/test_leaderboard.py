@@ -119,7 +119,7 @@ def test_a_board_is_written_again_only_when_a_number_changed(mirrored):
     assert [run.data.metrics["seeds"] for run in after] == [3, 2]
 
 
-def test_an_experiment_keeps_its_board_when_the_title_changes(mirrored):
+def test_an_experiment_keeps_its_board_when_the_title_changes(mirrored, tmp_path):
     store, example, cells, results, pages = mirrored
     before, _ = runs_of(store)
     write_report(replace(example, title="Another title"), cells, results, pages)
@@ -131,6 +131,10 @@ def test_an_experiment_keeps_its_board_when_the_title_changes(mirrored):
     leaderboard.mirror(store, pages)
     other = store.client.get_experiment_by_name("Another board (other, own)")
     assert other.experiment_id != before.experiment_id
+    store.results = type(results)(tmp_path / "of somebody else")
+    write_report(replace(example, title="Their title"), cells, results, tmp_path / "their pages")
+    leaderboard.mirror(store, tmp_path / "their pages")
+    assert store.client.get_experiment_by_name(after.name) is not None, "it is the board of another folder"
 
 
 def test_an_experiment_without_tags_is_found_by_its_name(mirrored):

@@ -1,3 +1,4 @@
+import errno
 import json
 import multiprocessing
 import os
@@ -149,6 +150,25 @@ def test_an_owner_that_slept_too_long_sees_that_it_has_lost(leases, clock):
     assert leases.owner(KEY) == Owner.me()
     assert awake.mine
     awake.release(finished=True)
+
+
+def test_while_the_folder_cannot_be_read_nobody_knows_of_a_loss(leases, monkeypatch):
+    lease = Leases(leases.folder, beat=3600).claim(KEY)
+
+    def stale(key):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(lease.leases, "_files", stale)
+        lease.check(at_once=True)
+        assert lease.most_beside() == 0
+    leases.folder.rename(leases.folder.with_name("unmounted"))
+    lease.check(at_once=True)
+    leases.folder.with_name("unmounted").rename(leases.folder)
+    write(leases, number=lease.number + 1, **ELSEWHERE)
+    with pytest.raises(Busy):
+        lease.check(at_once=True)
+    lease.release(finished=False)
 
 
 def test_a_beat_notices_a_lost_lease(leases):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.spec.board import Figure, Scale, Table, load_board, product, read_board
 from fedspan.benchmark.spec.cell import key_of
-from fedspan.benchmark.spec.plan import plan, plan_grid
+from fedspan.benchmark.spec.plan import placed, plan, plan_grid
 from fedspan.benchmark.spec.presets import yaml_files
 from tests.report.made import board as grid_of
 
@@ -92,6 +92,25 @@ def test_what_is_asked_for_is_seen_by_the_rules_of_a_scale_and_holds_for_the_ful
     [full], [smoke] = plan(scaled.expand(asked)), plan(scaled.expand(asked | {"scale": ["smoke"]}))
     assert (smoke.cell.partition.min_size, full.cell.partition.min_size) == (2, 10)
     assert smoke.origin.key == full.cell.key
+
+
+RULES = "tuned: [{when: {dataset: cifar10}, set: {protocol.rounds: 2}}]"
+
+
+def test_a_setting_that_only_the_plugin_of_a_scale_has_may_be_asked_for(board):
+    scaled = board(f"scales: {{smoke: {{model: small_cnn, {RULES}}}}}\ngrid: [{{model: mobilenet_v2}}]")
+    [smoke] = plan(scaled.expand({"scale": ["smoke"], "model.width": [8]}))
+    assert (smoke.cell.model.width, smoke.origin.model.name) == (8, "mobilenet_v2")
+    with pytest.raises(UserError, match=r"unknown setting 'model.width' of model=mobilenet_v2"):
+        plan(scaled.expand({"model.width": [8]}))
+
+
+@pytest.mark.parametrize("place", ["base: {dataset.source: PHOTOS}\n", ""])
+def test_where_images_lie_concerns_the_datasets_that_have_the_setting_at_a_scale_with_rules_too(board, place):
+    scaled = board(f"{place}scales: {{smoke: {{{RULES}}}}}\ngrid: [{{dataset: [cifar10, digits]}}]")
+    points = scaled.expand({"scale": ["smoke"]} | ({} if place else {"dataset.source": ["PHOTOS"]}))
+    assert [(point["dataset"], point.get("protocol.rounds")) for point in points] == [("cifar10", 2), ("digits", None)]
+    assert [point.get("dataset.source") for point in placed(points)] == ["PHOTOS", None]
 
 
 def test_a_plugin_that_is_asked_for_takes_the_place_of_another_and_of_its_settings(board):
