@@ -62,9 +62,14 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g}%"
 
 
+def counted_as(count: int, word: str, several: str = "") -> str:
+    """Return a count with its noun: ``1 task``, ``2 tasks``; `several` is an irregular plural."""
+    return f"{count} {word}" if count == 1 else f"{count:,} {several or word + 's'}"
+
+
 def task_name(what: Mapping[str, Any]) -> str:
     """Return the readable name of a cell's task: ``CIFAR-10, 5,000 images, 10 clients, alpha 0.05``."""
-    clients = f"{what['clients']:,} client{'s' if what['clients'] != 1 else ''}"
+    clients = counted_as(what["clients"], "client")
     if what["participation"] != 1:
         clients += f" ({percent(what['participation'])} a round)"
     if what.get("unseen"):

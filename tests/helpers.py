@@ -19,7 +19,7 @@ from fedspan.benchmark.component import Component
 from fedspan.benchmark.data.batches import DeviceData
 from fedspan.benchmark.net import Net, Unit, one_hot
 from fedspan.benchmark.protocol import Protocol
-from fedspan.benchmark.records.exchange import HOW
+from fedspan.benchmark.records.exchange import MEASURED
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.registry import KINDS
 from fedspan.benchmark.running.cell_run import run_cell
@@ -162,7 +162,7 @@ def counted(run: Run) -> dict[str, Any]:
 
 def without_clock(compute: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record's `compute` without seconds and memory."""
-    return {k: v for k, v in compute.items() if k not in HOW}
+    return {k: v for k, v in compute.items() if k not in MEASURED}
 
 
 def numbers(record: Record) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from fedspan import __version__
 from fedspan.benchmark.bibliography import SUITE, cited, papers
-from fedspan.benchmark.cli.taken import taken
+from fedspan.benchmark.cli.accepted import accepted
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.registry import Plugin, all_plugins
 from fedspan.benchmark.spec.plan import plan_grid
@@ -23,7 +23,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 def _asked(words: Sequence[str]) -> Iterator[type[Plugin]]:
     settings = [word for word in words if "=" in word and not word.startswith("board=")]
-    taken(settings, ("board", "plugins"), "a citation is of a plugin or of a whole board")
+    accepted(settings, ("board", "plugins"), "a citation is of a plugin or of a whole board")
     known: dict[str, type[Plugin]] = {plugin.name: plugin for plugin in all_plugins()}
     for word in (word for word in words if word not in settings):
         if word == "all":

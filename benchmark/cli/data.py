@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fedspan.benchmark.cli.taken import taken
+from fedspan.benchmark.cli.accepted import accepted
 from fedspan.benchmark.data.download import fetch, verify, where
 from fedspan.benchmark.data.published import Published
 from fedspan.benchmark.errors import UserError, did_you_mean
@@ -29,7 +29,7 @@ def manage(arguments: argparse.Namespace) -> int:
     if action == "where":
         if names:
             raise UserError("write: fedspan data where, without a name")
-        return where(How.of(taken(settings, PLACES, "one folder holds the data")).data)
+        return where(How.of(accepted(settings, PLACES, "one folder holds the data")).data)
     if not names:
         raise UserError(f"name a dataset: fedspan data {action} {'|'.join(_published())}")
     if any(word.startswith("dataset=") for word in settings):
@@ -37,7 +37,7 @@ def manage(arguments: argparse.Namespace) -> int:
     status = 0
     for name in names:
         known = ("dataset", "dataset.*", *PLACES)
-        config = taken([*settings, f"dataset={name}"], known, "this command manages the files of a dataset")
+        config = accepted([*settings, f"dataset={name}"], known, "this command manages the files of a dataset")
         values = {key: value for key, value in config["dataset"].items() if key != "name"}
         dataset = from_values(find("dataset", name), values, "dataset")
         assert isinstance(dataset, Dataset)

@@ -14,27 +14,27 @@ from rich.table import Table
 from rich.text import Text
 
 from fedspan.benchmark import numerics
-from fedspan.benchmark.cli.taken import taken
+from fedspan.benchmark.cli.accepted import accepted
 from fedspan.benchmark.data.download import state
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.mirror import database
 from fedspan.benchmark.mirror.runs import Mirror, Unreachable, tracking_uri
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.provenance import git_commit, processor, versions
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.registry import KINDS, Plugin, broken, plugins
-from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.spec.presets import yaml_files
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Dataset
 from fedspan.benchmark.training.process import device_of
 
-TAKEN = ("device", "paths.data", "paths.results", "plugins")
+ACCEPTED = ("device", "paths.data", "paths.results", "plugins")
 
 
 def show(arguments: argparse.Namespace) -> int:
     """Print one line per check; return 1 if one needs the user's attention."""
-    config = taken(arguments.settings, TAKEN, "doctor checks the machine, not a cell")
+    config = accepted(arguments.settings, ACCEPTED, "doctor checks the machine, not a cell")
     table = Table(box=None, show_header=False, padding=(0, 1))
     healthy = True
     for good, what, found in _checks(config):

@@ -6,17 +6,17 @@ import argparse
 import sys
 from pathlib import Path
 
+from fedspan.benchmark.cli.accepted import accepted
 from fedspan.benchmark.cli.main import fail
-from fedspan.benchmark.cli.taken import taken
 from fedspan.benchmark.mirror import boards as leaderboard
 from fedspan.benchmark.mirror.collect import from_mlflow
 from fedspan.benchmark.mirror.runs import Mirror, Unreachable
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.patience import doing
 from fedspan.benchmark.records import exchange
 from fedspan.benchmark.records.exchange import Found
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.verification import Repeated, readable
-from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.spec.settings import How
 
 WHOLE = "all records of a folder are taken"
@@ -24,7 +24,7 @@ WHOLE = "all records of a folder are taken"
 
 def sync(arguments: argparse.Namespace) -> int:
     """Mirror missing records and boards to MLflow, or import records made elsewhere."""
-    how = How.of(taken(arguments.settings, ("paths.results", "paths.pages", "plugins"), WHOLE))
+    how = How.of(accepted(arguments.settings, ("paths.results", "paths.pages", "plugins"), WHOLE))
     if arguments.place is not None:
         return _collect(arguments.place, Results(how.results, sets_aside=False))
     try:
@@ -59,7 +59,7 @@ def validate(arguments: argparse.Namespace) -> int:
     """Check records and verifications; return 1 if one is refused."""
     settings = [word for word in arguments.words if "=" in word and not Path(word).exists()]
     places = [Path(word) for word in arguments.words if word not in settings]
-    results = Results(How.of(taken(settings, ("paths.results", "plugins"), WHOLE)).results, sets_aside=False)
+    results = Results(How.of(accepted(settings, ("paths.results", "plugins"), WHOLE)).results, sets_aside=False)
     folders = [place for place in places or [results.root] if place.is_dir()]
     repeated = Repeated(one for folder in folders or [results.root] for one in readable(folder))
     with doing("checking records"):

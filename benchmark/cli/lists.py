@@ -14,17 +14,16 @@ from rich.table import Table
 from rich.text import Text
 
 from fedspan.benchmark.bibliography import papers_of
+from fedspan.benchmark.cli.accepted import accepted
 from fedspan.benchmark.cli.run import warn_of_broken_plugins
-from fedspan.benchmark.cli.taken import taken
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.method import disclosure
-from fedspan.benchmark.names import summary_of
+from fedspan.benchmark.names import counted_as, summary_of
 from fedspan.benchmark.patience import doing
 from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.registry import KINDS, Plugin, plugins, prefix_of, why_unknown
 from fedspan.benchmark.report.axes import text
-from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.running.compat import Compatibility
 from fedspan.benchmark.search import Setting, Space, described, spaces_of, untold
 from fedspan.benchmark.spec.board import load_board
@@ -52,7 +51,7 @@ def show(arguments: argparse.Namespace) -> int:
         raise UserError("--compat and --spaces are two lists; ask for one at a time")
     if arguments.compat:
         return _show_compatibility(words)
-    taken((word for word in words if "=" in word), ("plugins",), "lists show every plugin as it is")
+    accepted((word for word in words if "=" in word), ("plugins",), "lists show every plugin as it is")
     plain = [word for word in words if "=" not in word]
     if arguments.spaces:
         return _show_spaces([word for word in plain if word != METHODS])

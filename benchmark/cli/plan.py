@@ -14,11 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from fedspan.benchmark.errors import Incompatible, UserError
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.report import recipes
 from fedspan.benchmark.report.declared import check_declared
-from fedspan.benchmark.report.units import counted_as, write_bytes, write_flops
+from fedspan.benchmark.report.units import write_bytes, write_flops
 from fedspan.benchmark.running.estimate import estimate, spread_gain
 from fedspan.benchmark.running.grid import outdated
 from fedspan.benchmark.running.launchers import check_how
@@ -75,7 +76,7 @@ def _show_missing(
     missing = [
         cell for cell in cells if (e := known.get(key := cell.cell.key)) is None or e.status == "failed" or key in again
     ]
-    failed = sum(results.failure(cell.cell.key) is not None for cell in missing)
+    failed = len({record["key"] for record in results.failed()} & {cell.cell.key for cell in missing})
     done, open_cells = len(cells) - len(missing), [*missing, *unknown]
     line = f"{counted_as(done + len(open_cells), name)}{of}: {done} done, {len(open_cells)} missing"
     said = f", at most {len(unknown)} of them tuned ones that the trials choose" if unknown else ""

@@ -17,6 +17,7 @@ from fedspan.benchmark.cli.main import fail
 from fedspan.benchmark.cli.selections import show_selections
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.mirror.runs import Unreachable, sync
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
@@ -30,7 +31,7 @@ from fedspan.benchmark.running.launchers import check_how, launcher_words
 from fedspan.benchmark.running.leases import EXPIRY, Busy, Leases, machine
 from fedspan.benchmark.running.progress import describe
 from fedspan.benchmark.running.sharing import check_workers
-from fedspan.benchmark.running.standing import next_step
+from fedspan.benchmark.running.summary import next_step
 from fedspan.benchmark.spec.compose import by_hydra, plain, resolve, words_of
 from fedspan.benchmark.spec.overrides import axes_of, override_text, settings_of, split_hydra
 from fedspan.benchmark.spec.plan import Planned, distinct, plan_grid
@@ -207,9 +208,8 @@ def retry(arguments: argparse.Namespace) -> int:
             raise UserError(f"a retry repeats cells unchanged, so '{key}' cannot be set; see 'fedspan run'")
     results = Results(How.of(resolve(settings)).results)
     if count := again.diverged(results):
-        cells = "1 diverged cell is" if count == 1 else f"{count} diverged cells are"
         print(
-            f"{cells} not retried, a repetition diverges again; "
+            f"{counted_as(count, 'diverged cell is', 'diverged cells are')} not retried, a repetition diverges again; "
             "if its sources changed, 'fedspan run' with fresh=true recomputes a cell"
         )
     how = again.prepare(results, given)

@@ -15,6 +15,7 @@ from typing import Any
 
 from fedspan.benchmark.cli import verify
 from fedspan.benchmark.errors import UserError, did_you_mean
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records import exchange
 from fedspan.benchmark.records.provenance import processor_name
 from fedspan.benchmark.records.record import is_record_file
@@ -22,7 +23,6 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import cells_of
 from fedspan.benchmark.records.verification import Repeated
 from fedspan.benchmark.report.standings import changes, standings
-from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.spec.board import Board, load_board
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, override_text, single
@@ -128,7 +128,8 @@ def review(arguments: argparse.Namespace) -> int:
         published = {path.stem for path in exchange.record_files([before.root])} if before.records.is_dir() else set()
         _validate(results, brought, before, published - {*brought, *gone})
         on_gpu = len(brought) - len(verify.repeatable(brought, results, submission.how)) if submission.sample else 0
-        status = _repeat(brought, submission, results.root) or (EXIT_NOT_COMPUTED if on_gpu else 0)
+        repeated = _repeat(brought, submission, results.root)
+        status = repeated or (EXIT_NOT_COMPUTED if on_gpu else 0)
         kept = _keep_verifications(results.root, Path(top) / "results")
         print("\n".join(["", *_ranking(submission, before, results, brought, gone)]))
     print("\nWhat remains:")
@@ -136,8 +137,10 @@ def review(arguments: argparse.Namespace) -> int:
         print(
             f"  review it on a machine with a GPU: {counted_as(on_gpu, 'record')} made on one cannot be repeated here"
         )
-    else:
-        print(f"  ask the submitter of {branch}" if status else f"  git merge {branch}")
+    if repeated and (repeated != EXIT_NOT_COMPUTED or on_gpu < len(brought)):
+        print(f"  ask the submitter of {branch}")
+    elif not status:
+        print(f"  git merge {branch}")
     if kept:
         print("  git add -f results/verifications && git commit -m 'Repeated a sample'")
     return status

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from fedspan.benchmark.cli.taken import taken
+from fedspan.benchmark.cli.accepted import accepted
 from fedspan.benchmark.errors import UserError, did_you_mean
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.places import packaged
 from fedspan.benchmark.registry import KINDS, plugins, why_unknown
-from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.running.job import reason_of
 
 OPTIONS = (
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     if len(names) != 1:
         raise UserError("write: fedspan test NAME [plugins=FILE.py]")
     settings = [word for word in arguments.words if "=" in word]
-    taken(settings, ("plugins",), "the contract tests choose the settings of their cells")
+    accepted(settings, ("plugins",), "the contract tests choose the settings of their cells")
     check_known(names[0])
     if importlib.util.find_spec("pytest") is None:
         raise UserError("fedspan test needs pytest, which is not installed; run: pip install pytest")

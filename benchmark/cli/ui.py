@@ -19,8 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+from fedspan.benchmark.cli.accepted import accepted
 from fedspan.benchmark.cli.guard import PAUSE, wait_for
-from fedspan.benchmark.cli.taken import taken
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.mirror import boards as leaderboard
 from fedspan.benchmark.mirror.runs import QUIET, Mirror, Unreachable, tracking_uri
@@ -75,7 +75,7 @@ def serve_site(pages: Path, port: int) -> http.server.ThreadingHTTPServer:
 def show(arguments: argparse.Namespace) -> int:
     """Serve the pages and the MLflow store until a signal arrives."""
     how = How.of(
-        taken(arguments.settings, ("paths.results", "paths.pages", "plugins"), "all pages and runs are served")
+        accepted(arguments.settings, ("paths.results", "paths.pages", "plugins"), "all pages and runs are served")
     )
     try:
         return run(Results(how.results, sets_aside=False), how.pages, arguments.site_port, arguments.port)

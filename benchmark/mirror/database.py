@@ -45,7 +45,7 @@ def prepare(results: Results) -> None:
             for left in results.root.glob(f".{NAME}.*"):
                 discard(left)
             if path.exists() and not is_whole(path):
-                set_aside(path, results.damaged)
+                set_aside(path, results.aside)
                 for suffix in BESIDE:
                     discard(path.with_name(f"{NAME}{suffix}"))
             if not path.exists():

@@ -17,11 +17,11 @@ from typing import Any
 from fedspan.benchmark import names
 from fedspan.benchmark.errors import is_number
 from fedspan.benchmark.mirror import database
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.index import Index, store_of
 from fedspan.benchmark.records.model import TRIAL, Record, is_trial
 from fedspan.benchmark.records.record import flatten, is_record_file, leaves_of, record_digest
 from fedspan.benchmark.records.results import Results
-from fedspan.benchmark.report.units import counted_as
 
 log = logging.getLogger("fedspan")
 

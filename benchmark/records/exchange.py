@@ -23,8 +23,8 @@ from fedspan.benchmark.records.verification import from_folder as verifications_
 from fedspan.benchmark.registry import UnknownPlugin
 from fedspan.benchmark.spec.rebuild import DataElsewhere, OtherVersion, rebuild
 
-# Costs that depend on how a cell ran.
-HOW = ("seconds", "processor_seconds", "seconds_at_round", "peak_memory_bytes", "memory_bytes")
+# Costs that are measured, not counted: they differ between runs of a cell.
+MEASURED = ("seconds", "processor_seconds", "seconds_at_round", "peak_memory_bytes", "memory_bytes")
 SUMMED = ("compute.flops.", "compute.bytes.")  # costs of which pages show sums
 EVALUATED, APART = "compute.flops.evaluate", "compute.flops.features"  # older records count both in the former
 LATER_SCORES = ("worst_tenth_accuracy",)  # missing in records of earlier versions
@@ -109,27 +109,27 @@ def runnable(found: Record) -> Record:
     return found
 
 
-def record_files(places: Sequence[Path]) -> Iterator[Path]:
-    """Yield the record files among `places`, and those in folders among them or in their subfolder `records`, once.
+def record_files(paths: Sequence[Path]) -> Iterator[Path]:
+    """Yield the record files among `paths`, and those in folders among them or in their subfolder `records`, once.
 
     A named sidecar is left out: it is read with its record.
     """
     seen: set[Path] = set()
-    for place in places:
-        if place.is_dir():
-            folder = place / "records" if (place / "records").is_dir() else place
+    for named in paths:
+        if named.is_dir():
+            folder = named / "records" if (named / "records").is_dir() else named
             found = sorted(folder.glob("*.json"))
-        elif place.exists():
-            found = [place]
+        elif named.exists():
+            found = [named]
         else:
-            raise UserError(f"{place} does not exist; name record files, or a folder that holds them")
+            raise UserError(f"{named} does not exist; name record files, or a folder that holds them")
         for path in found:
             if (is_record_file(path) or path.suffix != ".json") and (real := path.resolve()) not in seen:
                 seen.add(real)
                 yield path
 
 
-def validate_files(places: Sequence[Path], repeated: Repeated, beside: Iterable[Record] = ()) -> Found:
+def validate_files(paths: Sequence[Path], repeated: Repeated, beside: Iterable[Record] = ()) -> Found:
     """Check every record, and that records of the same task have the same data and the same partition.
 
     Records in `beside` are trusted: a record that contradicts one of them is refused.
@@ -137,7 +137,7 @@ def validate_files(places: Sequence[Path], repeated: Repeated, beside: Iterable[
     found, digests = Found(), DataDigests()
     for record in beside:
         digests.add(record, trusted=True)
-    for path in record_files(places):
+    for path in record_files(paths):
         try:
             record = read(path)
             badge = repeated.of_record(record)
@@ -160,8 +160,8 @@ class DataDigests:
 
     def add(self, record: Record, name: str = "", trusted: bool = False) -> None:
         """Add the digests of a record. `outvoted` reports it by its `name`, and never reports one without a name."""
-        for place, digest in _digests_by_task(record):
-            self.seen.setdefault(place, {}).setdefault(digest, []).append(_Witness(record["key"], name, trusted))
+        for task, digest in _digests_by_task(record):
+            self.seen.setdefault(task, {}).setdefault(digest, []).append(_Witness(record["key"], name, trusted))
 
     def outvoted(self) -> dict[str, str]:
         """Return, by name, the reasons to refuse records whose digest differs from the majority of their task.
@@ -240,10 +240,10 @@ def collect(results: Results, records: Iterable[tuple[str, Callable[[], Record]]
     return found
 
 
-def collect_verifications(results: Results, place: Path) -> Found:
+def collect_verifications(results: Results, folder: Path) -> Found:
     """Import the verifications of a results folder that are not here yet; refuse damaged ones by name."""
     found = Found("verifications")
-    for name, load in verifications_of(place):
+    for name, load in verifications_of(folder):
         try:
             one = load()
             known = (results.verifications / one.name).exists()
@@ -254,10 +254,10 @@ def collect_verifications(results: Results, place: Path) -> Found:
     return found
 
 
-def validate_verifications(place: Path) -> Found:
+def validate_verifications(folder: Path) -> Found:
     """Check every verification of a results folder."""
     found = Found("verifications")
-    for name, load in verifications_of(place):
+    for name, load in verifications_of(folder):
         try:
             load()
             found.good.append(name)
@@ -291,7 +291,7 @@ def counted(one: Record, other: Record) -> Iterator[tuple[str, Any, Any]]:
         for costs in (first, second):
             costs[EVALUATED] = costs.get(EVALUATED, 0) + costs.pop(APART, 0)
     for where in sorted({*first, *second}):
-        if where.split(".")[1] not in HOW and (where in first.keys() & second.keys() or where.startswith(SUMMED)):
+        if where.split(".")[1] not in MEASURED and (where in first.keys() & second.keys() or where.startswith(SUMMED)):
             yield where, first.get(where), second.get(where)
 
 
@@ -300,9 +300,9 @@ def is_later_score(where: str, scores: Mapping[str, Any]) -> bool:
     return where not in scores and where.split(".")[-1] in LATER_SCORES
 
 
-def from_folder(place: Path) -> Iterator[tuple[str, Callable[[], Record]]]:
+def from_folder(folder: Path) -> Iterator[tuple[str, Callable[[], Record]]]:
     """Yield the name of each record in a folder, and a function that reads it."""
-    for path in record_files([place]):
+    for path in record_files([folder]):
         yield str(path), partial(read, path)
 
 

@@ -47,7 +47,7 @@ class Results:
         self.status = root / "status"
         self.leases = root / "leases"
         self.verifications = root / "verifications"
-        self.damaged = root / "set_aside"
+        self.aside = root / "set_aside"
 
     def check_writable(self) -> None:
         """Raise `UserError` if the folder cannot be written, now rather than after hours of training."""
@@ -77,7 +77,7 @@ class Results:
         """
         path, status = (folder / f"{key}.json" for folder in (self.failures, self.status))
         try:
-            if path.exists():
+            with contextlib.suppress(FileNotFoundError):  # there is none, or another grid has just done so
                 self.earlier.mkdir(exist_ok=True)
                 path.replace(self.earlier / path.name)
             status.unlink(missing_ok=True)
@@ -217,10 +217,10 @@ class Results:
             raise UserError(f"{self.path(key)} cannot be set aside: {error.strerror or error}") from error
 
     def _move(self, path: Path) -> Path:
-        now = set_aside(path, self.damaged)
+        now = set_aside(path, self.aside)
         for suffix in SIDECARS.values():
             if (sidecar := path.with_name(f"{path.stem}{suffix}")).exists():
-                set_aside(sidecar, self.damaged)
+                set_aside(sidecar, self.aside)
         return now
 
     def write(self, record: Record) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.spec.plan import Planned, plan_grid
 from fedspan.benchmark.spec.studies import Study, Trial, studies_of
@@ -74,8 +75,7 @@ class Selection:
             which = ("trial " if len(self.strangers) == 1 else "trials ") + ", ".join(map(str, self.strangers))
             said.append(f"{which} used other data than the rest (by digest), so accuracies are not comparable")
         if self.study.exhausted:
-            points = "1 point" if trials == 1 else f"{trials} points"
-            said.append(f"the space has {points}, fewer than {self.study.tune.trials} trials")
+            said.append(f"the space has {counted_as(trials, 'point')}, fewer than {self.study.tune.trials} trials")
         return "; ".join(said)
 
 

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from fedspan.benchmark.errors import CorruptFile, UserError, require
 from fedspan.benchmark.fields import from_values
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.atomic import read_json, write_json
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.record import digest_of
@@ -190,12 +191,12 @@ class Badge:
     def text(self) -> str:
         """The state in a few words."""
         same, other = self._kinds("identical"), self._kinds("differs")
-        plural = "" if same == 1 else "s"
+        repeated = f"repeated on {counted_as(same, 'kind')} of processor"
         return {
             "unverified": "not repeated yet",
             "refuted": "could not be repeated",
-            "repeated": f"repeated on {same} kind{plural} of processor",
-            "mixed": f"repeated on {same} kind{plural} of processor, not on {other}",
+            "repeated": repeated,
+            "mixed": f"{repeated}, not on {other}",
         }[self.state]
 
     @property
@@ -229,15 +230,15 @@ def _outcomes(found: Sequence[Verification]) -> str:
     return f"{same} identical, {other} different"
 
 
-def from_folder(place: Path) -> Iterator[tuple[str, Callable[[], Verification]]]:
+def from_folder(results: Path) -> Iterator[tuple[str, Callable[[], Verification]]]:
     """Yield the name of each verification of a results folder (or its folder `records`), and a function to read it."""
-    folder = (place.parent if place.name == "records" else place) / "verifications"
+    folder = (results.parent if results.name == "records" else results) / "verifications"
     for path in sorted(folder.glob("*.json")):
         yield str(path), partial(read, path)
 
 
-def readable(place: Path) -> Iterator[Verification]:
+def readable(results: Path) -> Iterator[Verification]:
     """Yield the intact verifications of a results folder."""
-    for _, load in from_folder(place):
+    for _, load in from_folder(results):
         with contextlib.suppress(CorruptFile):
             yield load()

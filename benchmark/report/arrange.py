@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.report.axes import Axes, flat
 from fedspan.benchmark.spec.board import Figure, Table
 
@@ -72,7 +73,7 @@ def _refuse_minority(arranged: Arranged, index: pd.Index[int], name: str, of: st
         found = int((group["status"] != "missing").sum())
         if found:
             arranged.problems.append(
-                f"{found} {'record is' if found == 1 else 'records are'} left out: {reason} "
+                f"{counted_as(found, 'record is', 'records are')} left out: {reason} "
                 f"(first: {group[group['status'] != 'missing']['key'].iloc[0]})"
             )
 

@@ -15,8 +15,8 @@ from typing import Any
 from fedspan.benchmark import names
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import defaults_of
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.registry import KINDS
-from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.spec.plan import Planned
 
 NONE = "none"  # no add-ons, or a setting that a cell does not have

@@ -12,13 +12,14 @@ from matplotlib.axes import Axes as Plot
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
 
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.report import labels
 from fedspan.benchmark.report.analysis import Analysis, Standing, pareto
 from fedspan.benchmark.report.axes import spoken
 from fedspan.benchmark.report.figures import embed, save
 from fedspan.benchmark.report.style import COLOURS, INK, QUIET, STYLE, TWO_COLUMNS
 from fedspan.benchmark.report.table import TableRow, Tabulated
-from fedspan.benchmark.report.units import COST_COLUMNS, CostColumn, counted_as
+from fedspan.benchmark.report.units import COST_COLUMNS, CostColumn
 
 LEAST_ROWS, LEAST_BLOCKS = 3, 6  # for a diagram of ranks
 LEAST_POINTS = 3  # for a diagram of costs

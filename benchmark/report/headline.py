@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 
 from fedspan.benchmark import names
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.report.analysis import Analysis
 from fedspan.benchmark.report.diagrams import row_spoken
 from fedspan.benchmark.report.overall import Ranked
 from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import Difference, Gap, Withheld
-from fedspan.benchmark.report.units import counted_as, with_sign
+from fedspan.benchmark.report.units import with_sign
 
 EQUAL = 0.05  # costs that differ by a smaller share are called equal
 NAMED = 3  # up to this many methods that may be the best are named, more are counted

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 
 from fedspan.benchmark import names
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.report import statistics
 from fedspan.benchmark.report.frame import COSTS
 from fedspan.benchmark.report.ranking import Place, rank
 from fedspan.benchmark.report.statistics import Gap, Pairs, Withheld
 from fedspan.benchmark.report.summary import Result, Summary, Task
 from fedspan.benchmark.report.tuning import TUNED
-from fedspan.benchmark.report.units import COST_COLUMNS, CostColumn, counted_as, signed
+from fedspan.benchmark.report.units import COST_COLUMNS, CostColumn, signed
 from fedspan.benchmark.spec.compose import default_choices
 
 RELATIVE_COSTS = COST_COLUMNS[:3]  # time, compute, traffic

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedspan.benchmark import names
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.report import forest
 from fedspan.benchmark.report.headline import headline, split
 from fedspan.benchmark.report.overall import Comparisons, Ranked, choices, rounded
 from fedspan.benchmark.report.pages import place_text, slug
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.summary import Result, Task
-from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.spec.compose import default_choices
 from fedspan.benchmark.spec.settings import SCALES
 
@@ -316,8 +316,8 @@ def about(tasks: Sequence[Task], results: Sequence[Result], count: int) -> str:
             parts.append(counted_as(len({task.fleet for task in tasks}), "fleet"))
     counts = sorted({len(result.outcomes) for result in results if result.outcomes})
     if counts:
-        ends = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        parts.append(f"{ends} seed{'s' if counts != [1] else ''}")
+        least = f"{counts[0]} to " if len(counts) > 1 else ""
+        parts.append(least + counted_as(counts[-1], "seed"))
     return ", ".join([*parts, counted_as(count, "task")]) if tasks else ""
 
 

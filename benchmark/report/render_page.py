@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from fedspan.benchmark import names
 from fedspan.benchmark.data.published import Published
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.model import STAGES, compared_metric
 from fedspan.benchmark.records.verification import samples
 from fedspan.benchmark.registry import plugins
@@ -27,7 +28,7 @@ from fedspan.benchmark.report.recipes import Sourced
 from fedspan.benchmark.report.summary import family_of, method_name, task_of
 from fedspan.benchmark.report.table import Tabulated
 from fedspan.benchmark.report.tuning import TunedMethod, cost_of_trials, sensitivities, tuning_facts
-from fedspan.benchmark.report.units import cost_columns, counted_as, write_bytes, write_flops, write_seconds
+from fedspan.benchmark.report.units import cost_columns, write_bytes, write_flops, write_seconds
 from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.overrides import place_words
 from fedspan.benchmark.spec.plan import Planned

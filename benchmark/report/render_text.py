@@ -9,11 +9,12 @@ from typing import Any
 
 import pandas as pd
 
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.report.analysis import Analysis, Reach, Standing, Targets
 from fedspan.benchmark.report.axes import title
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.table import TableCell, Tabulated
-from fedspan.benchmark.report.units import counted_as, write_bytes, write_seconds
+from fedspan.benchmark.report.units import write_bytes, write_seconds
 
 STATE_TEXT = {"missing": "—", "absent": "—"}  # other states are written by name
 

@@ -20,6 +20,7 @@ from fedspan.benchmark.bibliography import SUITE, Paper, papers, papers_of
 from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.method import disclosure
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.atomic import content_of, read_json
 from fedspan.benchmark.records.model import STAGES
 from fedspan.benchmark.registry import plugins
@@ -40,7 +41,7 @@ from fedspan.benchmark.report.pages import embedded, render, slug
 from fedspan.benchmark.report.statistics import Difference
 from fedspan.benchmark.report.summary import FILE, Result, Summary, Task, position, read
 from fedspan.benchmark.report.tuning import TUNED
-from fedspan.benchmark.report.units import CostColumn, cost_columns, counted_as
+from fedspan.benchmark.report.units import CostColumn, cost_columns
 from fedspan.benchmark.spec.settings import SCALES
 
 log = logging.getLogger("fedspan")

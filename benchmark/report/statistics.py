@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy import special, stats
 
-from fedspan.benchmark.report.units import counted_as
+from fedspan.benchmark.names import counted_as
 
 Scores = Mapping[Any, Mapping[int, float]]
 T = TypeVar("T")

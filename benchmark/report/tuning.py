@@ -15,6 +15,7 @@ from scipy import stats
 
 from fedspan.benchmark import names
 from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.model import accuracy_of, core_seconds
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import WORST, Selection
@@ -24,7 +25,7 @@ from fedspan.benchmark.report.expected_best import Best, budgets, expected_best
 from fedspan.benchmark.report.statistics import Gap, difference, lost, mean_of
 from fedspan.benchmark.report.table import Tabulated
 from fedspan.benchmark.report.tabulation import tabulate
-from fedspan.benchmark.report.units import counted_as, write_seconds
+from fedspan.benchmark.report.units import write_seconds
 from fedspan.benchmark.search import Space, are_numbers
 from fedspan.benchmark.spec.board import Table
 from fedspan.benchmark.spec.plan import Planned

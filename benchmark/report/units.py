@@ -51,11 +51,6 @@ def with_sign(value: float, size: str) -> str:
     return ("−" if value < 0 else "+") + size if set(size) & set("123456789") else size
 
 
-def counted_as(count: int, word: str, several: str = "") -> str:
-    """Return a count with its noun: ``1 task``, ``2 tasks``; `several` is an irregular plural."""
-    return f"{count} {word}" if count == 1 else f"{count} {several or word + 's'}"
-
-
 @dataclass(frozen=True)
 class CostColumn:
     """A cost displayed beside the scores: the sum of `parts`; `spread` names its standard deviation."""

@@ -20,7 +20,7 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.signals import Stopped
 from fedspan.benchmark.spec.cell import SCHEMA, Cell
 from fedspan.benchmark.spec.settings import How
-from fedspan.benchmark.training.measure import for_figures
+from fedspan.benchmark.training.diagnostics import for_figures
 from fedspan.benchmark.training.meter import reset_peak_memory
 from fedspan.benchmark.training.process import device_of, numerics_of, settle
 from fedspan.benchmark.training.run import Run
@@ -164,7 +164,7 @@ def _start_from(take: Callable[[Run, Path], bool], run: Run, path: Path, results
 def _distrust(path: Path, error: CorruptFile, results: Results) -> None:
     """Set aside a file from which a cell cannot resume."""
     if path.exists():  # another worker may have removed it
-        now = set_aside(path, results.damaged)
+        now = set_aside(path, results.aside)
         log.warning("%s is damaged: %s; it was moved to %s and the cell starts again", path, error, now)
 
 

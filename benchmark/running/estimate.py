@@ -21,10 +21,10 @@ from fedspan.benchmark import rng
 from fedspan.benchmark.data.unseen import set_apart
 from fedspan.benchmark.errors import Diverged, Incompatible, UserError
 from fedspan.benchmark.fleet import Fleet
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.protocol import MOST_ROUNDS
 from fedspan.benchmark.records.provenance import machine_here
 from fedspan.benchmark.records.results import Results
-from fedspan.benchmark.report.units import counted_as
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.spec.plan import Planned

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -23,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedspan.benchmark.errors import Incompatible, UserError, plain
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.atomic import discard
 from fedspan.benchmark.records.index import Entry, Index, store_of
 from fedspan.benchmark.records.model import Record
@@ -33,9 +35,10 @@ from fedspan.benchmark.running.cell_run import Outcome, make_record
 from fedspan.benchmark.running.leases import Leases, Owner
 from fedspan.benchmark.running.progress import GridDisplay
 from fedspan.benchmark.running.signals import GRACE, Stopped
-from fedspan.benchmark.running.standing import next_step, show_scores
+from fedspan.benchmark.running.summary import next_step, show_scores
 from fedspan.benchmark.spec.cell import Cell
-from fedspan.benchmark.spec.overrides import override_text
+from fedspan.benchmark.spec.compose import words_of
+from fedspan.benchmark.spec.overrides import command_of, override_text
 from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.settings import How
 
@@ -73,7 +76,7 @@ def run_grid(planned: Sequence[Planned], launcher: Launcher, asked: Sequence[str
     running = f"{len(todo)} to run with workers={workers}" if todo else "nothing to run"
     kept = f"{unread} with an unusable record (move it away to rerun), " if unread else ""
     done = len(planned) - len(todo) - unread
-    console.print(f"{_count(planned)}: {done} with a record, {kept}{running}", highlight=False, soft_wrap=True)
+    console.print(f"{_cells(planned)}: {done} with a record, {kept}{running}", highlight=False, soft_wrap=True)
     for cell in todo:
         results.forget_failure(cell.cell.key)
     started = time.monotonic()
@@ -128,9 +131,9 @@ def refresh(planned: Sequence[Planned], known: Mapping[str, Entry], results: Res
     if fresh:
         for cell in (cell for cells in found.values() for cell in cells):
             results.put_aside(cell.cell.key)
-    what = f"moved to {results.damaged}" if fresh else REMEDY
+    what = f"moved to {results.aside}" if fresh else REMEDY
     return [
-        f"{len(cells)} record{'s' * (len(cells) > 1)} {said}: {cells[0].cell.label}"
+        f"{counted_as(len(cells), 'record')} {said}: {cells[0].cell.label}"
         + (f" and {len(cells) - 1} more" if cells[1:] else "")
         + f"; {what}"
         for said, cells in sorted(found.items())
@@ -151,9 +154,14 @@ def _impossible(planned: Planned, how: How) -> bool:
     try:
         planned.cell.method()
     except Incompatible as reason:
-        Results(how.results).write(make_record(planned.cell, how, Outcome("skipped", str(reason)), None))
+        Results(how.results).write(_not_run(planned, how, Outcome("skipped", str(reason))))
         return True
     return False
+
+
+def _not_run(planned: Planned, how: How, outcome: Outcome) -> Record:
+    """Return the record of a cell that no worker could record, with the command that runs it."""
+    return make_record(planned.cell, replace(how, command=command_of(words_of(planned.overrides))), outcome, None)
 
 
 def launch_all(launcher: Launcher, todo: Sequence[Planned], results: Results, how: How) -> None:
@@ -188,10 +196,10 @@ def launch_all(launcher: Launcher, todo: Sequence[Planned], results: Results, ho
         rest = [cell for cell in left if cell not in suspects and cell not in busy]
         fruitless = fruitless + 1 if rest and len(rest) == len(group) else 0
         if fruitless and not (trouble and fruitless < STARTS):
-            raise UserError(f"the launcher started none of {_count(rest)}: {trouble or 'it returned without a result'}")
+            raise UserError(f"the launcher started none of {_cells(rest)}: {trouble or 'it returned without a result'}")
         if left and trouble:
             kind = trouble.split(":")[0]
-            log.warning("a worker died (%s); %s without a record will be started again", kind, _count(left))
+            log.warning("a worker died (%s); %s without a record will be started again", kind, _cells(left))
         suspects = _survivors(suspects, deaths, alone, results, how)
         elsewhere += busy
         groups = [part for part in (rest, *groups, suspects[::2], suspects[1::2]) if part]
@@ -208,7 +216,7 @@ def _survivors(
         discard(results.status / f"{key}.json")
         if key in alone and deaths[key] >= DEATHS:
             outcome = Outcome("failed", f"its worker died {DEATHS} times; is there enough memory?")
-            results.write(make_record(cell.cell, how, outcome, None))
+            results.write(_not_run(cell, how, outcome))
         else:
             left.append(cell)
     return left
@@ -219,7 +227,7 @@ def _first_free(cells: Sequence[Planned], leases: Leases, results: Results) -> t
 
     Return the first that are free, and those whose worker died; neither if all have outcomes.
     """
-    log.info("waiting for %s that another process computes", _count(cells))
+    log.info("waiting for %s that another process computes", _cells(cells))
     while cells := [cell for cell in cells if not _has_outcome(cell, results)]:
         free = [cell for cell in cells if leases.owner(cell.cell.key) is None and not _has_outcome(cell, results)]
         if free:
@@ -244,8 +252,8 @@ def _launch_once(launcher: Launcher, cells: Sequence[Planned]) -> str:
     return ""
 
 
-def _count(cells: Sequence[Any]) -> str:
-    return f"{len(cells)} cell" + ("" if len(cells) == 1 else "s")
+def _cells(cells: Sequence[Any]) -> str:
+    return counted_as(len(cells), "cell")
 
 
 def _has_outcome(planned: Planned, results: Results) -> bool:

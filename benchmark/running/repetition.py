@@ -77,8 +77,8 @@ def _data(record: Record, again: Record) -> Iterator[tuple[str, Any, Any]]:
 def _rounds(record: Record, again: Record) -> Iterator[tuple[int, str, Any, Any]]:
     """Yield (round, name, recorded value, repeated value) for all values of the evaluated rounds, in order."""
     values = [{**_digests_of_rounds(one), **_curve_of(one)} for one in (record, again)]
-    places = {place for one in values for place in one if record.get("digests") or not place[1].startswith("digests")}
-    for when, where in sorted(places):
+    names = {name for one in values for name in one if record.get("digests") or not name[1].startswith("digests")}
+    for when, where in sorted(names):
         yield when, where, values[0].get((when, where)), values[1].get((when, where))
 
 
@@ -245,5 +245,8 @@ def end_of(status: int, said: str) -> str:
     """Return why a command ended without an outcome: its complaint, unless it was killed before it could make one."""
     if status < 0:
         return f"its process was killed (signal {-status}), perhaps for want of memory"
-    told = [line for line in said.splitlines() if line.startswith("fedspan: ")]
-    return told[-1].removeprefix("fedspan: ") if told else f"its process ended with {status}"
+    lines = said.splitlines()
+    told = [line for line in lines if line.startswith("fedspan: ")]
+    if told and "Traceback (most recent call last):" not in lines:
+        return told[-1].removeprefix("fedspan: ")
+    return f"its process ended with {status}" + (f": {lines[-1]}" if lines else "")

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from fedspan.benchmark.errors import CorruptFile, UserError
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.atomic import write_atomically
 from fedspan.benchmark.records.exchange import words_of
 from fedspan.benchmark.records.model import Record
@@ -21,8 +22,8 @@ from fedspan.benchmark.spec.settings import how_defaults
 
 log = logging.getLogger("fedspan")
 
-# They change bits: a retry takes the failed cell's own.
-HOW = ("device", "executor", "threads", "numerics")
+# Settings of a run that change bits: a retry takes those of the failed cell.
+CHANGE_BITS = ("device", "executor", "threads", "numerics")
 
 
 def diverged(results: Results) -> int:
@@ -38,7 +39,7 @@ def prepare(results: Results, given: Mapping[str, Any]) -> dict[str, Any] | None
     settings no longer make, because a plugin changed, is skipped with a warning; raises `UserError` if all are skipped,
     or if their commands disagree.
     """
-    grid, commands, left = [], [], 0
+    grid, runs, left = [], list[tuple[Record, dict[str, Any]]](), 0
     for record in results.failed():
         try:
             words = words_of(record)
@@ -46,35 +47,46 @@ def prepare(results: Results, given: Mapping[str, Any]) -> dict[str, Any] | None
                 words = [word for word in words if not word.startswith("plugins=")]
             made = settings_of(words)
             grid.append({key: [value] for key, value in _settings(record, made, given).items()})
-            commands.append(made)
+            runs.append((record, made))
         except (CorruptFile, UserError) as error:
             left += 1
             log.warning("%s is not run again: %s", record["key"], error)
     if left and not grid:
-        raise UserError(f"nothing to retry but {'a cell' if left == 1 else f'{left} cells'} that cannot be run again")
+        raise UserError(f"nothing to retry but {counted_as(left, 'cell')} that cannot be run again")
     if not grid:
         return None
-    how = _how(commands, given)
+    how = _how(runs, given)
     board = {"title": "Cells that are run again", "grid": grid}
     path = results.root / "retry.yaml"
     write_atomically(path, yaml.safe_dump(board, sort_keys=False).encode())
     return {"board": str(path), **how}
 
 
-def _how(commands: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how the failed cells ran, as far as the retry does not say it; raise `UserError` if they disagree."""
+def _how(runs: Sequence[tuple[Record, Mapping[str, Any]]], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how the failed cells ran, as far as the retry does not say it; raise `UserError` if they disagree.
+
+    `runs` are the failures with the settings of their commands.
+    """
     found: dict[str, Any] = {}
-    for name in HOW:
+    for name in CHANGE_BITS:
         if name in given:
             continue
-        first, *others = dict.fromkeys(made.get(name, how_defaults()[name]) for made in commands)
+        first, *others = dict.fromkeys(_effective(name, record, made) for record, made in runs)
         if others:
             raise UserError(f"the failed cells ran with {name}={first} and {others[0]}; give one for all of them")
-        if first != how_defaults()[name]:
-            found[name] = first
-    if "plugins" not in given and (files := dict.fromkeys(file for made in commands for file in _files(made))):
+        if said := next((made[name] for _, made in runs if name in made), None):
+            found[name] = said
+    if "plugins" not in given and (files := dict.fromkeys(file for _, made in runs for file in _files(made))):
         found["plugins"] = [*files]
     return found
+
+
+def _effective(name: str, record: Record, made: Mapping[str, Any]) -> Any:
+    """Return the value that a setting had for the bits of a cell; which GPU computes it changes none."""
+    value = made.get(name, how_defaults()[name])
+    if name == "numerics" and value is None:
+        return record["provenance"].get("numerics")
+    return value.partition(":")[0] if name == "device" else value
 
 
 def _files(made: Mapping[str, Any]) -> list[str]:

@@ -24,7 +24,7 @@ from fedspan.benchmark.records.model import LARGEST
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Data, share_of
-from fedspan.benchmark.training import measure, stages
+from fedspan.benchmark.training import diagnostics, stages
 from fedspan.benchmark.training.evaluation import score
 from fedspan.benchmark.training.executors import make_executor
 from fedspan.benchmark.training.executors.round_sums import RoundSums
@@ -133,7 +133,7 @@ class Run:
         self.meter = Meter()
         self.curve: Curve = {"round": [], "accuracy": [], "loss": [], "train_loss": []}
         self.seconds_at_round: list[float] = []
-        self.measured: measure.Measured = {}
+        self.measured: diagnostics.Measured = {}
         self.bytes_at_round: list[int] = []
         self.simulated_at_round: list[float] = []  # seconds, under a fleet that acts; zeros without a clock
         self.round_digests: dict[str, str] = {}  # of the models, by evaluated round
@@ -158,8 +158,8 @@ class Run:
         watched = self._participants(self.measured_round - 1)
         data = cell.dataset.prepare(how.data)
         self.method, net, self.paths = assemble(cell, data, self.meter)
-        measure.check(cell.diagnostics, watched, len(data.classes))
-        if measure.measurable(cell.diagnostics, self.paths.own) != cell.diagnostics:
+        diagnostics.check(cell.diagnostics, watched, len(data.classes))
+        if diagnostics.measurable(cell.diagnostics, self.paths.own) != cell.diagnostics:
             log.warning("the global model is not measured: %s stays with the clients", min(self.paths.own))
         self.watched = () if self.method.one_client else cell.diagnostics.local_models(watched)
         whole = cell.partition.prepare(data, cell.clients, rng.numpy_generator(cell.seed, "partition"))
@@ -170,7 +170,7 @@ class Run:
         device_data = DeviceData(
             data, split, cell.protocol, device=self.device, seed=cell.seed, one_client=self.method.one_client
         )
-        measure.check_images(cell.diagnostics, device_data.test.y.cpu())
+        diagnostics.check_images(cell.diagnostics, device_data.test.y.cpu())
         self.trainer = LocalTrainer(net, self.method, self.paths, data=device_data, meter=self.meter)
         self.newcomers: LocalTrainer | None = None  # same net, with images of clients that never train
         if newcomers is not None and not cell.protocol.trial:
@@ -180,7 +180,7 @@ class Run:
         self.fleet.check(self.state, cell.protocol.rounds, self._participants)
         self.executor = self.alone = make_executor(how.executor, self.trainer)  # `alone` runs in this process
         if cell.diagnostics.spaces:
-            measure.spaces(self.trainer, self.state)  # reject a non-linear body before training
+            diagnostics.spaces(self.trainer, self.state)  # reject a non-linear body before training
 
     @property
     def finished(self) -> bool:
@@ -228,7 +228,7 @@ class Run:
         state.round += 1
         if measured and cell.diagnostics.what():
             with meter.phase("diagnose"):
-                self.measured |= measure.measure(self.trainer, state, cell.diagnostics, kept, cell.seed)
+                self.measured |= diagnostics.measure(self.trainer, state, cell.diagnostics, kept, cell.seed)
         every = self.method.calibrates_every
         if every and state.round % every == 0 and not last:
             with meter.phase("calibrate"):

@@ -22,7 +22,7 @@ from fedspan.benchmark.records.model import Count, Number
 from fedspan.benchmark.records.provenance import difference, origin
 from fedspan.benchmark.records.validation import validate
 from fedspan.benchmark.spec.cell import SCHEMA
-from fedspan.benchmark.training.measure import for_figures
+from fedspan.benchmark.training.diagnostics import for_figures
 from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.state import State

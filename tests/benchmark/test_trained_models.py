@@ -201,7 +201,7 @@ def test_a_damaged_model_is_set_aside_and_the_cell_trains(tmp_path, caplog):
     damaged = run_cell(cell, how(tmp_path))
     assert "trained_by" not in damaged["provenance"]
     assert numbers(damaged) == numbers(run_cell(cell, how(tmp_path / "elsewhere")))
-    assert list(Results(how(tmp_path).results).damaged.iterdir())
+    assert list(Results(how(tmp_path).results).aside.iterdir())
     assert "is damaged" in caplog.text
 
 

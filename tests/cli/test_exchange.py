@@ -283,6 +283,27 @@ def test_a_retry_runs_cells_as_their_own_commands_did(fedspan, with_toys):
     }
 
 
+def test_what_says_the_same_in_other_words_is_no_disagreement_between_failed_cells(fedspan, with_toys):
+    """Portable numerics are the default here, and all GPUs compute alike."""
+    toy = [*GRID, "algorithm=toy_raises"]
+    assert fedspan(*toy).status == 1
+    assert fedspan(*toy, "seed=1", "numerics=portable").status == 1
+    results = Results(Path("results"))
+    assert prepare(results, {}) == {"board": "results/retry.yaml", "numerics": "portable"}
+    for number, failure in enumerate(failures()):
+        failure["provenance"]["command"] += f" device=cuda{':0' * number}"
+        results.write(failure)
+    assert prepare(results, {})["device"] in ("cuda", "cuda:0")
+
+
+def test_a_plan_counts_what_an_interrupted_retry_left(fedspan, with_toys):
+    assert fedspan(*GRID, "algorithm=toy_raises").status == 1
+    [failure] = failures()
+    Results(Path("results")).forget_failure(failure["key"])
+    told = fedspan("plan", *GRID[2:], "algorithm=toy_raises").out
+    assert "1 of the missing failed before and will be retried" in told
+
+
 def test_a_retry_takes_the_plugin_files_that_it_needs(fedspan, here):
     text = """
 from fedspan.benchmark.component import Component, Setting, algorithm
@@ -350,7 +371,7 @@ def test_a_retry_without_the_images_says_what_it_needs(fedspan, photos, with_toy
     ran = fedspan("retry", "--failed", "tracking=false")
     assert ran.status == 2
     assert "is not run again: dataset.root is not set" in ran.err
-    assert "nothing to retry but a cell that cannot be run again" in ran.err
+    assert "nothing to retry but 1 cell that cannot be run again" in ran.err
     assert len(failures()) == 1
 
 

@@ -432,6 +432,22 @@ def test_a_review_without_a_gpu_is_no_review_of_records_of_a_gpu(published, feds
     assert told.status == 2
     assert "review it on a machine with a GPU: 1 record made on one cannot be repeated here" in told.out
     assert "git merge" not in told.out
+    assert "ask the submitter" not in told.out
+
+
+def test_a_review_says_all_that_kept_records_from_being_repeated(published, fedspan, monkeypatch):
+    fedspan("run", *QUICK, "seed=5", "paths.results=apart")
+    [other] = Path("apart/records").glob("*.json")
+    shutil.copy(other, "results/records")
+    git("add", "--force", f"results/records/{other.name}")
+    monkeypatch.setattr(submission, "_repeat", lambda *_: 2)
+    monkeypatch.setattr(submission.verify, "repeatable", lambda keys, *_: keys[1:])
+    git("commit", "--quiet", "--message", "Theirs")
+    git("checkout", "--quiet", "main")
+    told = fedspan("review", "theirs", "board=tiny", "sample=1")
+    assert told.status == 2
+    assert "review it on a machine with a GPU" in told.out
+    assert "ask the submitter of theirs" in told.out
 
 
 def test_a_record_that_differs_is_the_submitter_s_whatever_a_gpu_would_say_of_others(published, fedspan, monkeypatch):

@@ -421,6 +421,8 @@ def test_a_repetition_that_is_killed_is_no_complaint_of_its_own():
     assert end_of(-9, said) == "its process was killed (signal 9), perhaps for want of memory"
     assert end_of(2, f"{said}fedspan: no such folder\nmore") == "no such folder"
     assert end_of(3, "") == "its process ended with 3"
+    trace = "Traceback (most recent call last):\n  File ...\nRuntimeError: no space left\n"
+    assert end_of(1, said + trace) == "its process ended with 1: RuntimeError: no space left"
 
 
 def stale(record):

@@ -111,7 +111,7 @@ def check_files(folder="results"):
         assert results.read(path.stem) is not None
     for path in results.failures.glob("*.json"):
         assert results.failure(path.stem) is not None
-    assert not results.damaged.exists()
+    assert not results.aside.exists()
 
 
 def leftovers(folder="results"):

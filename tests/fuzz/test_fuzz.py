@@ -123,7 +123,7 @@ def read_everywhere(folder, content):
     record = results.read(RECORD["key"])
     assert record is None or validate(record, RECORD["key"])
     assert (record is None) == (not path.exists() or path in results.passed_over)
-    shutil.rmtree(results.damaged, ignore_errors=True)
+    shutil.rmtree(results.aside, ignore_errors=True)
 
 
 @fuzz(damaged(CONTENT))

@@ -45,7 +45,7 @@ def test_an_unfinished_database_is_set_aside_and_made_again(empty, leave, monkey
     monkeypatch.setattr(database, "_make", lambda path, root: path.write_bytes(b"made"))
     database.prepare(empty)
     assert (empty.root / database.NAME).read_bytes() == b"made"
-    assert (empty.damaged / f"{database.NAME}.1").read_bytes() == left
+    assert (empty.aside / f"{database.NAME}.1").read_bytes() == left
 
 
 def test_a_database_appears_whole_or_not_at_all(empty, monkeypatch):
@@ -86,7 +86,7 @@ def test_runs_that_an_earlier_mlflow_kept_are_left_to_it(empty):
         store.execute("insert into runs values ('mine')")
     database.prepare(empty)
     assert database.is_whole(path)
-    assert not empty.damaged.exists()
+    assert not empty.aside.exists()
 
 
 def test_a_record_that_mlflow_refuses_stops_no_other(results, monkeypatch, caplog):  # noqa: F811

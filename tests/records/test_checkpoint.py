@@ -239,7 +239,7 @@ def test_a_damaged_checkpoint_is_named_set_aside_and_never_used(tmp_path, damage
     rounds = []
     with caplog.at_level(logging.WARNING, "fedspan"):
         record = run_cell(CELL, how(tmp_path / "cut"), lambda progress: rounds.append(progress.round))
-    kept = Results(how(tmp_path / "cut").results).damaged / f"{path.name}.1"
+    kept = Results(how(tmp_path / "cut").results).aside / f"{path.name}.1"
     assert kept.read_bytes() == content
     assert str(path) in caplog.text
     assert str(kept) in caplog.text

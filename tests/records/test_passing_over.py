@@ -43,7 +43,7 @@ def test_a_record_that_another_process_has_set_aside_is_no_error(kept):
     kept.put_aside(CELL.key)
     kept.put_aside(CELL.key)
     assert kept.read(CELL.key) is None
-    assert [path.name for path in kept.damaged.iterdir()] == [f"{CELL.key}.json.1"]
+    assert [path.name for path in kept.aside.iterdir()] == [f"{CELL.key}.json.1"]
 
 
 @pytest.mark.parametrize("change", [later, of_a_later_spectrum, unopenable, half_copied])
@@ -55,7 +55,7 @@ def test_who_only_reads_moves_nothing(kept, change):
     assert list(kept.all()) == []
     assert list(kept.passed_over) == [path]
     assert os.lstat(path).st_mtime_ns == before.st_mtime_ns
-    assert not kept.damaged.exists()
+    assert not kept.aside.exists()
 
 
 @pytest.mark.parametrize("change", [later, of_a_later_spectrum, unopenable])

@@ -3,6 +3,7 @@ import errno
 import json
 import logging
 import os
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +88,19 @@ def test_what_was_left_of_earlier_attempts_goes_with_the_record(results, record)
     assert not results.checkpoint(record["key"]).exists()
 
 
+def test_a_failure_that_another_grid_moves_at_the_same_moment_is_no_error(results, record, monkeypatch):
+    results.write(changed(record, status="failed", reason="for once", scores={}))
+    move = Path.replace
+
+    def by_both(path, target):
+        move(path, target)
+        return move(path, target)
+
+    monkeypatch.setattr(Path, "replace", by_both)
+    results.forget_failure(record["key"])
+    assert [one["key"] for one in results.failed()] == [record["key"]]
+
+
 def test_a_failure_may_name_a_file_that_is_no_utf8(results, record):
     results.write(
         changed(record, status="failed", reason="cannot read /data/\udcff.zip", scores={}, traceback="\udcff")
@@ -157,7 +171,7 @@ def assert_set_aside(results, content, caplog):
     with caplog.at_level(logging.WARNING, "fedspan"):
         assert results.read(CELL.key) is None
     assert not path.exists()
-    kept = results.damaged / f"{path.name}.1"
+    kept = results.aside / f"{path.name}.1"
     assert kept.read_bytes() == content
     for named in (str(path), str(kept)):
         assert named in caplog.text
@@ -256,7 +270,7 @@ def test_a_damaged_sidecar_takes_its_record_with_it(results, record, damage, cap
         sidecar.write_text(text[:-9] if damage == "truncated" else text.replace("0.5", "0.6", 1))
     assert_set_aside(results, results.path(CELL.key).read_bytes(), caplog)
     assert not sidecar.exists()
-    assert damage == "missing" or (results.damaged / f"{sidecar.name}.1").exists()
+    assert damage == "missing" or (results.aside / f"{sidecar.name}.1").exists()
 
 
 def test_nothing_that_was_set_aside_is_overwritten(results, record, caplog):
@@ -265,7 +279,7 @@ def test_nothing_that_was_set_aside_is_overwritten(results, record, caplog):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"broken {number}")
         assert results.read(CELL.key) is None
-    assert sorted(p.read_text() for p in results.damaged.iterdir()) == ["broken 0", "broken 1", "broken 2"]
+    assert sorted(p.read_text() for p in results.aside.iterdir()) == ["broken 0", "broken 1", "broken 2"]
 
 
 def test_a_damaged_record_is_computed_again(tmp_path, caplog):

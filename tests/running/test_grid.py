@@ -25,7 +25,9 @@ from fedspan.benchmark.running.grid import summarise
 from fedspan.benchmark.running.hydra_jobs import RENEWED, make_launcher
 from fedspan.benchmark.running.launchers import launcher_words
 from fedspan.benchmark.running.leases import Leases, Owner
+from fedspan.benchmark.running.retry import prepare
 from fedspan.benchmark.running.signals import TimedOut
+from fedspan.benchmark.spec.board import load_board
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, override_text
 from fedspan.benchmark.spec.plan import plan, plan_grid
@@ -195,6 +197,14 @@ def test_a_cell_that_kills_its_workers_on_other_machines_fails_too(tmp_path, mon
     assert lost == {key for key, times in dying.items() if times == FOREVER}
     assert all(results.read(key) for key in launcher.starts if key not in lost)
     assert max(launcher.starts.values()) < 12
+
+
+def test_a_cell_whose_worker_died_is_run_again_like_any_that_failed(tmp_path):
+    cells = twelve_cells()[:3]
+    results, how = Results(tmp_path), How(tmp_path, tmp_path)
+    grid.launch_all(Faulty(cells, results, how, 1, {cells[1].cell.key: FOREVER}), cells, results, how)
+    again = plan(load_board(prepare(results, {})["board"]).expand())
+    assert [planned.cell.key for planned in again] == [cells[1].cell.key]
 
 
 class Broken:

@@ -7,7 +7,7 @@ from fedspan.benchmark.head import WEIGHT
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
-from fedspan.benchmark.training.measure import for_figures
+from fedspan.benchmark.training.diagnostics import for_figures
 from fedspan.benchmark.training.penalty_trace import watch
 from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.saving import resume, save

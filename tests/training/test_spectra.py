@@ -7,7 +7,7 @@ import torch
 
 from fedspan.benchmark.errors import Diverged, UserError
 from fedspan.benchmark.spec.diagnostics import Diagnostics
-from fedspan.benchmark.training.measure import for_figures, measure
+from fedspan.benchmark.training.diagnostics import for_figures, measure
 from fedspan.benchmark.training.run import participants
 from fedspan.benchmark.training.saving import resume, save
 from fedspan.benchmark.training.scoring import score_stages

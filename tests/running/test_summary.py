@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedspan.benchmark.running.standing import next_step, scores, show_scores
+from fedspan.benchmark.running.summary import next_step, scores, show_scores
 from fedspan.benchmark.spec.plan import plan
 from fedspan.benchmark.spec.settings import How
 

@@ -11,7 +11,7 @@ from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import settings_of
 
 
-def taken(words: Iterable[str], known: Collection[str], why: str) -> dict[str, Any]:
+def accepted(words: Iterable[str], known: Collection[str], why: str) -> dict[str, Any]:
     """Return the configuration with the settings in `words`; raise `UserError` with the reason `why` for unknown ones.
 
     ``dataset.*`` in `known` matches all settings of the dataset.
