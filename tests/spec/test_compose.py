@@ -51,7 +51,6 @@ def cell(**overrides):
         ({"partition.alpha": "x"}, "partition.alpha must be a number, got 'x'"),
         ({"protocol.precision": "fp8"}, "protocol.precision must be one of float32, bf16, float64, got 'fp8'"),
         ({"addons": None}, "addons must be a list, got None"),
-        ({"addons": 5}, "addons must be a list, got 5"),
         ({"scale": "smal"}, "unknown scale 'smal'; did you mean 'small'"),
         ({"diagnostics.clients": 3}, "diagnostics.clients must be a list, got 3"),
     ],
