@@ -129,7 +129,7 @@ grid:
 
 def test_add_ons_that_are_no_list_are_refused_as_without_a_board(board):
     with pytest.raises(UserError, match="addons must be a list, got 5"):
-        plan(board("grid: [{}]").expand({"addons": [5]}))
+        plan(board("grid: [{addons: [[feddecorr]]}]").expand({"addons": [5]}))
 
 
 def test_a_scale_that_the_board_lacks_is_an_error(board):
