@@ -128,7 +128,8 @@ def text_of(plugin: type[Plugin]) -> str:
 
 def _settings(plugin: type[Plugin]) -> Iterator[Sequence[str]]:
     for one in described(plugin, prefix_of(plugin)):
-        yield f"`{one.name}`", one.values, f"`{text(one.default)}`", one.space, one.about
+        default = f"`{shown}`" if (shown := text(one.default)) else "empty"
+        yield f"`{one.name}`", one.values, default, one.space, one.about
 
 
 def _escaped(text: str) -> str:

@@ -34,6 +34,7 @@ def test_the_page_of_a_plugin_has_its_title_settings_and_links_to_its_papers(plu
     assert page.startswith(f"# {plugin.title}\n")
     assert all(f"({paper.link})" in page for paper in papers_of(plugin))
     assert all(f".{field}` |" in page for field in defaults_of(plugin))
+    assert "``" not in page.replace("```", "").partition("## Settings")[2], "an empty default is a word"
     assert f"fedspan cite {plugin.name}" in page
 
 
