@@ -7,6 +7,7 @@ import itertools
 import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,6 @@ from fedspan.benchmark.bibliography import SUITE, Paper, papers, papers_of
 from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.method import disclosure
-from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.atomic import content_of, read_json
 from fedspan.benchmark.records.model import STAGES
 from fedspan.benchmark.registry import plugins
@@ -201,7 +201,8 @@ class _Site:
             self.by_task.setdefault(result.task, []).append(result)
 
     def overview(self, summaries: Sequence[Summary], without: Sequence[tuple[str, str]]) -> bytes:
-        counted = {name: sum(result.family == name for result in self.results) for name in self.families}
+        counted = Counter(result.family for result in self.results)
+        tasks = Counter(bare(task.dataset) for task in self.tasks)
         return render(
             "overview.html.j2",
             "",
@@ -216,14 +217,11 @@ class _Site:
             boards=summaries,
             without=without,
             methods=[
-                (names.of_method_label(name), slug(name), counted_as(counted[name], "result")) for name in self.families
+                (names.of_method_label(name), slug(name), names.counted_as(counted[name], "result"))
+                for name in self.families
             ],
             datasets=[
-                (
-                    names.title_of("dataset", name),
-                    slug(name),
-                    counted_as(sum(bare(task.dataset) == name for task in self.tasks), "task"),
-                )
+                (names.title_of("dataset", name), slug(name), names.counted_as(tasks[name], "task"))
                 for name in self.datasets
             ],
             bibtex=papers()[SUITE].bibtex.strip(),
