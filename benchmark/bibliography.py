@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from fedspan.benchmark.errors import UserError, did_you_mean
+from fedspan.benchmark.errors import UserError, closest, did_you_mean
 from fedspan.benchmark.places import packaged
 from fedspan.benchmark.registry import Plugin
 
@@ -83,10 +83,8 @@ def _find(key: str, who: str) -> Paper:
     if found := IDENTIFIER.fullmatch(key):
         arxiv, doi, url = (found[kind] or "" for kind in ("arxiv", "doi", "url"))
         return Paper(key, key, arxiv=arxiv, doi=doi, url=url)
-    raise UserError(
-        f"{who} names the paper '{key}'{did_you_mean(key, papers())}; "
-        f"name a key of {FILE}, arXiv:..., doi:... or an address"
-    )
+    hint = did_you_mean(key, closest(key, papers()))  # all keys would be too many
+    raise UserError(f"{who} names the paper '{key}'{hint}; name a key of {FILE}, arXiv:..., doi:... or an address")
 
 
 def _paper(key: str, fields: Mapping[str, str], bibtex: str) -> Paper:

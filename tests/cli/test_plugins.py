@@ -175,12 +175,14 @@ def test_a_broken_promise_fails_the_contract_tests(start, mine):
 
 
 def test_the_contract_tests_show_a_failure_once_and_in_one_line(start, mine):
-    mine.write_text(MINE + "    def loss(self, step): return step.logits.detach().mean()\n")
+    mine.write_text(MINE + "    papers = ('li1999',)\n\n    def loss(self, step): return step.logits.detach().mean()\n")
     ran = finish(start("test", "mine", "plugins=my.py"))
     assert ran.status == 1
     told = [line for line in ran.out.splitlines() if "algorithm 'mine', loss (" in line]
     assert len(told) == 1
     assert re.match(r"FAILED test_\S+ and \d+ other cases: algorithm 'mine', loss \(.*must return a loss with", told[0])
+    assert "FAILED test_the_papers_can_be_cited[algorithm-mine]: algorithm 'mine' names the paper 'li1999'" in ran.out
+    assert "known:" not in ran.out
     assert len(ran.out.splitlines()) < 40
 
 

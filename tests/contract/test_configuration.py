@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from fedspan.benchmark.bibliography import papers_of
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.protocol import Protocol
@@ -170,6 +171,11 @@ def test_a_field_that_changes_results_and_no_other_changes_the_key(kind, name, c
 @every_plugin
 def test_the_docstring_names_a_source_with_its_year(kind, name):
     assert re.search(r"\b(19|20)\d\d\b", inspect.getdoc(plugins(kind)[name]))
+
+
+@every_plugin
+def test_the_papers_can_be_cited(kind, name):
+    assert all(paper.link for paper in papers_of(plugins(kind)[name]))
 
 
 @every_plugin
