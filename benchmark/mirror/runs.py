@@ -17,7 +17,6 @@ from typing import Any
 from fedspan.benchmark import names
 from fedspan.benchmark.errors import is_number
 from fedspan.benchmark.mirror import database
-from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.index import Index, store_of
 from fedspan.benchmark.records.model import TRIAL, Record, is_trial
 from fedspan.benchmark.records.record import flatten, is_record_file, leaves_of, record_digest
@@ -331,7 +330,7 @@ def follow(results: Path, keys: Sequence[str], ended: threading.Event) -> str:
             break
     if trouble:
         return f"MLflow could not be reached ({trouble}); all records are kept, run 'fedspan sync' later"
-    return f"{counted_as(sent, 'run')} mirrored to MLflow ({tracking_uri(results)})" if sent else ""
+    return f"{names.counted_as(sent, 'run')} mirrored to MLflow ({tracking_uri(results)})" if sent else ""
 
 
 def main() -> None:

@@ -15,7 +15,6 @@ from typing import Any
 from fedspan.benchmark import names
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import defaults_of
-from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.registry import KINDS
 from fedspan.benchmark.spec.plan import Planned
 
@@ -68,7 +67,7 @@ def spoken(axis: str, label: str) -> str:
         return names.of_axis_label(axis, label)
     said = names.of_setting(axis)
     return (
-        counted_as(int(label), said.removesuffix("s"))
+        names.counted_as(int(label), said.removesuffix("s"))
         if said.endswith("s") and label.isdecimal()
         else f"{said} {label}"
     )

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 
 from fedspan.benchmark import names
-from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.report.analysis import Analysis
 from fedspan.benchmark.report.diagrams import row_spoken
 from fedspan.benchmark.report.overall import Ranked
@@ -93,7 +92,7 @@ def _over_reference(analysis: Analysis) -> str:
         return ""
     if len(lost) > 1:
         return f"runs of {len(lost)} other rows diverged"
-    return f"{counted_as(lost[0].diverged, 'run')} of {row_spoken(table, lost[0])} diverged"
+    return f"{names.counted_as(lost[0].diverged, 'run')} of {row_spoken(table, lost[0])} diverged"
 
 
 def _capital(sentence: str) -> str:
@@ -113,7 +112,7 @@ def _undecided(rows: Sequence[tuple[str, Place]], word: str) -> tuple[str, str]:
     how = f"{name} is ahead of more {word}s than any other" if most else f"{name} is shown first"
     if len(may) < 2:
         return f"No clear winner: {name} ranks first, but its lead is not significant.", how
-    who = _either(may) if len(may) <= NAMED else counted_as(len(may), word)
+    who = _either(may) if len(may) <= NAMED else names.counted_as(len(may), word)
     return f"No clear winner: {who} may be the best.", how
 
 
@@ -136,7 +135,7 @@ def _leads(ranking: Sequence[Ranked], base: Ranked) -> tuple[str, str]:
     compared = first.gain
     on = ""
     if isinstance(compared, Difference):
-        on = f" on {counted_as(compared.tasks, 'task')}, {counted_as(compared.pairs, 'paired run')}"
+        on = f" on {names.counted_as(compared.tasks, 'task')}, {names.counted_as(compared.pairs, 'paired run')}"
     return said, f"{surely}{on}; the chance of naming the wrong leader is at most 5%."
 
 

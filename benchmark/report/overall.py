@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 
 from fedspan.benchmark import names
-from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.report import statistics
 from fedspan.benchmark.report.frame import COSTS
 from fedspan.benchmark.report.ranking import Place, rank
@@ -275,7 +274,7 @@ def verdict(gap: Gap) -> str:
     low, high = gap.low, gap.high
     if gap.mean < 0:
         first, low, high = second, -high, -low
-    tasks, pairs = counted_as(gap.tasks, "task"), counted_as(gap.pairs, "paired run")
+    tasks, pairs = names.counted_as(gap.tasks, "task"), names.counted_as(gap.pairs, "paired run")
     if gap.sign:
         return f"{first} is better by {abs(gap.mean):.2f} points (95% CI {low:.2f} to {high:.2f}; {tasks}, {pairs})."
     if not gap.mean:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedspan.benchmark import names
-from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.report import forest
 from fedspan.benchmark.report.headline import headline, split
 from fedspan.benchmark.report.overall import Comparisons, Ranked, choices, rounded
@@ -23,14 +22,14 @@ HEAD = 4  # numbers of a packed row before its gain: method, place, both ends of
 DIGITS = 5  # decimals of the means in pages
 FIELDS: Mapping[str, Callable[[Task], str]] = {
     "dataset": lambda task: names.of_label("dataset", task.dataset),
-    "clients": lambda task: counted_as(task.clients, "client"),
+    "clients": lambda task: names.counted_as(task.clients, "client"),
     "partition": lambda task: names.of_partition_label(task.partition),
     "model": lambda task: names.of_label("model", task.model),
     "participation": lambda task: "" if task.participation == 1 else f"{names.percent(task.participation)} a round",
     "fleet": lambda task: names.of_label("fleet", fleet_of(task)),
     "unseen": lambda task: f"{names.percent(task.unseen)} of the clients unseen" if task.unseen else "",
-    "rounds": lambda task: counted_as(task.rounds, "round"),
-    "local_epochs": lambda task: counted_as(task.local_epochs, "local epoch"),
+    "rounds": lambda task: names.counted_as(task.rounds, "round"),
+    "local_epochs": lambda task: names.counted_as(task.local_epochs, "local epoch"),
     "protocol": lambda task: task.protocol,
     "tested": lambda task: "each client's own images" if task.tested == "own" else "all test images",
 }
@@ -313,12 +312,12 @@ def about(tasks: Sequence[Task], results: Sequence[Result], count: int) -> str:
         if len(found) == 1 and all(getattr(task, name) for task in tasks):
             parts.append(found[0])
         elif found and name == "fleet":
-            parts.append(counted_as(len({task.fleet for task in tasks}), "fleet"))
+            parts.append(names.counted_as(len({task.fleet for task in tasks}), "fleet"))
     counts = sorted({len(result.outcomes) for result in results if result.outcomes})
     if counts:
         least = f"{counts[0]} to " if len(counts) > 1 else ""
-        parts.append(least + counted_as(counts[-1], "seed"))
-    return ", ".join([*parts, counted_as(count, "task")]) if tasks else ""
+        parts.append(least + names.counted_as(counts[-1], "seed"))
+    return ", ".join([*parts, names.counted_as(count, "task")]) if tasks else ""
 
 
 def repeated(results: Sequence[Result]) -> str:

@@ -13,7 +13,6 @@ from markupsafe import Markup
 
 from fedspan.benchmark import names
 from fedspan.benchmark.data.published import Published
-from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.model import STAGES, compared_metric
 from fedspan.benchmark.records.verification import samples
 from fedspan.benchmark.registry import plugins
@@ -78,7 +77,7 @@ def board_page(
     return render(
         "board.html.j2", root, "board", board.title, board=board,
         scales=list(dict.fromkeys(frame["scale"])),
-        counted_as=counted_as,
+        counted_as=names.counted_as,
         counts=counts,
         total=len(frame),
         absent=_absent(frame),
@@ -232,7 +231,7 @@ def _facts(frame: pd.DataFrame) -> list[tuple[str, str]]:
 
 def _time(done: pd.DataFrame) -> str:
     known = done["seconds"].dropna()
-    counted = "" if len(known) == len(done) else f", of {counted_as(len(known), 'run')}"
+    counted = "" if len(known) == len(done) else f", of {names.counted_as(len(known), 'run')}"
     return f"{write_seconds(float(known.sum()))}{counted}" if len(known) else "unknown"
 
 
