@@ -7,7 +7,7 @@ import io
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -21,9 +21,11 @@ from fedspan.benchmark.records.provenance import processor_name
 from fedspan.benchmark.records.record import is_record_file
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import cells_of
+from fedspan.benchmark.records.sources import REMEDY, stale, uncommitted
 from fedspan.benchmark.records.verification import Repeated
 from fedspan.benchmark.report.standings import changes, standings
 from fedspan.benchmark.spec.board import Board, load_board
+from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, override_text, single
 from fedspan.benchmark.spec.plan import Planned, plan_grid
@@ -50,9 +52,9 @@ class Submission:
     sample: int
     how: dict[str, Any]
 
-    def keys(self, results: Results) -> list[str]:
-        """Return the keys of all cells of the board, including trials and the tuned cells that these have chosen."""
-        return [one.cell.key for one in cells_of(self.axes, results.read)]
+    def all_cells(self, results: Results) -> dict[str, Cell]:
+        """Return all cells of the board by key, including trials and the tuned cells that these have chosen."""
+        return {one.cell.key: one.cell for one in cells_of(self.axes, results.read)}
 
     @classmethod
     def of(cls, words: Sequence[str], sample: int) -> Submission:
@@ -76,20 +78,21 @@ def submit(arguments: argparse.Namespace) -> int:
     own = {name: value for name, value in submission.how.items() if not is_place(name)}
     results, top = Results(How.of(resolve(own)).results, sets_aside=False), _top()
     published = set(_git(top, "ls-tree", "--full-tree", "-r", "--name-only", "HEAD", str(PUBLISHED)).split())
-    keys = submission.keys(results)
-    new = [key for key in keys if results.path(key).exists() and f"{PUBLISHED}/{key}.json" not in published]
+    cells = submission.all_cells(results)
+    new = [key for key in cells if results.path(key).exists() and f"{PUBLISHED}/{key}.json" not in published]
     if not new:
         raise UserError(
             f"{results.records} has no record of board '{submission.board.name}' that is not published already; "
             f"run 'fedspan run -m {' '.join(_grid(arguments.settings))}', or name another folder with paths.results=DIR"
         )
     with _published(top, "HEAD") as before:
-        _validate(results, new, before, keys)
+        _validate(results, new, before, cells)
+        _require_sources({key: cells[key] for key in new}, results)
         if status := _repeat(new, submission, results.root):
             return status
         said = _ranking(submission, before, results, new)
     branch = _free_branch(top, submission.board.name)
-    text = _description(submission, new, len(keys), _repeated(results, new), said, branch)
+    text = _description(submission, new, len(cells), _repeated(results, new), said, branch)
     _commit(top, branch, results, new, text)
     note = results.root / f"submission-{submission.board.name}.md"
     note.write_text(text, encoding="utf-8")
@@ -121,7 +124,7 @@ def review(arguments: argparse.Namespace) -> int:
         given = {word.partition("=")[0] for word in settings}
         said = [] if "board" in given else [word for word in _said_of(top, branch) if word.split("=")[0] not in given]
         submission = Submission.of([*settings, *said], SAMPLE["review"])
-        for key in sorted(set(brought) - set(submission.keys(results))):
+        for key in sorted(set(brought) - set(submission.all_cells(results))):
             print(
                 f"also adds {PUBLISHED}/{key}.json: it is not of {submission.board.name}, so not in the ranking below"
             )
@@ -165,6 +168,22 @@ def _validate(results: Results, keys: Sequence[str], published: Results, others:
         name, why = next(iter(found.refused.items()))
         more = f" (and {len(found.refused) - 1} more)" if len(found.refused) > 1 else ""
         raise UserError(f"{name} is refused: {why}{more}")
+
+
+def _require_sources(cells: Mapping[str, Cell], results: Results) -> None:
+    """Raise `UserError` unless the records of these cells, by key, come from sources that are committed here.
+
+    A reviewer repeats them with committed sources.
+    """
+    repeated = Repeated.of(results)
+    for key, cell in cells.items():
+        record = results.read(key)
+        if record and (said := stale(record["provenance"], cell, repeated.of_record(record).repeated_by)):
+            raise UserError(f"{results.path(key)} was {said}; {REMEDY}")
+        if files := uncommitted(cell):
+            raise UserError(
+                f"a reviewer cannot repeat records of sources that are not committed; commit {', '.join(files)}"
+            )
 
 
 def _repeat(keys: Sequence[str], submission: Submission, root: Path) -> int:

@@ -72,7 +72,7 @@ class Found:
 def told_of_sources(record: Record, badge: Badge) -> str:
     """Return a remark if a record was made by other, unknown or uncommitted sources, else an empty string."""
     try:
-        if said := stale(record["provenance"].get("sources"), rebuild(record["spec"]).cell, badge.repeated_by):
+        if said := stale(record["provenance"], rebuild(record["spec"]).cell, badge.repeated_by):
             return said
     except DataElsewhere:
         pass

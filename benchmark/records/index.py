@@ -20,20 +20,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedspan.benchmark.records import model, record, validation
+from fedspan.benchmark.records import model, record, sources, validation
 from fedspan.benchmark.records.atomic import discard
 from fedspan.benchmark.records.model import Record, core_seconds, judged, machine_of
 from fedspan.benchmark.records.record import digest_of
+from fedspan.benchmark.records.sources import of_sources
 from fedspan.benchmark.spec.cell import key_of
 
 NAME = "index.db"
 EMBEDDED = "mlflow.db"  # MLflow's database in a results folder
 TABLES = (
     "CREATE TABLE records (key TEXT PRIMARY KEY, status TEXT, reason TEXT, digest TEXT, accuracy REAL, "
-    "seconds REAL, machine TEXT, sources TEXT, stamp TEXT, sum INTEGER, spec TEXT)",
+    "seconds REAL, machine TEXT, made TEXT, stamp TEXT, sum INTEGER, spec TEXT)",
     "CREATE TABLE mirrored (key TEXT, store TEXT, digest TEXT, PRIMARY KEY (key, store))",
 )
-FIELDS = "key, status, reason, digest, accuracy, seconds, machine, sources, stamp, sum"
+FIELDS = "key, status, reason, digest, accuracy, seconds, machine, made, stamp, sum"
 WAIT_SECONDS = 5.0  # for other writing processes
 # A file that changes twice within one tick of the file system's clock keeps its times.
 SETTLED_SECONDS = 2.0
@@ -54,7 +55,7 @@ class Entry:
 
     `accuracy` is the one by which the record is judged, in percent, and `seconds` are core seconds; each is None if the
     record has no such number. `machine` is the kind of machine that took them. `digest` covers the whole record;
-    `sources` holds the digests of the plugins that made it, as JSON.
+    `made` holds the part of its provenance that tells whether the current sources made it, as JSON.
     """
 
     key: str
@@ -64,7 +65,7 @@ class Entry:
     accuracy: float | None
     seconds: float | None
     machine: str | None
-    sources: str
+    made: str
 
     @classmethod
     def about(cls, found: Record) -> Entry:
@@ -77,7 +78,7 @@ class Entry:
             accuracy=judged(found)[1],
             seconds=core_seconds(found),
             machine=machine_of(found["provenance"]),
-            sources=json.dumps(found["provenance"].get("sources", {})),
+            made=json.dumps(of_sources(found["provenance"])),
         )
 
     @property
@@ -254,9 +255,8 @@ def _make(database: sqlite3.Connection) -> None:
 @cache
 def _form() -> int:
     """Return a version number from all sources that determine rows: an index made by other code is rebuilt."""
-    sources = [Path(str(module.__file__)).read_bytes() for module in (model, record, validation)]
-    sources.append(Path(__file__).read_bytes())
-    return int(hashlib.sha256(b"\n".join(sources)).hexdigest()[:7], 16)
+    files = [Path(__file__), *(Path(str(module.__file__)) for module in (model, record, validation, sources))]
+    return int(hashlib.sha256(b"\n".join(file.read_bytes() for file in files)).hexdigest()[:7], 16)
 
 
 def _row(entry: Entry, spec: str, stamp: str) -> tuple[Any, ...]:
@@ -272,6 +272,6 @@ def _sum(values: tuple[Any, ...]) -> int:
 def _entries(rows: Iterable[tuple[Any, ...]], stamped: Stamps) -> Iterator[tuple[str, Entry]]:
     """Yield the entries of intact rows that match the current files."""
     texts: dict[str, str] = {}  # thousands of records share the same sources
-    for *values, sources, stamp, total in rows:
-        if stamped.get(values[0]) == stamp is not None and _sum((*values, sources, stamp)) == total:
-            yield values[0], Entry(*(*values, texts.setdefault(sources, sources)))
+    for *values, made, stamp, total in rows:
+        if stamped.get(values[0]) == stamp is not None and _sum((*values, made, stamp)) == total:
+            yield values[0], Entry(*(*values, texts.setdefault(made, made)))

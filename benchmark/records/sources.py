@@ -94,20 +94,34 @@ def changed(recorded: Any, here: Mapping[str, str]) -> tuple[str, ...] | None:
     return tuple(name for name in here if recorded.get(name) != here[name]) if recorded else None
 
 
-def stale(sources: Any, cell: Cell, repeated_by: Iterable[Mapping[str, str]] = ()) -> str:
+def stale(made: Mapping[str, Any], cell: Cell, repeated_by: Iterable[Mapping[str, str]] = ()) -> str:
     """Return a remark if a cell's record was made by other or by unknown sources, else an empty string.
 
-    `sources` are the digests in its provenance, None if there are none. Only the cell's own plugins count: tests hold
-    the engine to its numbers. `repeated_by` are the sources of identical repetitions; a repetition by the sources
-    available here proves that they give the record's numbers.
+    `made` is its provenance, of which `of_sources` is enough. The cell's own plugins count, and an engine with
+    uncommitted changes: tests hold a committed one to its numbers. `repeated_by` are the sources of identical
+    repetitions; a repetition by the sources available here proves that they give the record's numbers.
     """
     here = source_digests(cell)
-    edited = changed(sources, here)
+    edited = changed(made.get("sources"), here)
     if any(changed(others, here) == () for others in repeated_by):
         return ""
     if edited is None:
         return "made by unknown sources (their digests are missing or of an older form)"
+    if of_sources(made).get("engine", engine_digest()) != engine_digest():
+        edited = (*edited, *(f"{path} with uncommitted changes" for path in _uncommitted_engine(made)))
     return f"made by other sources ({', '.join(edited)})" if edited else ""
+
+
+def of_sources(made: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a record's provenance that `stale` reads: the engine only if it had uncommitted changes."""
+    found = {"sources": made.get("sources", {})}
+    if files := _uncommitted_engine(made):
+        found |= {"uncommitted": files, "engine": made.get("engine")}
+    return found
+
+
+def _uncommitted_engine(made: Mapping[str, Any]) -> list[str]:
+    return [path for path in made.get("uncommitted") or () if str(path).startswith(f"{_engine_root().name}/")]
 
 
 @cache

@@ -169,7 +169,7 @@ def _row(planned: Planned, record: Record | None, repeated: Repeated, shared: _S
         sources=shared(tuple(sorted(made.get("sources", {}).items()))),
         uncommitted=shared(", ".join(made.get("uncommitted") or ())),
         trained_by=made.get("trained_by"),
-        stale=shared(stale(made.get("sources"), cell, badge.repeated_by) if final else ""),
+        stale=shared(stale(made, cell, badge.repeated_by) if final else ""),
         badge=badge,
         repeated=shared(badge.text if final else ""),
         models=json.dumps(stages, sort_keys=True) if (stages := _model_digests(final)) else "",

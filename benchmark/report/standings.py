@@ -12,15 +12,19 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.report.analysis import analyse
 from fedspan.benchmark.report.frame import collect
+from fedspan.benchmark.report.pages import place_text
 from fedspan.benchmark.report.tuning import Reported, tables_of
 from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.studies import Study
 
 
+UNDECIDED = "too few runs for a place"
+
+
 @dataclass(frozen=True)
 class Stand:
-    """A row's place and mean, as shown on its page."""
+    """A row's place and mean, as shown on its page; `place` says so if too few runs decide it."""
 
     place: str
     mean: str
@@ -40,7 +44,8 @@ def standings(board: Board, cells: Sequence[Planned], results: Results, studies:
         if not isinstance(table, UserError) and (analysis := analyse(table)) is not None:
             found[f"Table {number}. {table.title}"] = {
                 ", ".join(map(names.of_axis_label, table.row_axes, one.row.labels)): Stand(
-                    one.place.text, table.metric.write(one.mean) if math.isfinite(one.mean) else "—"
+                    f"place {place_text(one.place, analysis.several)}" if one.place.tested else UNDECIDED,
+                    table.metric.write(one.mean) if math.isfinite(one.mean) else "—",
                 )
                 for one in analysis.standings
             }
@@ -61,9 +66,9 @@ def changes(before: Standings, after: Standings) -> list[str]:
 
 def _change(row: str, before: Stand | None, after: Stand) -> str:
     if before is None:
-        return f"{row}: new, place {after.place} ({after.mean})"
+        return f"{row}: new, {after.place} ({after.mean})"
     if before.place != after.place:
-        return f"{row}: place {before.place} -> {after.place} ({before.mean} -> {after.mean})"
+        return f"{row}: {before.place} -> {after.place} ({before.mean} -> {after.mean})"
     if before.mean != after.mean:
-        return f"{row}: place {after.place} as before ({before.mean} -> {after.mean})"
+        return f"{row}: {after.place}, as before ({before.mean} -> {after.mean})"
     return ""

@@ -308,7 +308,7 @@ def _state(runs: Sequence[Any], valued: bool, holds: bool) -> str:
 
 
 def _marks(runs: Sequence[Any], lacking: bool, holds: bool, metric: Metric, notes: _Notes) -> tuple[str, ...]:
-    """Return the note marks of a table cell: why seeds are `lacking`, and whether a run could not be repeated."""
+    """Return the note marks of a table cell: why seeds are `lacking`, and doubts about the runs behind its number."""
     said: list[str] = []
     if lacking:
         found = [run for run in runs if run.state not in ("done", "missing")]
@@ -317,7 +317,15 @@ def _marks(runs: Sequence[Any], lacking: bool, holds: bool, metric: Metric, note
             said.append(f"finished, but without {metric.path}")
     if any(run.badge.state in ("refuted", "mixed") for run in runs):
         said.append("a run could not be reproduced on some machine: see its page")
+    if _several_versions(runs):
+        said.append("its runs were made by several versions of the sources: see their pages")
     return _in_order(map(notes.mark, said))
+
+
+def _several_versions(runs: Sequence[Any]) -> bool:
+    """Return whether the runs with a value come from several versions of their sources."""
+    valued = [run for run in runs if not math.isnan(run.value)]
+    return len({run.sources if run.stale else () for run in valued}) > 1
 
 
 def _in_order(marks: Iterable[str]) -> tuple[str, ...]:

@@ -111,13 +111,13 @@ def outdated(planned: Sequence[Planned], known: Mapping[str, Entry], results: Re
         entry = known.get(cell.cell.key)
         if entry is None:
             continue
-        case = entry.sources, *map(type, cell.cell.plugins)
+        case = entry.made, *map(type, cell.cell.plugins)
         if case not in fits:
-            fits[case] = not stale(json.loads(entry.sources), cell.cell)
+            fits[case] = not stale(json.loads(entry.made), cell.cell)
         if fits[case]:
             continue
         by = repeated.of_digest(entry.key, entry.digest).repeated_by
-        if said := stale(json.loads(entry.sources), cell.cell, by):
+        if said := stale(json.loads(entry.made), cell.cell, by):
             found.setdefault(said, []).append(cell)
     return found
 

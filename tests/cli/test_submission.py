@@ -13,6 +13,7 @@ from fedspan.benchmark.bibliography import papers
 from fedspan.benchmark.cli import submission
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records.record import digest_of
+from fedspan.benchmark.records.sources import FORM, REMEDY
 from fedspan.benchmark.spec import freezing
 from fedspan.benchmark.spec.board import load_board
 from tests.cli.conftest import QUICK, change
@@ -31,7 +32,8 @@ def git(*words):
 
 @pytest.fixture
 def repository(here, monkeypatch):
-    """A git repository with a board of its own, in the working folder."""
+    """A git repository with a board of its own, in the working folder; changes to this checkout do not count."""
+    monkeypatch.setattr(submission, "uncommitted", lambda cell: [])
     for name in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{name}_NAME", "me")
         monkeypatch.setenv(f"GIT_{name}_EMAIL", "me@example.org")
@@ -79,7 +81,7 @@ def test_a_submission_is_a_branch_with_the_records_and_leaves_the_working_tree_a
     assert len(git("worktree", "list").splitlines()) == 1
     message = git("log", "-1", "--format=%B", "submit/tiny")
     assert message.startswith("Records of tiny (own): 4\n")
-    assert "FedProx: new, place" in message
+    assert "FedProx: new, too few runs for a place" in message
     assert Path("results/submission-tiny.md").read_text().strip() == message.strip()
     assert "git push origin submit/tiny" in told.out
 
@@ -91,7 +93,7 @@ def test_a_branch_is_reviewed_without_being_checked_out(ran, fedspan):
     told = fedspan("review", "submit/tiny", "sample=0")
     assert told.status == 0, told.err
     assert "records: 4 valid" in told.out
-    assert "FedAvg: new, place" in told.out
+    assert "FedAvg: new, too few runs for a place" in told.out
     assert "git merge submit/tiny" in told.out
     assert not list(Path("results/records").glob("*.json"))
 
@@ -106,7 +108,7 @@ def test_a_review_is_of_the_board_and_the_scale_that_the_description_names(repos
     message = git("log", "-1", "--format=%B", "submit/tiny-2")
     assert message.rstrip().endswith("Review: fedspan review submit/tiny-2 board=tiny scale=smoke")
     told = fedspan("review", "submit/tiny-2", "sample=0")
-    assert "FedAvg: new, place" in told.out, "at full size nothing would be new"
+    assert "FedAvg: new, too few runs for a place" in told.out, "at full size nothing would be new"
 
 
 def tree(*entries):
@@ -250,7 +252,7 @@ def test_a_submission_of_a_tuned_board_has_its_trials_and_tuned_cells(repository
     assert len(records) in (4, 6), "two trials, two cells with the defaults, and two tuned ones if these are others"
     assert f"Records: {len(records)} of {len(records)} cells" in told.out
     assert {Path(path).stem for path in git("diff", "--name-only", "main", "submit/tiny").split()} == records
-    assert set(re.findall(r"(.*): new, place", told.out)) == {"  FedAvg, default", "  FedAvg, tuned"}
+    assert set(re.findall(r"(.*): new, too few runs", told.out)) == {"  FedAvg, default", "  FedAvg, tuned"}
     drawn = fedspan("verify", "board=tiny", "sample=1", "sample_seed=0", "workers=1").out
     assert f"sample: 1 of {len(records)} records of board tiny" in drawn
 
@@ -279,7 +281,7 @@ def test_a_submission_is_ranked_among_what_is_published(ran, fedspan):
         path.write_text(text)
     told = fedspan("submit", "board=tiny", "sample=0")
     assert (len(later), told.status) == (2, 0), told.err
-    assert "FedProx: new, place" in told.out
+    assert "FedProx: new, too few runs for a place" in told.out
 
 
 def test_what_came_to_main_after_a_branch_is_no_change_of_the_branch(ran, fedspan):
@@ -478,3 +480,22 @@ def test_a_submission_of_several_scales_can_be_reviewed(repository, fedspan):
     told = fedspan("review", "submit/tiny", "sample=0")
     assert told.status == 0, told.err
     assert "not of tiny" not in told.out
+
+
+def test_records_of_uncommitted_sources_are_not_submitted(ran, fedspan, monkeypatch):
+    monkeypatch.setattr(submission, "uncommitted", lambda cell: ["methods/mine.py"])
+    told = fedspan("submit", "board=tiny", "sample=0")
+    assert told.status == 2
+    assert "cannot repeat records of sources that are not committed; commit methods/mine.py" in told.complaint
+    assert "submit/" not in git("branch")
+
+
+def test_records_of_other_sources_are_not_submitted_until_repeated(ran, fedspan):
+    path = min(Path("results/records").glob("*.json"))
+    name = f"algorithm:{json.loads(path.read_text())['spec']['algorithm']['name']}"
+    change(path, lambda record: record["provenance"]["sources"].update({name: f"{FORM}0"}))
+    told = fedspan("submit", "board=tiny", "sample=0")
+    assert told.status == 2
+    assert f"{path.stem}.json was made by other sources ({name}); {REMEDY}" in told.complaint
+    assert fedspan("verify", path.stem).status == 0
+    assert fedspan("submit", "board=tiny", "sample=0").status == 0

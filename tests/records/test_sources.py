@@ -15,8 +15,10 @@ from fedspan.benchmark.records.sources import (
     changed,
     digest_of,
     engine_digest,
+    of_sources,
     source_digests,
     sources_behind,
+    stale,
     uncommitted,
 )
 from fedspan.methods.addons.spherefed import SphereFed
@@ -333,6 +335,26 @@ def test_sources_that_differ_or_are_absent_are_named():
 @pytest.mark.parametrize("recorded", [None, {}, [], "x", {"algorithm:a": "87edf040a465401f"}, {"algorithm:a": None}])
 def test_without_digests_of_this_form_it_cannot_be_told(recorded):
     assert changed(recorded, HERE) is None
+
+
+def test_a_record_of_an_engine_with_uncommitted_changes_is_not_of_the_current_sources(monkeypatch):
+    cell, other = toy_cell(), f"{sources.FORM}0"
+    changed_files = ["benchmark/training/local.py", "methods/mine.py"]
+    made = {"sources": source_digests(cell), "engine": other, "uncommitted": changed_files}
+    said = "made by other sources (benchmark/training/local.py with uncommitted changes)"
+    for told in (made, of_sources(made)):
+        assert stale(told, cell) == said
+        assert stale(told, cell, [source_digests(cell)]) == "", "a repetition proves it"
+    monkeypatch.setattr(sources, "engine_digest", lambda: other)
+    assert stale(made, cell) == "", "the changes are here now"
+
+
+@pytest.mark.parametrize("files", [None, [], ["methods/mine.py"]])
+def test_tests_hold_a_committed_engine_to_its_numbers(files):
+    cell = toy_cell()
+    made = {"sources": source_digests(cell), "engine": f"{sources.FORM}0", "uncommitted": files}
+    assert of_sources(made) == {"sources": source_digests(cell)}
+    assert stale(made, cell) == ""
 
 
 # uncommitted sources ----------------------------------------------------------------------------------------

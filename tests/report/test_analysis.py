@@ -604,13 +604,21 @@ def test_a_small_change_of_a_loss_is_a_change(tmp_path):
         for name, loss in (("before", 0.5), ("after", 0.504))
     )  # fmt: skip
     assert changes(before, before)[1:] == ["  nothing changes"]
-    assert changes(before, after)[1:] == ["  FedProx: place 1= as before (0.5000 -> 0.5040)"]
+    assert changes(before, after)[1:] == ["  FedProx: too few runs for a place, as before (0.5000 -> 0.5040)"]
+
+
+def test_standings_name_a_place_only_where_the_page_does(tmp_path):
+    example = board({"partition": "iid", "algorithm": ["fedavg", "fedprox"], "seed": 0})
+    cells = cells_of(example)
+    results = results_of(tmp_path, sized(cells, {"fedavg": 100, "fedprox": 100}, {"fedavg": 0.5, "fedprox": 0.6}))
+    new = changes({}, standings(example, cells, results))
+    assert [line.partition(": ")[2].partition(" (")[0] for line in new[1:]] == ["new, too few runs for a place"] * 2
 
 
 def test_what_is_ranked_no_more_is_a_change():
-    first, second = Stand("1", "90"), Stand("2", "80")
+    first, second = Stand("place 1", "90"), Stand("place 2", "80")
     gone = changes({"T": {"a": first, "b": second}, "U": {"c": first}}, {"T": {"a": first}})
-    assert gone == ["T", "  b: ranked no more (was 2)", "U", "  c: ranked no more (was 1)"]
+    assert gone == ["T", "  b: ranked no more (was place 2)", "U", "  c: ranked no more (was place 1)"]
 
 
 @pytest.mark.parametrize(

@@ -133,3 +133,23 @@ def test_records_of_other_or_uncommitted_sources_are_marked_and_others_are_not(c
     assert "methods/mine.py" in table
     verified(results, cells[0], sources=source_digests(cells[0].cell))  # they give these numbers too
     assert list(collect(cells, results)["stale"]) == ["", ""]
+
+
+SEVERAL = "its runs were made by several versions of the sources"
+
+
+@pytest.mark.parametrize(
+    ("digests", "marked"), [((None, None), False), ((0, None), True), ((0, 0), False), ((0, 1), True)]
+)
+def test_a_mean_over_several_versions_of_a_method_is_marked(cells, tmp_path, digests, marked):
+    records = [record(cell) for cell in cells]
+    for one, cell, digest in zip(records, cells, digests, strict=True):
+        one["provenance"]["sources"] = source_digests(cell.cell)
+        if digest is not None:
+            one["provenance"]["sources"]["algorithm:fedavg"] = f"{FORM}{digest}"
+    results = results_of(tmp_path, records)
+    report = write_report(board(GRID), cells, results, tmp_path)
+    assert (SEVERAL in report.markdown) is marked
+    for cell in cells:  # the current sources give these numbers
+        verified(results, cell, sources=source_digests(cell.cell))
+    assert SEVERAL not in write_report(board(GRID), cells, results, tmp_path).markdown
