@@ -18,7 +18,6 @@ from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.studies import Study
 
-
 UNDECIDED = "too few runs for a place"
 
 
