@@ -64,27 +64,41 @@ def read(text: str) -> dict[str, Paper]:
 
 
 def papers_of(plugin: type[Plugin]) -> tuple[Paper, ...]:
-    """Return the papers of a plugin; raise `UserError` for a key that is neither known nor an identifier.
+    """Return the papers of a plugin for a page or a list, where an unknown key stands for itself, without a link.
 
     Plugins of other packages may also identify a paper by ``arXiv:...``, ``doi:...`` or a URL.
     """
-    return tuple(_find(key, f"{plugin.kind} '{plugin.name}'") for key in plugin.papers)
+    return tuple(_found(key) or Paper(key, key) for key in plugin.papers)
+
+
+def citable(plugin: type[Plugin]) -> tuple[Paper, ...]:
+    """Return the papers of a plugin; raise `UserError` for a key that is neither known nor an identifier."""
+    for key in plugin.papers:
+        if _found(key) is None:
+            hint = did_you_mean(key, closest(key, papers()))  # all keys would be too many
+            raise UserError(
+                f"{plugin.kind} '{plugin.name}' names the paper '{key}', "
+                f"which is no key of {FILE}, arXiv:..., doi:... or address{hint}"
+            )
+    return papers_of(plugin)
 
 
 def cited(plugins: Iterable[type[Plugin]]) -> list[Paper]:
-    """Return the papers of several plugins without duplicates: bibliography entries first, in file order."""
-    wanted = {paper.key: paper for plugin in plugins for paper in papers_of(plugin)}
+    """Return the papers of several plugins without duplicates: bibliography entries first, in file order.
+
+    Raise `UserError` for an unknown key.
+    """
+    wanted = {paper.key: paper for plugin in plugins for paper in citable(plugin)}
     return [wanted.pop(key) for key in papers() if key in wanted] + list(wanted.values())
 
 
-def _find(key: str, who: str) -> Paper:
+def _found(key: str) -> Paper | None:
     if key in papers():
         return papers()[key]
     if found := IDENTIFIER.fullmatch(key):
         arxiv, doi, url = (found[kind] or "" for kind in ("arxiv", "doi", "url"))
         return Paper(key, key, arxiv=arxiv, doi=doi, url=url)
-    hint = did_you_mean(key, closest(key, papers()))  # all keys would be too many
-    raise UserError(f"{who} names the paper '{key}'{hint}; name a key of {FILE}, arXiv:..., doi:... or an address")
+    return None
 
 
 def _paper(key: str, fields: Mapping[str, str], bibtex: str) -> Paper:

@@ -135,7 +135,8 @@ def _tell(cls: type[Plugin], console: Console) -> None:
     for paper in papers_of(cls):
         known = dict.fromkeys(filter(None, (paper.short, paper.title, paper.venue)))  # short may equal title
         console.print(Text(". ".join(known) + "."))
-        console.print(Text(f"  {paper.link}"), soft_wrap=True)
+        if paper.link:
+            console.print(Text(f"  {paper.link}"), soft_wrap=True)
     console.print()
 
 

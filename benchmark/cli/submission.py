@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import shutil
 import subprocess
 import tempfile
@@ -131,9 +132,10 @@ def review(arguments: argparse.Namespace) -> int:
         published = {path.stem for path in exchange.record_files([before.root])} if before.records.is_dir() else set()
         _validate(results, brought, before, published - {*brought, *gone})
         on_gpu = len(brought) - len(verify.repeatable(brought, results, submission.how)) if submission.sample else 0
-        repeated = _repeat(brought, submission, results.root)
+        place = Path(top) / "results" / "verifications"
+        repeated = _repeat(brought, submission, results.root, place)
         status = repeated or (EXIT_NOT_COMPUTED if on_gpu else 0)
-        kept = _keep_verifications(results.root, Path(top) / "results")
+        kept = _keep_verifications(results.verifications, place)
         print("\n".join(["", *_ranking(submission, before, results, brought, gone)]))
     print("\nWhat remains:")
     if on_gpu and status == EXIT_NOT_COMPUTED:
@@ -145,7 +147,8 @@ def review(arguments: argparse.Namespace) -> int:
     elif not status:
         print(f"  git merge {branch}")
     if kept:
-        print("  git add -f results/verifications && git commit -m 'Repeated a sample'")
+        files = " ".join(os.path.relpath(path) for path in kept)
+        print(f"  git add -f {files} && git commit -m 'Repeated a sample'")
     return status
 
 
@@ -186,13 +189,13 @@ def _require_sources(cells: Mapping[str, Cell], results: Results) -> None:
             )
 
 
-def _repeat(keys: Sequence[str], submission: Submission, root: Path) -> int:
-    """Recompute a sample of the records; return the exit status of `verify`."""
+def _repeat(keys: Sequence[str], submission: Submission, root: Path, kept_in: Path | None = None) -> int:
+    """Recompute a sample of the records of a results folder; return the exit status of `verify`."""
     if not submission.sample:
         return 0
     how = {name: value for name, value in submission.how.items() if name != "tracking"} | {"paths.results": str(root)}
     words = [*keys, f"sample={submission.sample}", *(override_text(name, value) for name, value in how.items())]
-    return verify.show(argparse.Namespace(words=words))
+    return verify.show(argparse.Namespace(words=words), kept_in)
 
 
 def _ranking(
@@ -300,14 +303,14 @@ def _published(top: str, commit: str) -> Iterator[Results]:
         yield Results(Path(folder), sets_aside=False)
 
 
-def _keep_verifications(made: Path, results: Path) -> int:
-    """Copy the verifications that `results` lacks; return how many."""
-    kept = 0
-    for path in (made / "verifications").glob("*.json"):
-        if not (place := results / "verifications" / path.name).exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, place)
-            kept += 1
+def _keep_verifications(made: Path, place: Path) -> list[Path]:
+    """Copy the verifications that the folder `place` lacks; return their new paths."""
+    kept = []
+    for path in sorted(made.glob("*.json")):
+        if not (copy := place / path.name).exists():
+            place.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+            kept.append(copy)
     return kept
 
 

@@ -161,8 +161,11 @@ def repeatable(keys: Sequence[str], results: Results, how: Mapping[str, Any]) ->
     return [key for key in keys if (record := known(key)) is None or not lack(record, how)]
 
 
-def show(arguments: argparse.Namespace) -> int:
-    """Recompute the requested records and compare them; return the exit status."""
+def show(arguments: argparse.Namespace, kept_in: Path | None = None) -> int:
+    """Recompute the requested records and compare them; return the exit status.
+
+    `kept_in` is the folder to name as that of the outcomes, if their results folder is a temporary one.
+    """
     request = Request.of(arguments.words)
     how = How.of(request.config)
     results = Results(how.results, sets_aside=False)
@@ -184,7 +187,7 @@ def show(arguments: argparse.Namespace) -> int:
             if (repetition := verdicts.prepare(key, scratch, request.how)) is not None:
                 todo.append(repetition)
         _run(todo, verdicts, min(How.of(request.config).cells_at_a_time, max(len(todo), 1)))
-    return verdicts.end()
+    return verdicts.end(kept_in or results.verifications)
 
 
 @contextlib.contextmanager
@@ -298,12 +301,12 @@ class Verdicts:
         for line in lines:
             console.print(f"    {line}")
 
-    def end(self) -> int:
-        """Print the number of records by outcome; return the exit status."""
+    def end(self, kept_in: Path) -> int:
+        """Print the number of records by outcome and the folder that keeps them; return the exit status."""
         outcomes = ("identical", "differs", "refused", "not computed")
         self.console.print(", ".join(f"{self.counts[name]} {name}" for name in outcomes if self.counts[name]))
         if self.kept:
-            self.console.print(f"kept in {self.results.verifications}")
+            self.console.print(f"kept in {kept_in}")
         if self.counts["differs"] or self.counts["refused"]:
             return 1
         return 2 if self.counts["not computed"] else 0

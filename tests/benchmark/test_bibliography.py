@@ -68,8 +68,15 @@ def test_plugins_of_others_name_papers_by_their_address(key, link):
 
 
 def test_an_unknown_key_is_one_line_with_the_nearest():
-    with pytest.raises(UserError, match=r"algorithm 'mine' names the paper 'mcmahan2007'; did you mean 'mcmahan2017'"):
-        bibliography.papers_of(plugin_with("mcmahan2007"))
+    with pytest.raises(UserError, match=r"algorithm 'mine' names the paper 'mcmahan2007', .*; did you mean 'mcmahan2017'"):
+        bibliography.citable(plugin_with("mcmahan2007"))
+    with pytest.raises(UserError, match="mcmahan2007"):
+        bibliography.cited([plugin_with("mcmahan2007")])
+
+
+def test_an_unknown_key_stands_for_itself_on_pages():
+    [paper] = bibliography.papers_of(plugin_with("mcmahan2007"))
+    assert (paper.short, paper.link) == ("mcmahan2007", "")
 
 
 def test_papers_of_several_plugins_come_once_and_in_the_order_of_the_file():

@@ -117,7 +117,8 @@ def test_default_settings_differ_from_absence(cls):
         close = (torch.allclose(leaf, absent[0][path], rtol=1e-4, atol=1e-6) for path, leaf in here[0].items())
         return here[1] != absent[1] or here[0].keys() != absent[0].keys() or not all(close)
 
-    assert any(differ(scored(alone(cls()), rounds), scored((FedAvg(),), rounds)) for rounds in (2, 8))
+    acts = any(differ(scored(alone(cls()), rounds), scored((FedAvg(),), rounds)) for rounds in (2, 8))
+    assert acts, f"'{cls.name}' with its default settings trains the same model as FedAvg: does it overwrite any hook?"
 
 
 # same shapes --------------------------------------------------------------------------------------

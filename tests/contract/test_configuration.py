@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fedspan.benchmark.bibliography import papers_of
+from fedspan.benchmark.bibliography import citable
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.protocol import Protocol
@@ -175,7 +175,7 @@ def test_the_docstring_names_a_source_with_its_year(kind, name):
 
 @every_plugin
 def test_the_papers_can_be_cited(kind, name):
-    assert all(paper.link for paper in papers_of(plugins(kind)[name]))
+    assert all(paper.link for paper in citable(plugins(kind)[name]))
 
 
 @every_plugin
