@@ -70,7 +70,7 @@ def load_labelled(
     facts = found.facts
     if facts["skipped"]:
         log.warning(
-            "%d unreadable images are left out, the first is %s (dataset.unreadable=skip)",
+            "unreadable images left out (dataset.unreadable=skip): %d, the first is %s",
             facts["skipped"], facts["skipped_first"][0],
         )  # fmt: skip
     return data_of(found, statistics or (tuple(facts["mean"]), tuple(facts["std"])))
@@ -112,7 +112,7 @@ def _decode(
     names = [sample.file for sample in (*files.train, *files.test)]
     rows = {name: row for row, name in enumerate(dict.fromkeys(names))}
     if in_both := {sample.file for sample in files.train} & {sample.file for sample in files.test}:
-        log.warning("%d training images of %s are test images too: %s", len(in_both), files.where, some(in_both))
+        log.warning("%s has images both in train and in test: %d (%s)", files.where, len(in_both), some(in_both))
     log.info("decoding %d images of %s to %dx%d", len(rows), files.where, size, size)
     skipped: list[str] = []
 

@@ -172,7 +172,7 @@ def test_an_unreadable_own_image_is_named_or_left_out_with_a_count(tmp_path, ref
     assert "dataset.unreadable=skip" in line
     data = Cifar10(source=str(root), unreadable="skip").prepare(own_data_root)
     assert len(data.train) == 49
-    assert "1 unreadable images are left out, the first is train/cat/1.png" in caplog.text
+    assert "unreadable images left out (dataset.unreadable=skip): 1, the first is train/cat/1.png" in caplog.text
 
 
 def test_root_and_source_together_are_refused(refused):

@@ -165,7 +165,7 @@ def test_an_unreadable_image_is_named_or_left_out_with_a_count(tmp_path, refused
     data = plugin(root, unreadable="skip").prepare(own_data_root)
     assert len(data.train) == 35
     assert np.bincount(data.train.domain).tolist() == [6, 6, 6, 5, 6, 6]
-    assert f"1 unreadable images are left out, the first is {bird}" in caplog.text
+    assert f"unreadable images left out (dataset.unreadable=skip): 1, the first is {bird}" in caplog.text
 
 
 def test_a_file_that_is_listed_twice_is_two_equal_images_and_one_of_both_splits_is_told(
@@ -180,7 +180,7 @@ def test_a_file_that_is_listed_twice_is_two_equal_images_and_one_of_both_splits_
     assert torch.equal(data.train.x[6], data.test.x[0])
     assert len(torch.unique(data.train.x.flatten(1), dim=0)) == 37
     twice = lines["clipart_test.txt"][1].split()[0]
-    assert f"1 training images of {tmp_path / 'own'} are test images too: {twice}" in caplog.text
+    assert f"{tmp_path / 'own'} has images both in train and in test: 1 ({twice})" in caplog.text
 
 
 @pytest.mark.parametrize(

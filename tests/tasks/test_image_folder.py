@@ -484,7 +484,7 @@ def test_an_unreadable_image_is_named_or_left_out_with_a_count(tmp_path, caplog,
     for _ in range(2):
         caplog.clear()
         data = load(tmp_path / "root", tmp_path / "cache", unreadable="skip")
-        assert "1 unreadable images are left out, the first is train/bee/002.png" in caplog.text
+        assert "unreadable images left out (dataset.unreadable=skip): 1, the first is train/bee/002.png" in caplog.text
         assert np.bincount(data.train.y).tolist() == [4, 3, 4]
         assert np.array_equal(data.train.x, np.stack([pixels(seed) for seed in range(12) if seed != 6]))
         assert len(data.test) == 6

@@ -161,7 +161,7 @@ def test_unreadable_images_can_be_left_out_with_a_count(tmp_path, own_data_root,
     root = pack(tmp_path / "own.tar", layout | {"val/images/val_5.JPEG": b"x"})
     data = TinyImageNet(root=str(root), unreadable="skip").prepare(own_data_root)
     assert (len(data.train), len(data.test)) == (200, 199)
-    assert "1 unreadable images are left out, the first is val/images/val_5.JPEG" in caplog.text
+    assert "unreadable images left out (dataset.unreadable=skip): 1, the first is val/images/val_5.JPEG" in caplog.text
 
 
 def test_a_cell_trains_on_the_published_zip(published, train):
