@@ -90,7 +90,7 @@ function gainCell(row, view, ends) {
 function rankingRow(row, view, numbers, stages, ends) {
   const [name, note] = row.names;
   const place = element("td", { className: "score value place" }, row.place);
-  if (row.range) place.append(element("span", { className: "n" }, row.range));
+  if (row.range) place.append(element("span", { className: "n", title: "places that the runs allow" }, row.range));
   const head = element("th", { scope: "row", className: "label" }, element("a", { href: `methods/${row.method.slug}.html` }, name));
   const below = [...stages, note].filter(Boolean).join(", ");
   if (below) head.append(element("span", { className: "n" }, below));
