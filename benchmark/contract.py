@@ -19,6 +19,7 @@ from fedspan.benchmark.registry import Plugin, prefix_of
 from fedspan.benchmark.returned import refusal, shown
 
 GENERATED = "<string>"  # the file of methods that dataclasses write
+BRANCHED = ("cannot be called on meta tensors", "data-dependent control flow")  # in torch's errors, also under vmap
 
 
 def check_returned(component: Component, hook: str, inputs: Sequence[Any], returned: Any) -> None:
@@ -93,6 +94,8 @@ def _hint(error: BaseException, plugin: Plugin, hook: str) -> str:
     """Return a likely cause of a common beginner's error, or an empty string."""
     if isinstance(error, dataclasses.FrozenInstanceError):
         return " (settings alone are kept in `self`; what a method remembers is in the trees that `init` returns)"
+    if isinstance(error, RuntimeError) and any(said in str(error) for said in BRANCHED):
+        return " (costs are counted without values, so a hook must not branch on a tensor: use torch.where or clamp)"
     if not isinstance(error, KeyError) or not isinstance(plugin, Component):
         return ""
     base = getattr(Component, hook, None)

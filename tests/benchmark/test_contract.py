@@ -202,6 +202,17 @@ def test_a_name_that_no_tree_has_is_explained_where_nothing_is_broadcast(sends):
     assert ("there is no `broadcast`" in said) == (not sends)
 
 
+@pytest.mark.parametrize("branches", [True, False])
+def test_a_branch_on_a_tensor_is_explained(tmp_path, branches):
+    def penalty(self, step):
+        total = (step.features**2).sum()
+        return total if branches and total > 1 else total @ total
+
+    said = raised(lambda: costs(toy_cell(FedAvg(), addon_with(penalty=penalty)), tmp_path))
+    assert "RuntimeError" in said
+    assert ("a hook must not branch on a tensor" in said) is branches
+
+
 def test_a_name_that_init_lacks_has_nothing_to_do_with_broadcasts():
     def init(self, params, shared, buffers):
         return params["w"], {}
