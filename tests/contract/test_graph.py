@@ -12,7 +12,9 @@ from fedspan.benchmark.component import Component, Step
 from fedspan.benchmark.errors import Diverged, UserError
 from fedspan.benchmark.training.executors import graph
 from fedspan.benchmark.training.executors.graph import EAGER, Graph, Width
+from fedspan.methods.algorithms.elastic import Elastic
 from fedspan.methods.algorithms.fedavg import FedAvg
+from fedspan.methods.algorithms.fedproto import FedProto
 from fedspan.methods.algorithms.scaffold import Scaffold
 
 from ..helpers import NormNet, PlainNet, start, toy, toy_cell, trained, weights
@@ -161,9 +163,11 @@ def test_a_full_device_takes_fewer_lanes_and_goes_on(monkeypatch, caplog):
     assert "out of memory on cpu: going on with 2 lanes" in caplog.text
 
 
-def test_what_a_full_device_aborts_is_counted_once(monkeypatch):
+@pytest.mark.parametrize("method", [Scaffold(), Elastic(), FedProto()], ids=lambda method: method.name)
+def test_what_a_full_device_aborts_is_counted_once(monkeypatch, method):
+    """Elastic computes in `client_start`, FedProto in `client_end`."""
     monkeypatch.setattr(Graph, "machine", Small)
-    cell = toy_cell(Scaffold(), protocol=LONG)
+    cell = toy_cell(method, protocol=LONG)
     run = start(cell, executor="graph")
     run.executor.width.now, run.executor.width.settled = 4, True
     while not run.finished:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -99,12 +100,13 @@ class ReplayLane:
         self.position = Position(*(torch.zeros((), dtype=torch.long, device=device) for _ in range(3)))
         self.total = torch.zeros((), dtype=torch.float64, device=device)  # summed loss over images
         self.place: Visit | None = None
-        self.flops = 0  # of the client whose steps are being submitted
+        self.flops: Counter[str] = Counter()  # by purpose, of the client in training
 
     def steps(self, state: State, client: int, most: int | None) -> Iterator[None]:
         """Submit the steps of one client, one at a time, `most` at most."""
         trainer = self.trainer
-        self.client, self.visit, self.taken, self.images = client, trainer.visit(state, client, most), 0, 0
+        with self._counting():
+            self.client, self.visit, self.taken, self.images = client, trainer.visit(state, client, most), 0, 0
         self._settle_in(self.visit)
         for leaf in trainer.params.values():
             leaf.grad = None
@@ -116,21 +118,30 @@ class ReplayLane:
                 leaf.zero_()
             for epoch in epochs:
                 for x, y in trainer.data.epoch(client, state.round, epoch, most):
-                    before = trainer.meter.flops.get("train", 0)
-                    with trainer.meter.step("train", f"{len(y)} phase {phase}"):
+                    with self._counting(), trainer.meter.step("train", f"{len(y)} phase {phase}"):
                         self._step(phase, moved, x, y)
-                    self.flops += trainer.meter.flops["train"] - before
                     self.taken, self.images = self.taken + 1, self.images + len(y)
                     yield
 
     def finish(self, state: State) -> ClientResult:
         """Wait for the client whose steps were submitted; return its result, or raise `Diverged`."""
-        visit, self.flops = self.visit, 0
+        visit = self.visit
         if self.trainer.method.carries and self.place is not None:
             visit = replace(visit, states={name: clone(tree) for name, tree in self.place.states.items()})
-        return self.trainer.finish(
-            state, self.client, visit, steps=self.taken, images=self.images, total=float(self.total)
-        )
+        with self._counting():
+            return self.trainer.finish(
+                state, self.client, visit, steps=self.taken, images=self.images, total=float(self.total)
+            )
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Add the FLOPs that the meter counts in the block to those of the client."""
+        flops = self.trainer.meter.flops
+        before = dict(flops)
+        try:
+            yield
+        finally:
+            self.flops.update({purpose: total - before.get(purpose, 0) for purpose, total in flops.items()})
 
     def _settle_in(self, visit: Visit) -> None:
         """Copy a visit to the addresses that recorded steps read."""
@@ -225,8 +236,9 @@ class Graph(Loop):
         """Take back the FLOPs of clients whose training was aborted: they train, and count, again."""
         flops = self.trainer.meter.flops
         for lane in self.lanes:
-            flops["train"] = flops.get("train", 0) - lane.flops
-            lane.flops = 0
+            for purpose, counted in lane.flops.items():
+                flops[purpose] -= counted
+            lane.flops.clear()
 
     def _round(self, state: State, todo: list[int], visits: Visits, done: dict[int, Trained | Diverged]) -> None:
         """Train the clients `todo`, largest first; each free lane takes the next one.
@@ -251,6 +263,7 @@ class Graph(Loop):
                         done[lane.client] = finished, kept
                     except Diverged as error:
                         done[lane.client] = error
+                lane.flops.clear()
                 images += lane.images
                 visits.tick()
                 client = next(waiting, None)
