@@ -52,6 +52,7 @@ SUMMARY_FIELDS = (
     "model",
     "rounds",
 )  # named for a task, and for several that share them
+SMOKE = ". At the scale smoke, the numbers only show that everything works"
 OPTIONAL_FIELDS = ("fleet", "unseen")  # named only for tasks that set them
 
 
@@ -299,7 +300,10 @@ def _bits(tasks: Iterable[Task], number: Mapping[Task, int]) -> str:
 
 
 def about(tasks: Sequence[Task], results: Sequence[Result], count: int) -> str:
-    """Return the common fields of some tasks in words, with counts of fields that differ, of seeds and of tasks."""
+    """Return the common fields of some tasks in words, with counts of fields that differ, of seeds and of tasks.
+
+    A warning follows if all tasks are at the scale smoke.
+    """
     parts = []
     for name in SUMMARY_FIELDS:
         found = list(dict.fromkeys(FIELDS[name](task) for task in tasks))
@@ -317,7 +321,8 @@ def about(tasks: Sequence[Task], results: Sequence[Result], count: int) -> str:
     if counts:
         least = f"{counts[0]} to " if len(counts) > 1 else ""
         parts.append(least + names.counted_as(counts[-1], "seed"))
-    return ", ".join([*parts, names.counted_as(count, "task")]) if tasks else ""
+    warning = SMOKE if {task.scale for task in tasks} == {"smoke"} else ""
+    return ", ".join([*parts, names.counted_as(count, "task")]) + warning if tasks else ""
 
 
 def repeated(results: Sequence[Result]) -> str:

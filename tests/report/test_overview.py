@@ -252,6 +252,14 @@ def test_tasks_are_told_in_words():
     )
 
 
+def test_a_smoke_test_proves_no_method_better():
+    [usual] = (one.task for one in results_on({"fedavg": {"a": 50.0}}))
+    quick = replace(usual, scale="smoke")
+    warning = ". At the scale smoke, the numbers only show that everything works"
+    assert about([quick], [], 1) == sentence(quick) + ", 1 task" + warning
+    assert warning not in about([usual, quick], [], 2) + about([usual], [], 1)
+
+
 def test_a_fleet_is_told_where_clients_fail():
     [usual] = (one.task for one in results_on({"fedavg": {"a": 50.0}}))
     lossy = replace(usual, fleet="dropout(rate=0.3)")
