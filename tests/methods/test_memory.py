@@ -111,7 +111,7 @@ def test_the_server_never_holds_the_updates_of_single_clients(name, monkeypatch)
 def large_run(clients):
     torch.set_num_threads(1)
     keep_freed_memory()
-    protocol = {"rounds": 1000, "local_epochs": 1}
+    protocol = {"rounds": 1000, "local_epochs": 1, "eval_every": 1000}  # no evaluation before the checkpoint
     data = Noise(images=clients, size=16)
     return start(
         toy_cell(Scaffold(), dataset=data, model=MobileNetV2(), partition=IID(), clients=clients, participation=0.01,
