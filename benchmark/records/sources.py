@@ -107,8 +107,8 @@ def stale(made: Mapping[str, Any], cell: Cell, repeated_by: Iterable[Mapping[str
         return ""
     if edited is None:
         return "made by unknown sources (their digests are missing or of an older form)"
-    if of_sources(made).get("engine", engine_digest()) != engine_digest():
-        edited = (*edited, *(f"{path} with uncommitted changes" for path in _uncommitted_engine(made)))
+    if (files := _uncommitted_engine(made)) and made.get("engine") != engine_digest():
+        edited = (*edited, *(f"{path} with uncommitted changes" for path in files))
     return f"made by other sources ({', '.join(edited)})" if edited else ""
 
 

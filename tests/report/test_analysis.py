@@ -613,6 +613,18 @@ def test_standings_name_a_place_only_where_the_page_does(tmp_path):
     results = results_of(tmp_path, sized(cells, {"fedavg": 100, "fedprox": 100}, {"fedavg": 0.5, "fedprox": 0.6}))
     new = changes({}, standings(example, cells, results))
     assert [line.partition(": ")[2].partition(" (")[0] for line in new[1:]] == ["new, too few runs for a place"] * 2
+    example = board({"partition": SKEWS, "algorithm": ["fedavg", "fedprox"], "seed": [0, 1]},
+                    tables=[Table(metric="cost.bytes")])  # fmt: skip
+    cells = cells_of(example)
+    records = sized(cells, {"fedavg": 100, "fedprox": 200}, {"fedavg": 0.5, "fedprox": 0.6})
+    new = changes({}, standings(example, cells, results_of(tmp_path / "counted", records)))
+    assert [line.partition(" (")[0] for line in new[1:]] == ["  FedAvg: new, place 1", "  FedProx: new, place 2"]
+
+
+def test_a_change_is_told_with_both_places_or_as_before():
+    first, second, better = Stand("place 1", "90"), Stand("place 2", "80"), Stand("place 1", "91")
+    told = changes({"T": {"a": first, "b": second}}, {"T": {"a": better, "b": first}})
+    assert told == ["T", "  a: place 1, as before (90 -> 91)", "  b: place 2 -> place 1 (80 -> 90)"]
 
 
 def test_what_is_ranked_no_more_is_a_change():
