@@ -171,11 +171,12 @@ COMMANDS = {
         "method at the scale of the papers, computed from shapes without data or training.",
     ),
     "report": Command(
-        "make tables, figures and pages of a board, or of all boards with results",
+        "make tables, figures and pages of a board, a sweep, or all boards with results",
         "report:show",
         _settings,
-        "Without board=NAME, renders every board at each scale with results. Either way it renders the overview, the "
-        "comparison and the pages of methods and datasets. Exits with status 2 if it leaves out an unusable file.",
+        "board=NAME renders one board; other settings, such as seed=0,1, render that run or sweep in pages/ of "
+        "paths.results; without either, every board at each scale with results. The overview, the comparison and the "
+        "pages of methods and datasets follow. Exits with status 2 if it leaves out an unusable file.",
     ),
     "show": Command(
         "draw the number of images of each class at each client",

@@ -1,4 +1,4 @@
-"""`fedspan report`: pages of boards with results, and pages over all boards."""
+"""`fedspan report`: pages of boards with results or of a sweep, and pages over all boards."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import Any
 
 from rich.console import Console
 
+from fedspan.benchmark.cli import sweeps
 from fedspan.benchmark.errors import CorruptFile, UserError, did_you_mean
 from fedspan.benchmark.fields import defaults_of
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.patience import doing
 from fedspan.benchmark.records.atomic import discard
 from fedspan.benchmark.records.results import Results
@@ -26,7 +28,7 @@ from fedspan.benchmark.report.report import Report, put, write_report
 from fedspan.benchmark.report.summary import FILE, Summary, read
 from fedspan.benchmark.spec.board import Board, board_files, load_board
 from fedspan.benchmark.spec.compose import resolve
-from fedspan.benchmark.spec.overrides import axes_of, single
+from fedspan.benchmark.spec.overrides import axes_of, single, split_hydra
 from fedspan.benchmark.spec.plan import Planned, digest_of_cells, plan_grid
 from fedspan.benchmark.spec.presets import unknown_setting, yaml_files
 from fedspan.benchmark.spec.settings import SCALES, How, first_change
@@ -38,11 +40,11 @@ Grid = tuple[Board, list[Planned], list[Study]]
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Render the named boards, by default every board with results; then the pages over all boards.
+    """Render the named boards, a sweep, or by default every board with results; then the pages over all boards.
 
     Problems do not stop the rest, but make the exit status 2. Raises `UserError` if a named board cannot be rendered.
     """
-    axes = axes_of(arguments.settings)
+    axes = axes_of(split_hydra(arguments.settings)[0])
     named = [str(name) for name in axes.pop("board", [])]
     config = resolve(single({key: values for key, values in axes.items() if key.split(".")[0] in ("paths", "plugins")}))
     for key in axes:  # also if no board has results, so that none is planned
@@ -52,13 +54,15 @@ def show(arguments: argparse.Namespace) -> int:
         if scale not in SCALES:
             raise UserError(f"unknown scale '{scale}'{did_you_mean(str(scale), SCALES)}")
     results = Results(How.of(config).results, sets_aside=False)
-    pages = _pages(axes, results) or How.of(config).pages
+    pages = _pages(axes, results, named) or How.of(config).pages
+    sweep = None if named else _sweep(axes, results, arguments.settings)
+    named = [sweeps.NAME] if sweep else named
     if not named and not _keys(results) and site.found(pages):
         raise UserError(f"no results in {results.root}, so the site in {pages} stays as it is; set paths.results=DIR")
     status, built, failed = 0, [], set()
     for name in named or sorted(board_files()):
         try:
-            grids = _asked(name, axes) if named else _with_results(name, axes, results)
+            grids = [sweep] if sweep else _asked(name, axes) if named else _with_results(name, axes, results)
             for board, cells, tuned in grids:
                 with doing(f"writing the page of {board.name}"):
                     made = write_report(board, cells, results, pages, [select(study, results.read) for study in tuned])
@@ -73,8 +77,8 @@ def show(arguments: argparse.Namespace) -> int:
             print(f"fedspan: board '{name}' is left out: {error}", file=sys.stderr)
             status = 2
             failed.add(name)
-    if "scale" in axes and not (built or named or status):
-        raise UserError(f"no board has results at scale {', '.join(axes['scale'])}; results: {results.root}")
+    if not (built or named or status):
+        _tell_of_none(axes, results)
     with doing("writing the pages over all boards"):
         whole = not named and "scale" not in axes
         summaries = [made.summary for made in built] if whole else site.found(pages)
@@ -86,18 +90,30 @@ def show(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _pages(axes: Axes, results: Results) -> Path | None:
-    """Return a separate folder if settings change a board's cells, else None: the leaderboard reads its page."""
+def _pages(axes: Axes, results: Results, named: Sequence[str]) -> Path | None:
+    """Return a separate folder for a sweep, or if settings change the cells of the `named` boards, else None.
+
+    The leaderboard reads the pages of boards.
+    """
     other = first_change(axes)
     if not other or "paths.pages" in axes:
         return None
     place = results.root / "pages"
-    print(
-        f"fedspan: with '{other}' these are not the cells of the board, so its page goes to {place}; "
-        "paths.pages=DIR names another folder",
-        file=sys.stderr,
-    )
+    if named:
+        print(
+            f"fedspan: with '{other}' these are not the cells of the board, so its page goes to {place}; "
+            "paths.pages=DIR names another folder",
+            file=sys.stderr,
+        )
     return place
+
+
+def _sweep(axes: Axes, results: Results, words: Sequence[str]) -> Grid | None:
+    """Return the cells that a command line asks for without a board; None if its settings change no cell."""
+    if not first_change(axes):
+        return None
+    cells = plan_grid(axes)
+    return sweeps.board_of(words, axes, cells, results), cells, []
 
 
 def _asked(name: str, axes: Axes) -> Iterator[Grid]:
@@ -140,6 +156,15 @@ def _is_current(board: Board, cells: Sequence[Planned], scale: str) -> bool:
         return same and then == now
     except UserError:  # the board or this scale no longer exists
         return False
+
+
+def _tell_of_none(axes: Axes, results: Results) -> None:
+    """Say how to show runs of no board; raise `UserError` if no board has results at a requested scale."""
+    if "scale" in axes:
+        raise UserError(f"no board has results at scale {', '.join(axes['scale'])}; results: {results.root}")
+    if runs := len(_keys(results)):
+        said = f"{counted_as(runs, 'run')} in {results.root} but none of a board"
+        print(f"fedspan: {said}; to show them, give 'fedspan report' the settings of 'fedspan run'", file=sys.stderr)
 
 
 def _tell(made: Report, whole: bool) -> None:

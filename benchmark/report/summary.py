@@ -150,8 +150,8 @@ class TableNumber:
 class Summary:
     """One page of a board: its description, its path in the site, its results, and the numbers of its tables.
 
-    `studies` are rows of `report.tuning.outcomes_frame`, with None for unknown numbers. `own` tells that the board is a
-    file outside the folders of boards.
+    `studies` are rows of `report.tuning.outcomes_frame`, with None for unknown numbers. `own` tells that the board is
+    outside the folders of boards.
     """
 
     board: str
@@ -202,7 +202,7 @@ def summarise(
         counts={str(status): int(count) for status, count in once["status"].value_counts().sort_index().items()},
         results=tuple(_on_common_tasks(results)),
         entries=tuple(entry for table in tables if table.of_runs for entry in _entries(table)),
-        own=bool(board.path),
+        own=board.own,
     )
 
 

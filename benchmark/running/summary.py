@@ -17,7 +17,7 @@ from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.overrides import place_words
 from fedspan.benchmark.spec.plan import Planned
-from fedspan.benchmark.spec.settings import How
+from fedspan.benchmark.spec.settings import How, first_change
 
 MOST_TASKS, MOST_METHODS = 3, 12  # shown on the terminal; the page of a board has all
 
@@ -80,5 +80,6 @@ def _called(cell: Cell, known: dict[tuple[object, ...], tuple[str, str]]) -> tup
 
 def next_step(how: How, asked: Sequence[str], verb: str = "report") -> str:
     """Return the command that shows the results of a grid, or does `verb`; `asked` are the words that chose it."""
-    words = ["ui"] if how.board is None else [*verb.split(), *asked]
+    shown = how.board is not None or first_change(word.partition("=")[0] for word in asked)
+    words = [*verb.split(), *asked] if shown else ["ui"]
     return shlex.join(["fedspan", *words, *place_words(how)])

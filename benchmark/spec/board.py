@@ -79,7 +79,8 @@ class Board:
 
     `printed` names the reproduced figures of papers, such as ``paper/figure_4``, in addition to its tables' sources.
     With `tune`, methods are tuned first (`spec.studies`), and `expand` returns the cells with the defaults. `frozen`
-    holds the cell digests of a frozen version, by scale; `path` is set for a file outside the folders of boards.
+    holds the cell digests of a frozen version, by scale; `path` is set for a file outside the folders of boards, and
+    `sweep` holds the settings of a command line that names no board.
     """
 
     name: str
@@ -95,11 +96,17 @@ class Board:
     tune: Tune | None = None
     frozen: Mapping[str, str] = field(default_factory=dict)
     path: str = ""
+    sweep: str = ""
 
     @property
     def word(self) -> str:
         """The value of ``board=`` for it: its name, or the path of a file outside the folders of boards."""
         return self.path or self.name
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a file or a sweep of the user's own, outside the folders of boards."""
+        return bool(self.path or self.sweep)
 
     @property
     def lineage(self) -> str:
@@ -227,7 +234,7 @@ def load_board(name: str) -> Board:
 
 FIELDS = {"title", "description", "base", "grid", "scales", "tables", "figures"}
 FIELDS |= {"extends", "boards", "printed", "tune", "frozen"}
-SITE_FOLDERS = ("methods", "datasets", "partitions", "runs", "records")  # of pages across boards
+SITE_FOLDERS = ("methods", "datasets", "partitions", "runs", "records", "sweep")  # of other pages than boards
 PIECE_FIELDS = {"base", "scales", "axes", "tables", "extends"}
 
 

@@ -241,7 +241,7 @@ def test_a_board_of_which_only_a_part_is_planned_keeps_the_tables_of_the_whole(f
     assert fedspan("plan", "board=board.yaml", *QUICK, "algorithm=fedavg").out.startswith("2 cells")
 
 
-@pytest.mark.parametrize("name", ["..", "methods", "runs", "a b", "-x"])
+@pytest.mark.parametrize("name", ["..", "methods", "runs", "sweep", "a b", "-x"])
 def test_a_board_whose_page_would_take_the_place_of_another_is_refused(fedspan, here, name):
     (here / f"{name}.yaml").write_text("title: x")
     for command in ("plan", "report"):

@@ -8,7 +8,8 @@ import pytest
 from fedspan.benchmark.cli.main import main
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.spec.board import load_board
-from fedspan.benchmark.spec.plan import plan
+from fedspan.benchmark.spec.overrides import axes_of
+from fedspan.benchmark.spec.plan import plan, plan_grid
 from fedspan.benchmark.spec.presets import yaml_files
 from tests.report.made import record
 
@@ -241,7 +242,7 @@ def test_the_page_of_a_board_in_a_file_of_its_own_stays_on_the_site(boards, repo
 def test_an_empty_results_folder_gives_a_site_that_says_what_to_do(boards, report, tmp_path):
     status, _out, errors = report()
     assert (status, errors) == (0, [])
-    assert "No results yet" in (tmp_path / "pages" / "index.html").read_text()
+    assert "No board has results yet" in (tmp_path / "pages" / "index.html").read_text()
 
 
 def test_a_board_without_the_scale_that_is_asked_for_is_passed_over(boards, report, tmp_path):
@@ -259,3 +260,56 @@ def test_a_board_is_reported_by_the_path_that_it_is_given_by(report, tmp_path):
     assert (status, errors) == (0, [])
     assert "A board" in (tmp_path / "pages" / "mine" / "index.html").read_text()
     assert "mine" in out
+
+
+SWEEP = ("algorithm=fedavg,fedprox", "protocol.lr=0.1,0.01", "clients=5,10", "seed=0,1", "protocol.rounds=3")
+
+
+def swept(*words):
+    return plan_grid(axes_of(words))
+
+
+def test_a_sweep_has_a_page_with_a_table_of_what_varies(report, tmp_path):
+    keep(tmp_path, [record(planned) for planned in swept(*SWEEP)[:-1]])
+    status, out, errors = report(*SWEEP)
+    assert (status, errors) == (0, [])
+    assert f"page: {tmp_path / 'pages' / 'sweep' / 'index.html'}" in out
+    table = (tmp_path / "pages" / "sweep" / "table-1.csv").read_text().splitlines()
+    assert [line.split(",")[:3] for line in table[1:]] == [
+        [method, lr, clients] for method in ("fedavg", "fedprox") for lr in ("0.1", "0.01") for clients in ("5", "10")
+    ]
+    page = (tmp_path / "pages" / "sweep" / "index.html").read_text()
+    assert "Sweep over algorithm, learning rate, clients and seed" in page
+    assert "15 of 16" in page
+    assert f"fedspan run -m {' '.join(SWEEP)} paths.results=" in page
+    assert "FedProx" in (tmp_path / "pages" / "index.html").read_text()
+
+
+@pytest.mark.usefixtures("unchanged_process")
+def test_the_page_of_a_sweep_stays_off_the_leaderboard(tmp_path, monkeypatch, capsys):
+    keep(tmp_path, [record(planned) for planned in swept("seed=0")])
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "seed=0", f"paths.results={tmp_path}"]) == 0
+    assert "A run by itself" in (tmp_path / "pages" / "sweep" / "index.html").read_text()
+    assert not (tmp_path / "leaderboards").exists()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_sweep_shows_the_accuracy_by_which_its_methods_are_compared(report, tmp_path):
+    words = ("partition=pathological", "algorithm=fedavg,local_only", "protocol.rounds=3")
+    scores = {"trained": {"accuracy": 40.0, "client_accuracy": 60.0}}
+    keep(tmp_path, [record(planned, scores=scores) for planned in swept(*words)])
+    assert report(*words)[0] == 0
+    assert "60" in (tmp_path / "pages" / "sweep" / "table-1.md").read_text()
+    assert not (tmp_path / "pages" / "sweep" / "table-2.md").exists()
+
+
+def test_runs_of_no_board_are_not_passed_over_in_silence(boards, report, tmp_path):
+    keep(tmp_path, [record(planned) for planned in swept("seed=5")])
+    status, _, errors = report()
+    assert status == 0
+    assert errors == [
+        f"fedspan: 1 run in {tmp_path} but none of a board; to show them, give 'fedspan report' the settings of "
+        "'fedspan run'"
+    ]
+    assert "No board has results yet." in (tmp_path / "pages" / "index.html").read_text()

@@ -42,14 +42,23 @@ def test_other_fleets_and_clients_that_never_train_are_other_tasks():
 
 
 @pytest.mark.parametrize(
-    ("settings", "command"),
+    ("settings", "asked", "command"),
     [
-        ({}, "fedspan ui"),
-        ({"board": "digits"}, "fedspan report board=digits scale=smoke"),
-        ({"board": "digits", "results": Path("mine")}, "fedspan report board=digits scale=smoke paths.results=mine"),
-        ({"board": "a/b.yaml", "plugins": ("c.py",)}, "fedspan report board=a/b.yaml scale=smoke plugins=c.py"),
+        ({}, "scale=smoke", "fedspan ui"),
+        ({}, "seed=0,1 algorithm.mu=0.1", "fedspan report seed=0,1 algorithm.mu=0.1"),
+        ({"board": "digits"}, "board=digits scale=smoke", "fedspan report board=digits scale=smoke"),
+        (
+            {"board": "digits", "results": Path("mine")},
+            "board=digits scale=smoke",
+            "fedspan report board=digits scale=smoke paths.results=mine",
+        ),
+        (
+            {"board": "a/b.yaml", "plugins": ("c.py",)},
+            "board=a/b.yaml",
+            "fedspan report board=a/b.yaml plugins=c.py",
+        ),
     ],
 )
-def test_the_next_step_is_a_command(settings, command):
-    asked = [f"board={settings.get('board')}", "scale=smoke"]
-    assert next_step(How(**{"results": Path("results"), "data": Path("data")} | settings), asked) == command
+def test_the_next_step_is_a_command(settings, asked, command):
+    how = How(**{"results": Path("results"), "data": Path("data")} | settings)
+    assert next_step(how, asked.split()) == command
