@@ -15,11 +15,11 @@ from fedspan.benchmark.report.statistics import LEVEL, Difference, Gap, holm
 
 ASSUMES = (
     "Significantly better: the 95% interval of the difference excludes zero and its test holds after Holm's correction "
-    "over all pairs of rows (5% for any mistake among them), or only the other row has diverged runs. A row may be the "
-    "best unless one of the k others is better than it: significantly, or by the interval of the pair and by its test "
-    "at 5%/k (5% for leaving the best one out). A row leads if it is better than each other one by the same rule (5% "
-    "for naming a wrong leader); it then counts as significantly better than each of them, even where Holm's "
-    "correction rejects nothing."
+    "over all pairs of rows (about 5% for any mistake among them), or only the other row has diverged runs. A row may "
+    "be the best unless one of the k others is better than it: significantly, or by the interval of the pair and by "
+    "its test at 5%/k (about 5% for leaving the best one out). A row leads if it is better than each other one by the "
+    "same rule (5% for naming a wrong leader); it then counts as significantly better than each of them, even where "
+    "Holm's correction rejects nothing."
 )
 
 
@@ -118,7 +118,7 @@ def _beats(
     """Return which row beats which, for deciding the first place; `verdicts` are those over all pairs.
 
     The best row is excluded by mistake only if one of the k others beats it by chance: tests at 5%/k keep the
-    probability of that at 5% or less. Where the verdicts over all pairs decide, they apply as well.
+    probability of that at about 5% or less. Where the verdicts over all pairs decide, they apply as well.
     """
     size = {row: len(group) for group in groups for row in group}
     beats = np.zeros((len(size), len(size)), bool)

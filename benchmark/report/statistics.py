@@ -84,9 +84,9 @@ SAMPLED_TASKS = (
     "the tasks of interest."
 )
 FIXED_TASKS = (
-    "Interval and test: Welch's t over the seeds of each task for the interval, paired t-tests combined over tasks by "
-    "Stouffer's method for the test. Both apply to these tasks only and assume independent seeds and "
-    "normal differences."
+    "Interval and test: Welch's t over the seeds of each task. The p-value is that of this t, or of the tasks' paired "
+    "t-tests combined by Stouffer's method if it is larger. Both apply to these tasks only and assume independent "
+    "runs and normal differences."
 )
 
 
@@ -173,10 +173,11 @@ def _exact(value: float, size: float) -> float:
 def difference(one: Scores, other: Scores, better: int = +1, counted: bool = False) -> Gap | None:
     """Return the mean difference over the common tasks with its interval and test, None without a pair of runs.
 
-    With fewer than `MANY_TASKS` tasks the variance is that over seeds, separate for each task: the interval has
-    Satterthwaite's degrees of freedom (1946, Biometrics Bulletin 2), and the paired t-tests of the tasks are combined
-    by Stouffer's method (1949), which is valid however much the variances of tasks differ. With more tasks the variance
-    is that of their mean differences.
+    With fewer than `MANY_TASKS` tasks the variance is that over seeds, separate for each task, with Satterthwaite's
+    degrees of freedom (1946, Biometrics Bulletin 2). For very unequal variances these make small p-values too small, so
+    p is at least that of the tasks' paired t-tests, combined by Stouffer's method (1949). That one alone would not do:
+    it tests whether the rows are equal on every task, not on their mean. With more tasks the variance is that of their
+    mean differences.
 
     `counted` scores, such as bytes, are not random: if neither row varies over seeds, the difference is certain.
     Measured scores may agree on all seeds by chance. Two rows with equal scores throughout, and enough seeds, have
@@ -229,9 +230,11 @@ def _over_seeds(tasks: Sequence[Pairs], mean: float, pairs: int) -> Gap:
     variances = [task.squares / (task.n - 1) / task.n for task in tasks]
     whole = math.fsum(variances)
     freedom = whole**2 / math.fsum(own**2 / (task.n - 1) for own, task in zip(variances, tasks, strict=True))
-    z = math.fsum(_normal(task, own) for own, task in zip(variances, tasks, strict=True)) / math.sqrt(len(tasks))
-    p = 2 * float(special.ndtr(-abs(z))) if z * mean > 0 else 1.0
     error = math.sqrt(whole) / len(tasks)
+    of_mean = 2 * float(special.stdtr(freedom, -abs(mean) / error))
+    z = math.fsum(_normal(task, own) for own, task in zip(variances, tasks, strict=True)) / math.sqrt(len(tasks))
+    combined = 2 * float(special.ndtr(-abs(z))) if z * mean > 0 else 1.0
+    p = max(of_mean, combined)
     return _interval(mean, error, freedom=freedom, p=p, tasks=len(tasks), pairs=pairs, assumes=FIXED_TASKS)
 
 

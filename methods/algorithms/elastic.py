@@ -22,11 +22,12 @@ class Elastic(Component):
     ``Omega_k = mu Omega_k + (1 - mu) |g|`` with g the gradient of the logits' mean squared norm (Eq. 5). tau and mu
     default to the authors' 0.5 and 0.95.
 
-    We know of no code by the authors; this follows their abstract and others' notes on the equations. The maximum is
-    over the whole model (``scope=tensor``: over each tensor), Omega_k starts at 0 and is kept between rounds, and
-    batches run in evaluation mode, not augmented. FL-bench's method of this name differs: one sensitivity per tensor,
-    of the cross-entropy, relative to the largest among participants, on 30% of the images, which are then excluded from
-    training.
+    We know of no code released with the paper; this follows its abstract and others' notes on the equations. The
+    maximum is over the whole model (``scope=tensor``: over each tensor), Omega_k starts at 0 and is kept between
+    rounds, and batches run in evaluation mode, not augmented. The elastic aggregation of OpenFed, a library of the
+    paper's first author, takes the maximum of each tensor, measures in training mode, and has a mu of 0.9. FL-bench's
+    method of this name differs: one sensitivity per tensor, of the cross-entropy, relative to the largest among
+    participants, on 30% of the images, which are then excluded from training.
     """
 
     title = "Elastic aggregation"

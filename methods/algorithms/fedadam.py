@@ -15,8 +15,9 @@ class FedAdam(Adaptive):
     """Reddi et al. 2021 (ICLR), Algorithm 2: Adam on the server, ``v = beta2 v + (1 - beta2) D^2``.
 
     beta1 0.9 and beta2 0.99 are the paper's, tau 10^-3 that of later comparisons. The paper tunes lr and tau for every
-    task; so should you. The code of FedExP 2023 runs it with lr 0.1 on CIFAR10 and CIFAR100, with ``sqrt(v + 0.01)`` in
-    place of ``sqrt(v) + tau``. See `fedspan.methods.adaptive` for the rest and for how released code differs.
+    task; so should you. The code of FedExP 2023 runs it with lr 0.1 on CIFAR10 and CIFAR100, with ``m^2`` in place of
+    ``D^2`` and ``sqrt(v + 0.0001)`` in place of ``sqrt(v) + tau``. See `fedspan.methods.adaptive` for the rest and for
+    how released code differs.
     """
 
     title = "FedAdam"

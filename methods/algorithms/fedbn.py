@@ -14,8 +14,8 @@ class FedBN(Component):
     without BatchNorm this is FedAvg. Averages are weighted by numbers of samples (uniform in the paper). There is no
     single global model: scores are `client_accuracy`; a client that never trained has the initial BatchNorm.
 
-    The authors' experimental setup differs: images in [0, 1] are not normalised (here by the dataset), local SGD has no
-    momentum, and the round tested is the one with the best mean accuracy on validation images (here the last round).
+    The authors' setup on Office-Caltech10 differs: images in [0, 1] are not normalised (here by the dataset), SGD has
+    no momentum, and the round tested is the one with the best mean accuracy on validation images (here the last round).
     """
 
     title = "FedBN"

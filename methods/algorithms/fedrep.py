@@ -18,8 +18,10 @@ class FedRep(Component):
     A round trains the head for `head_epochs` with the body fixed, then the body for `body_epochs` with the head fixed,
     each with fresh momentum. `body_epochs` 0 means the protocol's `local_epochs`: the body trains as long as in FedAvg.
     The authors' scripts train the head for 10 epochs, then the body for 1 on CIFAR10 with 100 clients and for 5 on
-    FEMNIST; Algorithm 1 takes a single step on the body. Heads stay on their clients. There is no single global model:
-    scores are `client_accuracy`; a client that never trained has the initial head.
+    FEMNIST; Algorithm 1 takes a single step on the body. Public copies of their code also fit all heads once more after
+    the last round, and average uniformly on CIFAR; here the last round's heads are scored, and averages are weighted by
+    numbers of samples. Heads stay on their clients. There is no single global model: scores are `client_accuracy`; a
+    client that never trained has the initial head.
     """
 
     title = "FedRep"

@@ -49,9 +49,11 @@ class Moon(Component):
       [640, 256] for CIFAR with MobileNetV2, and none on TinyImageNet.
     - representation, for add-ons and diagnostics: FedDecorr's paper penalises the body's, its released code the
       projected one. Calibrations of a linear classifier need ``projected``.
-    - previous, for a client that never trained: ``global`` is the initial global model, so the first round is FedAvg's.
-      Both released implementations initialise a new model for each client, like ``untrained``: the initial weights,
-      each tensor shuffled independently for every client. Later it is the client's model at the end of its last round.
+    - previous, for a client that never trained: ``global`` is the initial global model, so the first round is FedAvg's,
+      as in the authors' code, which has no previous model in its first round. FedDecorr's code initialises a model for
+      each client, like ``untrained``: the initial weights, each tensor shuffled independently for every client; so does
+      the authors', from the second round on, for clients not yet sampled. Later it is the client's model at the end of
+      its last round.
     - Released code computes gradients for the other two models and drops them, which costs only time.
     """
 

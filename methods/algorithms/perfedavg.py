@@ -19,8 +19,8 @@ class PerFedAvg(Component):
     The paper draws a batch for each of the two gradients; halving one keeps an epoch the same as for other methods. A
     batch of one image serves for both. A step after training is one pass over all images of the client: BatchNorm takes
     them as one batch, and their activations must fit into memory. The term of second derivatives is omitted, as in the
-    paper's FO. The engine's own pass at w goes unused, so FLOPs and seconds of training are twice those of the
-    algorithm.
+    paper's FO. Averages are weighted by numbers of samples (uniform in the paper). The engine's own pass at w goes
+    unused, so FLOPs and seconds of training are twice those of the algorithm.
     """
 
     title = "Per-FedAvg"

@@ -18,7 +18,8 @@ class PFedMe(Component):
     On every batch theta takes `steps` steps of rate `personal_lr` on this objective; then w moves along
     ``lam (w - theta)`` by the protocol's SGD (Eq. 7; plain in the paper). theta starts each round from the received
     weights and carries over from batch to batch, as in the authors' code. The server moves w by ``beta`` times the mean
-    update. The stage ``personalised`` scores theta, ``trained`` scores w.
+    update, weighted by numbers of samples as in that code (uniform in Algorithm 1). The stage ``personalised`` scores
+    theta, ``trained`` scores w.
 
     lam, steps and beta default to the authors' values. ``lam`` times the protocol's rate is the fraction of the way to
     theta that w moves: above 1 it overshoots, and from 2 on, or earlier with momentum, it diverges; the authors' rate

@@ -68,17 +68,27 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says(tasks, seeds):
     assert 0.91 <= held / times <= 0.99
 
 
-def test_the_interval_is_that_of_welch_and_the_test_that_of_stouffer():
-    one, other = drawn(1, 2, 4), drawn(2, 2, 4) * [[1], [5]]
-    gaps = one - other
+@pytest.mark.parametrize(
+    ("gaps", "larger"),
+    [
+        ([[3.0, 4.0, 5.0, 4.5], [3.0, 4.2, 5.0, 4.0]], "combined"),
+        ([[0.9, 1.0, 1.1, 1.2], [-1.0, 1.0, 9.0, 4.0]], "of the mean"),
+    ],
+)
+def test_the_interval_is_that_of_welch_and_the_test_the_stricter_of_welchs_and_stouffers(gaps, larger):
+    gaps = np.array(gaps)
     variances = gaps.var(1, ddof=1) / 4
-    freedom = variances.sum() ** 2 / (variances**2 / 3).sum()
-    wide = stats.t.ppf(0.975, freedom) * math.sqrt(variances.sum()) / 2
-    found = difference(scores(one), scores(other))
+    freedom, error = variances.sum() ** 2 / (variances**2 / 3).sum(), math.sqrt(variances.sum()) / 2
+    wide = stats.t.ppf(0.975, freedom) * error
+    found = difference(scores(gaps), scores(np.zeros((2, 4))))
     assert (found.low, found.high) == pytest.approx((gaps.mean() - wide, gaps.mean() + wide))
-    sides = [stats.ttest_rel(*rows, alternative="greater").pvalue for rows in zip(one, other, strict=True)]
-    combined = stats.combine_pvalues(sides, method="stouffer").pvalue
-    assert found.p == pytest.approx(2 * min(combined, 1 - combined))
+    sides = [stats.ttest_1samp(task, 0, alternative="greater").pvalue for task in gaps]
+    p = {
+        "combined": 2 * stats.combine_pvalues(sides, method="stouffer").pvalue,
+        "of the mean": 2 * stats.t.sf(gaps.mean() / error, freedom),
+    }
+    assert max(p, key=p.get) == larger
+    assert found.p == pytest.approx(p[larger])
 
 
 def test_over_many_tasks_interval_and_test_are_those_of_the_tasks_means():
