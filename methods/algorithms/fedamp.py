@@ -28,7 +28,9 @@ class FedAMP(Component):
 
     SGD starts at w_i, the client's `own` model, or at u_i, the `cloud` model: public implementations do either. Two of
     them state the paper's strength as lam 1 and alpha 10^4, divided by 10 every 30 rounds: u_i then hardly pulls, and
-    the starting point decides what a client learns from others. With `cosine` only the ratio of lam to alpha matters.
+    the starting point decides what a client learns from others. A third, RigFL, describes a notebook of the authors,
+    which was not at hand: the same alpha, falling, a `self_weight` of 0.5, a sigma of 10, from the cloud model. With
+    `cosine` only the ratio of lam to alpha matters.
 
     The stage ``personalised`` scores w_i; ``trained`` scores the sample-weighted mean of the w_i that arrived in the
     last round, which no client uses. BatchNorm's statistics are averaged in every round, and w_i keeps those of its
