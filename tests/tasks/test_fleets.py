@@ -25,7 +25,9 @@ def rounds(fleet, mine, count=50):
 # stragglers -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("share", "clients", "slow"), [(0.0, 10, 0), (0.5, 10, 5), (0.9, 10, 9), (0.5, 3, 2)])
+@pytest.mark.parametrize(
+    ("share", "clients", "slow"), [(0.0, 10, 0), (0.5, 10, 5), (0.9, 10, 9), (0.5, 3, 2), (0.7, 45, 32)]
+)
 def test_that_share_of_each_round_straggles_and_others_each_time(share, clients, slow):
     drawn = rounds(Stragglers(share=share, dropped=True), work(clients))
     lost = [frozenset(place for place, turn in enumerate(turns) if not turn.arrives) for turns in drawn]
