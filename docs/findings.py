@@ -208,6 +208,11 @@ def disagreements(runs: Runs) -> list[list[str]]:
             "FedAvg + FedETF",
         ),
         (
+            "Elastic aggregation: sensitivities over each tensor's largest (OpenFed) minus over the model's",
+            "Elastic aggregation (scope tensor)",
+            "Elastic aggregation",
+        ),
+        (
             "FedDyn: alpha divided by the client's share of the images (released) minus not (paper)",
             "FedDyn (alpha by share of images)",
             "FedDyn",
