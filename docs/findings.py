@@ -256,6 +256,11 @@ def disagreements(runs: Runs) -> list[list[str]]:
             lambda alpha: runs.personal("FedAMP (alpha 10000, from the cloud model)", alpha),
             lambda alpha: runs.personal("FedAMP", alpha),
         ),
+        (
+            "the same, with a self-weight of 0.5 (RigFL, after the authors' notebook) instead of 0.1",
+            lambda alpha: runs.personal("FedAMP (alpha 10000, self weight 0.5, from the cloud model)", alpha),
+            lambda alpha: runs.personal("FedAMP (alpha 10000, from the cloud model)", alpha),
+        ),
     ]
     rows += [[text, *(listed(differences(one(a), other(a))) for a in ALPHAS)] for text, one, other in draws]
     return rows
