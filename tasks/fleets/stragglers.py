@@ -13,10 +13,10 @@ class Stragglers(Fleet):
     """In each round a random `share` of the clients does only part of its local work (Li et al. 2020, Sec. 5.2).
 
     In FedProx's paper the number of a straggler's epochs is uniform from 1 to the protocol's (in its code to one less,
-    so that none finishes); the shares tested are 0, 0.5 and 0.9. There FedAvg drops stragglers (``dropped=true``) and FedProx keeps their partial work. Wang et al. 2020
-    (FedNova) draw the epochs of all clients, from 2 to 5 (``share=1 least=2``). ``unit=steps`` draws the number of
-    steps, from `least` to all, for protocols of a single epoch. The epochs of a method with several phases count in
-    their order: a straggler under FedRep may train its head alone.
+    so that none finishes); the shares tested are 0, 0.5 and 0.9. There FedAvg drops stragglers (``dropped=true``) and
+    FedProx keeps their partial work. Wang et al. 2020 (FedNova) draw the epochs of all clients, from 2 to 5 (``share=1
+    least=2``). ``unit=steps`` draws the number of steps, from `least` to all, for protocols of a single epoch. The
+    epochs of a method with several phases count in their order: a straggler under FedRep may train its head alone.
     """
 
     title = "Stragglers"
