@@ -44,7 +44,8 @@ def show(arguments: argparse.Namespace) -> int:
 
     Problems do not stop the rest, but make the exit status 2. Raises `UserError` if a named board cannot be rendered.
     """
-    axes = axes_of(split_hydra(arguments.settings)[0])
+    settings, _ = split_hydra(arguments.settings)  # a launcher's options do not change the cells
+    axes = axes_of(settings)
     named = [str(name) for name in axes.pop("board", [])]
     config = resolve(single({key: values for key, values in axes.items() if key.split(".")[0] in ("paths", "plugins")}))
     for key in axes:  # also if no board has results, so that none is planned
@@ -55,7 +56,7 @@ def show(arguments: argparse.Namespace) -> int:
             raise UserError(f"unknown scale '{scale}'{did_you_mean(str(scale), SCALES)}")
     results = Results(How.of(config).results, sets_aside=False)
     pages = _pages(axes, results, named) or How.of(config).pages
-    sweep = None if named else _sweep(axes, results, arguments.settings)
+    sweep = None if named else _sweep(axes, results, settings)
     named = [sweeps.NAME] if sweep else named
     if not named and not _keys(results) and site.found(pages):
         raise UserError(f"no results in {results.root}, so the site in {pages} stays as it is; set paths.results=DIR")

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedspan.benchmark import names
-from fedspan.benchmark.records.model import STAGES, compared_metric
+from fedspan.benchmark.records.model import compared_metric, judged
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.registry import KINDS
 from fedspan.benchmark.spec.board import Board, Figure, Table
-from fedspan.benchmark.spec.overrides import split_hydra
 from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.settings import is_how, is_place
 
@@ -39,7 +38,7 @@ def board_of(words: Sequence[str], axes: Mapping[str, list[Any]], cells: Sequenc
         scales={},
         tables=tuple(Table("", rows, columns, f"final.{metric}") for metric in _compared(cells, results)),
         figures=(Figure("accuracy", "Accuracy per round", rows, columns),),
-        sweep=shlex.join(word for word in split_hydra(words)[0] if not _says_how(word.partition("=")[0])),
+        sweep=shlex.join(word for word in words if not _says_how(word.partition("=")[0])),
     )
 
 
@@ -57,6 +56,6 @@ def _says_how(name: str) -> bool:
 def _compared(cells: Sequence[Planned], results: Results) -> list[str]:
     """Return the accuracies by which the methods of some cells are compared, from their records."""
     read = (results.read(planned.cell.key) for planned in cells)
-    scores = (record["scores"] for record in read if record and record["status"] == "done")
-    last = (next((of[stage] for stage in reversed(STAGES) if stage in of), {}) for of in scores)
+    done = (record for record in read if record and record["status"] == "done")
+    last = (record["scores"].get(judged(record)[0], {}) for record in done)
     return list(dict.fromkeys(map(compared_metric, last))) or [compared_metric({})]
