@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from fedspan.benchmark import names
@@ -14,6 +15,7 @@ from fedspan.benchmark.report.overall import Comparisons, Ranked, choices, round
 from fedspan.benchmark.report.pages import place_text, slug
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.summary import Result, Task
+from fedspan.benchmark.report.tuning import TUNED
 from fedspan.benchmark.spec.compose import default_choices
 from fedspan.benchmark.spec.settings import SCALES
 
@@ -120,6 +122,7 @@ class View:
     headline: str
     more: str
     about: str
+    tuned: bool
     reference: str
     columns: tuple[Task, ...]
     headings: tuple[str, ...]
@@ -150,13 +153,34 @@ class Overview:
 
     @property
     def opening(self) -> frozenset[Task]:
-        """Tasks shown when the page opens: of the groups with equal `OPENING` fields, the one with the most methods."""
-        methods: dict[tuple[str, ...], set[str]] = {_opened(t): set() for t in sorted(self.tasks, key=_by_scale)}
-        for result in self.results:
-            if not (result.ablation or result.tuned):
-                methods[_opened(result.task)].add(result.method)
-        most = max(methods, key=lambda fields: len(methods[fields]), default=())
-        return frozenset(task for task in self.tasks if _opened(task) == most)
+        """Tasks shown when the page opens."""
+        _, fields = self._first
+        return frozenset(task for task in self.tasks if _opened(task) == fields)
+
+    @property
+    def opening_view(self) -> View | None:
+        """The ranking shown when the page opens; None without results."""
+        tuned, _ = self._first
+        return self.view(self.opening, tuned=tuned) if self.tasks else None
+
+    @cached_property
+    def _first(self) -> tuple[bool, tuple[str, ...]]:
+        """What the page opens with: the group of tasks with equal `OPENING` fields that has the most methods.
+
+        Tuned methods come before default settings, which favour the methods whose defaults suit the task; a tuned one
+        alone compares with nothing. Either comes before the scale smoke.
+        """
+        methods: dict[tuple[bool, tuple[str, ...]], set[str]] = {}
+        for result in sorted(self.results, key=lambda result: (result.tuned, _by_scale(result.task))):
+            found = methods.setdefault((result.tuned, _opened(result.task)), set())
+            if not result.ablation:
+                found.add(result.method)
+
+        def telling(group: tuple[bool, tuple[str, ...]]) -> tuple[bool, bool, int]:
+            (tuned, (scale, *_)), count = group, len(methods[group])
+            return scale != "smoke", tuned and count > 1, count
+
+        return max(methods, key=telling, default=(False, ()))
 
     @property
     def scale(self) -> str:
@@ -180,6 +204,7 @@ class Overview:
             about=about(
                 known, [result for results in chosen.values() for result in results.values()], len(distinct(known))
             ),
+            tuned=tuned,
             reference=reference,
             columns=columns,
             headings=self._headings(columns),
@@ -195,7 +220,7 @@ class Overview:
     def _line(
         self, row: Ranked, results: Mapping[Task, Result], shared: list[Task], columns: tuple[Task, ...], several: bool
     ) -> Line:
-        name, note = split(row.method)
+        name, note = _named(row.method)
         stages = dict.fromkeys(result.stage for result in results.values() if result.stage not in ("", "trained"))
         whole = shared and all(not results[task].diverged and results[task].seeds for task in shared)
         gain = row.gain
@@ -216,25 +241,24 @@ class Overview:
 
     def data(self) -> dict[str, Any]:
         """Return the data that the page's script needs to show every choice of the filters."""
+        tuned, fields = self._first
         methods = {name: i for i, name in enumerate(self.comparisons.methods)}
         number = {task: i for i, task in enumerate(self.tasks)}
         whys: dict[str, int] = {}
         texts: dict[str, int] = {}
         every = list(choices(self.tasks))
         views: list[dict[str, list[Any]]] = []
-        for tuned, more in self.variants:
-            plain = views[self.variants.index((tuned, False))] if more and (tuned, False) in self.variants else {}
-            packed = {
-                _bits(tasks, number): self._packed(self.view(tasks, more, tuned), methods, whys) for tasks in every
-            }
+        for how, more in self.variants:
+            plain = views[self.variants.index((how, False))] if more and (how, False) in self.variants else {}
+            packed = {_bits(tasks, number): self._packed(self.view(tasks, more, how), methods, whys) for tasks in every}
             views.append({name: _without_known_gains(view, plain.get(name)) for name, view in packed.items()})
         written = [{name: _as_text(view, texts) for name, view in found.items()} for found in views]
         return {
-            "first": {name: getattr(task, name) for task in list(self.opening)[:1] for name in OPENING},
-            "names": [split(name) for name in methods],
+            "first": dict(zip(OPENING, fields, strict=False)) | {"tuned": tuned},
+            "names": [_named(name) for name in methods],
             "short": [self.short[task] for task in self.tasks],
             "same": {number[task]: number[first] for task, first in self.comparisons.same.items()},
-            "variants": [[int(tuned), int(more)] for tuned, more in self.variants],
+            "variants": [[int(how), int(more)] for how, more in self.variants],
             "views": written,
             "texts": list(texts),
             "whys": list(whys),
@@ -260,6 +284,12 @@ class Overview:
 def _opened(task: Task) -> tuple[str, ...]:
     """Return a task's values of the filters that are set when the page opens."""
     return tuple(getattr(task, name) for name in OPENING)
+
+
+def _named(method: str) -> tuple[str, str]:
+    """Return the name of a method's components and its settings; `tuned` is left out, as a ranking has one kind."""
+    name, settings = split(method)
+    return name, ", ".join(part for part in settings.split(", ") if part != TUNED)
 
 
 def _by_scale(task: Task) -> int:
@@ -302,7 +332,7 @@ def _bits(tasks: Iterable[Task], number: Mapping[Task, int]) -> str:
 def about(tasks: Sequence[Task], results: Sequence[Result], count: int) -> str:
     """Return the common fields of some tasks in words, with counts of fields that differ, of seeds and of tasks.
 
-    A warning follows if all tasks are at the scale smoke.
+    Tuned results add what their methods were given, if all had the same; a warning follows at the scale smoke.
     """
     parts = []
     for name in SUMMARY_FIELDS:
@@ -321,8 +351,10 @@ def about(tasks: Sequence[Task], results: Sequence[Result], count: int) -> str:
     if counts:
         least = f"{counts[0]} to " if len(counts) > 1 else ""
         parts.append(least + names.counted_as(counts[-1], "seed"))
+    budgets = {result.budget for result in results if result.tuned}
+    tuning = f". Each method was tuned on each task: {budgets.pop()}" if len(budgets) == 1 and all(budgets) else ""
     warning = SMOKE if {task.scale for task in tasks} == {"smoke"} else ""
-    return ", ".join([*parts, names.counted_as(count, "task")]) + warning if tasks else ""
+    return ", ".join([*parts, names.counted_as(count, "task")]) + tuning + warning if tasks else ""
 
 
 def repeated(results: Sequence[Result]) -> str:

@@ -194,7 +194,7 @@ class _Site:
         self.machines = ["", *sorted({result.machine for result in results} - {""})]
         self.datasets = sorted({bare(task.dataset) for task in self.tasks})
         self.scales = [scale for scale in SCALES if any(task.scale == scale for task in self.tasks)]
-        self.view = self.rankings.view(self.rankings.opening) if self.scales else None
+        self.view = self.rankings.opening_view
         self.pictured = bool(self.view and self.view.lines)  # whether pages have a picture for their links
         self.by_task: dict[Task, list[Result]] = {}
         for result in results:

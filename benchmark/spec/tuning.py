@@ -9,6 +9,7 @@ from typing import Any
 
 from fedspan.benchmark.errors import UserError, did_you_mean, require
 from fedspan.benchmark.fields import defaults_of, from_values
+from fedspan.benchmark.names import counted_as, percent
 from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.search import Fixed, Space, are_numbers, choice, fixed, linear, log, spaces_of, typed
 from fedspan.benchmark.spec.cell import Cell
@@ -43,8 +44,9 @@ class Tune:
     @property
     def budget(self) -> str:
         """What each method is given on a task, in words."""
+        trials, noun = counted_as(self.trials, "trial"), "seed" if len(self.seeds) == 1 else "seeds"
         seeds = ", ".join(map(str, self.seeds))
-        return f"{self.trials} trials on seeds {seeds}, scored on {self.validation:g} of the training images"
+        return f"{trials} on {noun} {seeds}, scored on {percent(self.validation)} of the training images"
 
     def changed(self, settings: Mapping[str, Any]) -> Tune:
         """Return the tuning with the settings replaced whose names begin with ``tune.``; ignore others."""

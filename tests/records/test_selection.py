@@ -135,3 +135,14 @@ def test_a_trial_without_an_accuracy_counts_as_worst():
     found = select(STUDY, lambda key: broken if key == first else read(key))
     assert found.accuracies[0] == WORST
     assert replace(found, chosen=None).tuned == []
+
+
+@pytest.mark.parametrize(
+    ("tune", "said"),
+    [
+        (Tune(12, (100,), 0.15), "12 trials on seed 100, scored on 15% of the training images"),
+        (Tune(1, SEEDS, 0.2), "1 trial on seeds 100, 101, scored on 20% of the training images"),
+    ],
+)
+def test_a_budget_is_told_in_words(tune, said):
+    assert tune.budget == said

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -504,7 +505,7 @@ def test_where_no_result_is_an_ablation_a_ranking_with_ablations_is_that_without
     for path, content in site.write(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, tuple(results), ())]).items():
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
-    page = opened(browser, (tmp_path / "index.html").as_uri() + ("#tuned=yes" if tuned else ""), 1280, 900)
+    page = opened(browser, (tmp_path / "index.html").as_uri() + f"#tuned={'yes' if tuned else 'no'}", 1280, 900)
     without = first_screen(page)
     assert len(without) == 3 + 3
     choose(page, "ablations", "ranked too")
@@ -534,6 +535,37 @@ def test_a_dataset_chosen_on_the_page_or_in_an_address_is_shown_whatever_the_pag
     assert texts(page, "#ranking tbody th a") == ["MOON"]
     page = opened(browser, (tmp_path / "index.html").as_uri() + "#dataset=mnist", 1280, 900)
     assert texts(page, "#ranking tbody th a") == ["MOON"]
+
+
+def pressed(page):
+    return texts(page, "#ranking [name=tuned][aria-pressed=true]")
+
+
+def test_the_page_opens_with_tuned_methods_and_shows_the_others_where_nothing_is_tuned(browser, tmp_path):
+    names = {"fedavg": {"a": 50.0}, "fedprox": {"a": 60.0}}
+    results = tuned_on(names | {f"{name}, tuned": scores for name, scores in names.items()})
+    [other] = results_on({"moon": {"a": 70.0}})
+    other = replace(other, task=replace(other.task, dataset="mnist"))
+    found = Summary("b", "B", "", "paper", "b/", {}, (*results, other), ())
+    for path, content in site.write(tmp_path, [found]).items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    address = (tmp_path / "index.html").as_uri()
+    page = opened(browser, address, 1280, 900)
+    written = (tmp_path / "index.html").read_text()
+    assert re.findall(r'name="tuned" value="\w+" aria-pressed="(\w+)"', written) == ["false", "true"]
+    assert pressed(page) == ["tuned"]
+    choose(page, "dataset", "MNIST")
+    assert (pressed(page), texts(page, "#ranking tbody th a")) == (["default"], ["MOON"])
+    choose(page, "dataset", "Digits")
+    assert pressed(page) == ["tuned"]
+    assert "tuned=" not in page.current_url
+    one(page, "#ranking [name=tuned][value=no]").click()
+    assert pressed(page) == ["default"]
+    assert page.current_url.endswith("#tuned=no")
+    page.refresh()
+    assert pressed(page) == ["default"]
+    assert pressed(opened(browser, address + "#dataset=mnist&tuned=yes", 1280, 900)) == ["default"]
 
 
 def test_a_link_from_a_dataset_shows_all_its_tasks_of_that_variant_and_scale(browser, tmp_path):

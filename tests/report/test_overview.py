@@ -179,6 +179,7 @@ def test_tuned_results_compete_among_themselves():
     assert [line.method for line in first.view(tasks).lines] == ["fedprox", "fedavg"]
     assert [line.method for line in first.view(tasks, tuned=True).lines] == ["fedavg, tuned"]
     assert first.view(tasks, tuned=True).reference == "fedavg, tuned"
+    assert [line.note for line in first.view(tasks, tuned=True).lines] == [""], "the switch says it once"
 
 
 def on_two_datasets():
@@ -205,12 +206,35 @@ def test_the_page_opens_with_the_scale_that_most_methods_have():
     assert overview([*own[:2], *paper]).opening == {paper[0].task}, "equally many: the papers' scale"
 
 
+def test_the_page_opens_with_tuned_methods_where_they_compare():
+    """Default settings favour the methods that they happen to suit."""
+    default = {"fedavg": BOTH, "fedprox": BOTH, "moon": BOTH}
+    few, alone = ({f"{name}, tuned": BOTH for name in names} for names in (["fedavg", "fedprox"], ["fedavg"]))
+    opened = overview(tuned_on(default | few)).opening_view
+    assert opened.tuned
+    assert {line.method for line in opened.lines} == set(few)
+    assert not overview(tuned_on(default | alone)).opening_view.tuned, "one tuned method compares with nothing"
+    assert overview([]).opening_view is None
+
+
+def test_the_page_opens_with_the_scale_smoke_only_where_there_is_no_other():
+    default = results_on({"moon": {"a": 70.0}})
+    tuned = tuned_on({"fedavg, tuned": BOTH, "fedprox, tuned": BOTH})
+    smoke = [replace(one, task=replace(one.task, scale="smoke")) for one in tuned]
+    assert not overview([*default, *smoke]).opening_view.tuned
+    assert overview([*default, *smoke]).scale == "paper"
+    assert overview(smoke).opening_view.tuned
+    assert overview(smoke).scale == "smoke"
+
+
 def test_the_page_opens_with_tasks_of_one_kind_of_test_images():
     shared = results_on({"fedavg": BOTH, "fedprox": BOTH})
     own = [replace(one, task=replace(one.task, tested="own")) for one in shared[:2]]
     first = overview([*own, *shared])
     assert first.opening == {one.task for one in shared}
-    assert first.data()["first"] == {"scale": "paper", "dataset": shared[0].task.dataset, "tested": "shared"}
+    assert first.data()["first"] == {
+        "scale": "paper", "dataset": shared[0].task.dataset, "tested": "shared", "tuned": False,
+    }  # fmt: skip
     assert frozenset(one.task for one in own) in set(choices(first.tasks)), "a filter chooses the others"
 
 
@@ -258,6 +282,14 @@ def test_a_smoke_test_proves_no_method_better():
     warning = ". At the scale smoke, the numbers only show that everything works"
     assert about([quick], [], 1) == sentence(quick) + ", 1 task" + warning
     assert warning not in about([usual, quick], [], 2) + about([usual], [], 1)
+
+
+def test_a_ranking_of_tuned_methods_tells_what_each_was_given():
+    results = [replace(one, tuned=True, budget="12 trials on seed 1") for one in results_on({"fedavg": {"a": 50.0}})]
+    said = f"{sentence(results[0].task)}, 3 seeds, 1 task"
+    assert about([results[0].task], results, 1) == f"{said}. Each method was tuned on each task: 12 trials on seed 1"
+    for budget in ("60 trials", ""):  # several, or one that an earlier version did not write
+        assert about([results[0].task], [*results, replace(results[0], budget=budget)], 1) == said
 
 
 def test_a_fleet_is_told_where_clients_fail():

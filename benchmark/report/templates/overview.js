@@ -162,17 +162,19 @@ function leaderboard() {
   const section = document.getElementById("ranking"), all = document.getElementById("results");
   const tools = document.getElementById("filters"), search = tools.querySelector("input");
   const output = tools.querySelector("output"), more = document.getElementById("show");
-  const switches = [...section.querySelectorAll("[name=tuned]")];
-  let limit = MOST_ROWS, tuned = false;
+  const switches = [...section.querySelectorAll("[name=tuned]")], isTuned = (button) => button.value === "yes";
+  let limit = MOST_ROWS, asked = site.first.tuned;
+  const has = (tuned) => site.results.some((result) => Boolean(result.tuned) === tuned && filters.matches(result.task));
+  const shownTuned = () => has(asked) === has(!asked) ? asked : has(true);
 
   function show() {
-    const words = wordsOf(search);
+    const words = wordsOf(search), tuned = shownTuned();
     const ablations = Boolean(tools.querySelector("[name=ablations]")?.value);
     const tasks = site.tasks.filter(filters.matches), view = viewOf(tasks, tuned, ablations);
     const results = site.results.filter((result) =>
       filters.matches(result.task) && Boolean(result.tuned) === tuned && (ablations || !result.ablation));
     for (const part of ["headline", "more", "about"]) document.getElementById(part).textContent = view[part];
-    for (const button of switches) button.setAttribute("aria-pressed", String((button.value === "yes") === tuned));
+    for (const button of switches) button.setAttribute("aria-pressed", String(isTuned(button) === tuned));
     const table = rankingTable(view, results);
     section.querySelector("table").replaceWith(table);
     const named = (method) => words.every((word) => `${method.name} ${method.code}`.toLowerCase().includes(word));
@@ -190,7 +192,7 @@ function leaderboard() {
 
   function changed() {
     limit = MOST_ROWS;
-    chosen.write({ ...filters.state(), words: search.value, tuned: tuned ? "yes" : "" });
+    chosen.write({ ...filters.state(), words: search.value, tuned: asked === site.first.tuned ? "" : asked ? "yes" : "no" });
     show();
   }
 
@@ -198,7 +200,7 @@ function leaderboard() {
     const state = chosen.read();
     filters.restore(state);
     search.value = state.get("words") ?? "";
-    tuned = switches.length > 0 && state.get("tuned") === "yes";
+    asked = state.has("tuned") ? state.get("tuned") === "yes" : site.first.tuned;
     show();
   }
 
@@ -206,8 +208,8 @@ function leaderboard() {
   for (const button of switches) {
     button.parentElement.hidden = false;
     button.addEventListener("click", () => {
-      tuned = button.value === "yes";
-      if (!site.results.some((result) => Boolean(result.tuned) === tuned && filters.matches(result.task))) filters.widen();
+      asked = isTuned(button);
+      if (!has(asked)) filters.widen();
       changed();
     });
   }
@@ -221,7 +223,7 @@ function leaderboard() {
     .then(() => { copy.textContent = "Copied"; }, () => { copy.textContent = "Copy it from the address bar"; }));
   csv.addEventListener("click", () => {
     const address = URL.createObjectURL(new Blob([toCsv(section.querySelector("table"))], { type: "text/csv" }));
-    element("a", { href: address, download: "ranking.csv" }).click();
+    element("a", { href: address, download: `ranking${shownTuned() ? "-tuned" : ""}.csv` }).click();
     URL.revokeObjectURL(address);
   });
   chosen.follow(restore);
