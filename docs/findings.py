@@ -177,7 +177,7 @@ def disagreements(runs: Runs) -> list[list[str]]:
             decorr("FedAvg"),
         ),
         (
-            "FedDecorr on MOON: on the body's features (paper) minus on the projected ones (released)",
+            "FedDecorr on MOON: on the body's features minus on the projected ones (released)",
             decorr(on_body, "released"),
             decorr(warm, "released"),
         ),
@@ -242,7 +242,7 @@ def disagreements(runs: Runs) -> list[list[str]]:
             lambda alpha: runs.cifar("FedAvg", alpha, plain),
         ),
         (
-            "no augmentation (papers) minus crop and flip (released)",
+            "no augmentation (the papers mention none) minus crop and flip (released)",
             lambda alpha: runs.cifar("FedAvg", alpha, augment="none"),
             lambda alpha: runs.cifar("FedAvg", alpha),
         ),

@@ -47,8 +47,8 @@ class Moon(Component):
       released code has an option, 0.5 by default, that it never reads: it computes with 1.
     - projection: 2 layers to 256 dimensions. In the paper the hidden layer is as wide as the features; FedDecorr uses
       [640, 256] for CIFAR with MobileNetV2, and none on TinyImageNet.
-    - representation, for add-ons and diagnostics: FedDecorr's paper penalises the body's, its released code the
-      projected one. Calibrations of a linear classifier need ``projected``.
+    - representation, for add-ons and diagnostics: FedDecorr's released code penalises the projected one; its papers do
+      not say which. Calibrations of a linear classifier need ``projected``.
     - previous, for a client that never trained: ``global`` is the initial global model, so the first round is FedAvg's,
       as in the authors' code, which has no previous model in its first round. FedDecorr's code initialises a model for
       each client, like ``untrained``: the initial weights, each tensor shuffled independently for every client; so does
