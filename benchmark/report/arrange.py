@@ -57,25 +57,21 @@ def _refuse_outliers(arranged: Arranged) -> None:
 
 
 def _refuse_minority(arranged: Arranged, index: pd.Index[int], name: str, of: str) -> None:
-    """Refuse runs whose `name` is not the value of most records (at a tie, the first in the grid)."""
+    """Refuse recorded runs whose `name` is not the value of most records (at a tie, the first in the grid)."""
     runs = arranged.runs.loc[index]
     recorded = runs[(runs["status"] != "missing") & runs[name].notna()]
-    counts = recorded[name].value_counts(sort=False)
-    kept = counts.idxmax() if len(counts) else runs[name].iloc[0]
-    strangers = runs[runs[name].notna() & (runs[name] != kept)]
-    if strangers.empty:
+    if recorded.empty:
         return
+    kept = recorded[name].value_counts(sort=False).idxmax()
+    strangers = recorded[recorded[name] != kept]
     what = name.replace("_", " ")
     arranged.runs.loc[strangers.index, "state"] = REFUSED
     for value, group in strangers.groupby(name, sort=False):
         reason = f"{what}{of} is {_short(value)}, the others' is {_short(kept)}"
         arranged.runs.loc[group.index, "reason"] = reason
-        found = int((group["status"] != "missing").sum())
-        if found:
-            arranged.problems.append(
-                f"{counted_as(found, 'record is', 'records are')} left out: {reason} "
-                f"(first: {group[group['status'] != 'missing']['key'].iloc[0]})"
-            )
+        arranged.problems.append(
+            f"{counted_as(len(group), 'record is', 'records are')} left out: {reason} (first: {group['key'].iloc[0]})"
+        )
 
 
 def _short(value: Any) -> str:
@@ -83,8 +79,8 @@ def _short(value: Any) -> str:
 
 
 def _refuse_mixtures(arranged: Arranged) -> None:
-    """Refuse cells whose runs differ in more than the seed: their mean would be meaningless."""
-    usable = arranged.runs[arranged.runs["state"] != REFUSED]
+    """Refuse cells whose recorded runs differ in more than the seed: their mean would be meaningless."""
+    usable = arranged.runs[(arranged.runs["state"] != REFUSED) & (arranged.runs["status"] != "missing")]
     places = usable.groupby(["row", "column"], sort=False)["point"]
     several = usable[places.transform("nunique") > 1]
     mixed: dict[str, list[Any]] = {}

@@ -57,11 +57,6 @@ def _diagram(name: str, title: str, caption: str, words: str, draw: Callable[[],
     return Diagram(name=name, title=title, caption=caption, files=files, inline=inline)
 
 
-def row_text(row: TableRow) -> str:
-    """Return a row's labels as one text."""
-    return ", ".join(row.labels) or "all"
-
-
 def row_spoken(table: Tabulated, row: TableRow) -> str:
     """Return a row's labels in plain words."""
     return ", ".join(spoken(axis, label) for axis, label in zip(table.row_axes, row.labels, strict=True)) or "all"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 
 from fedspan.benchmark import names
@@ -40,16 +40,17 @@ def ratio(value: float) -> str:
 def headline(ranking: Sequence[Ranked], reference: str) -> tuple[str, str]:
     """Return a sentence that says who leads, and one that qualifies it, which is empty without a ranking."""
     if not ranking:
-        return "No results yet.", ""
+        return "No results for this choice.", ""
     first, base = ranking[0], next((row for row in ranking if row.method == reference), ranking[0])
     if not first.place.tested:
-        return "No winner can be named: too few runs.", _untested(ranking)
+        return "No winner can be named.", _untested(ranking)
+    spoken = _spoken(ranking)
     if first.leads:
-        return _leads(ranking, base)
-    said, how = _undecided([(brief(row.method), row.place) for row in ranking], "method")
+        return _leads(ranking, base, spoken)
+    said, how = _undecided([(spoken[row.method], row.place) for row in ranking], "method")
     if first is base or first.gain is None:
         return said, f"{how}."
-    return said, f"{how}: {_over(first.gain, base)}{_at(first)}."
+    return said, f"{how}: {_over(first.gain, spoken[base.method])}{_at(first)}."
 
 
 def of_table(analysis: Analysis) -> str:
@@ -107,13 +108,18 @@ def _undecided(rows: Sequence[tuple[str, Place]], word: str) -> tuple[str, str]:
     `word` is the noun for a row: ``method`` or ``row``.
     """
     (name, first), *others = rows
-    may = [other for other, place in rows if place.group == first.group and place.contends and place.tested]
+    contenders = [(other, place.tested) for other, place in rows if place.group == first.group and place.contends]
+    may = [other for other, tested in contenders if tested]
+    untested = len(contenders) - len(may)
+    few = f"{'has' if untested == 1 else 'have'} too few runs to compare"
     most = all(first.ahead > place.ahead for _, place in others)
     how = f"{name} is ahead of more {word}s than any other" if most else f"{name} is shown first"
     if len(may) < 2:
-        return f"No clear winner: {name} ranks first, but its lead is not significant.", how
+        why = f"{names.counted_as(untested, f'other {word}')} {few}" if untested else "it does not beat each other one"
+        return f"No clear winner: {name} ranks first, but {why}.", how
     who = _either(may) if len(may) <= NAMED else names.counted_as(len(may), word)
-    return f"No clear winner: {who} may be the best.", how
+    more = f"; {names.counted_as(untested, f'more {word}')} {few}" if untested else ""
+    return f"No clear winner: {who} may be the best{more}.", how
 
 
 def _either(several: Sequence[str]) -> str:
@@ -124,24 +130,22 @@ def _either(several: Sequence[str]) -> str:
     )
 
 
-def _leads(ranking: Sequence[Ranked], base: Ranked) -> tuple[str, str]:
+def _leads(ranking: Sequence[Ranked], base: Ranked, spoken: Mapping[str, str]) -> tuple[str, str]:
     first = ranking[0]
     others = sum(row.place.group == first.place.group for row in ranking) - 1
-    surely = "It beats the other method" if others == 1 else f"It beats each of the {others} other methods"
-    if first is base:
-        return f"{brief(first.method)} leads.", f"{surely}; the chance of naming the wrong leader is at most 5%."
-    over = _over(first.gain, base) if first.gain else ""
-    said = f"{brief(first.method)} leads: {over}{_at(first)}." if over else f"{brief(first.method)} leads."
-    compared = first.gain
-    on = ""
-    if isinstance(compared, Difference):
-        on = f" on {names.counted_as(compared.tasks, 'task')}, {names.counted_as(compared.pairs, 'paired run')}"
-    return said, f"{surely}{on}; the chance of naming the wrong leader is at most 5%."
+    who = "the other method" if others == 1 else f"each of the {others} other methods"
+    surely = f"It beats {who}; the chance of naming the wrong leader is at most 5%."
+    name, gain = spoken[first.method], first.gain
+    if first is base or not gain:
+        return f"{name} leads.", surely
+    if isinstance(gain, Difference):
+        runs, tasks = names.counted_as(gain.pairs, "paired run"), names.counted_as(gain.tasks, "task")
+        surely += f" Its gain is that of {runs} on {tasks}."
+    return f"{name} leads: {_over(gain, spoken[base.method])}{_at(first)}.", surely
 
 
-def _over(gap: Gap, base: Ranked) -> str:
-    """Return a gain over the reference in words, or why there is none."""
-    name = brief(base.method)
+def _over(gap: Gap, name: str) -> str:
+    """Return a gain over the reference of that name in words, or why there is none."""
     if isinstance(gap, Withheld):
         return f"{gap.reason}, so no gain over {name} is given"
     if gap.low == gap.high:
@@ -164,13 +168,14 @@ def _untested(ranking: Sequence[Ranked]) -> str:
     reasons = [row.gain.reason for row in ranking if isinstance(row.gain, Withheld)]
     if reasons:
         return f"{reasons[0][:1].upper()}{reasons[0][1:]}."
-    return "The methods have no task in common." if len(ranking) > 1 else "Only one method has results."
+    return "The methods have no run in common." if len(ranking) > 1 else "Only one method has results."
 
 
-def brief(method: str) -> str:
-    """Return the name of a method's components, without its protocol settings."""
-    name, _ = split(method)
-    return name
+def _spoken(ranking: Sequence[Ranked]) -> dict[str, str]:
+    """Return the name of each method's components, with its protocol settings where another has the same components."""
+    brief = {row.method: split(row.method)[0] for row in ranking}
+    known = Counter(brief.values())
+    return {one: name if known[name] == 1 else names.of_method_label(one) for one, name in brief.items()}
 
 
 def split(method: str) -> tuple[str, str]:

@@ -92,6 +92,11 @@ def short_names(tasks: Sequence[Task]) -> dict[Task, str]:
     return found
 
 
+def written(gain: Difference) -> tuple[float, float, float]:
+    """Return a gain and the ends of its interval as the page writes them, so that its picture agrees with the text."""
+    return rounded(gain.mean, 1), rounded(gain.low, 1), rounded(gain.high, 1)
+
+
 def carried(value: float) -> float:
     """Return a mean or deviation as stored in pages, so that the page and its script round the same number."""
     return round(value, DIGITS)
@@ -107,7 +112,7 @@ class Line:
     note: str
     place: str
     range: str
-    gain: tuple[float, float, float] | None  # mean, low, high, in points
+    gain: tuple[float, float, float] | None  # mean, low, high, in points with one decimal
     why: str  # reason for a withheld gain
     mean: float
     scores: tuple[Result | None, ...]
@@ -176,9 +181,9 @@ class Overview:
             if not result.ablation:
                 found.add(result.method)
 
-        def telling(group: tuple[bool, tuple[str, ...]]) -> tuple[bool, bool, int]:
+        def telling(group: tuple[bool, tuple[str, ...]]) -> tuple[bool, bool, bool, int]:
             (tuned, (scale, *_)), count = group, len(methods[group])
-            return scale != "smoke", tuned and count > 1, count
+            return count > 0, scale != "smoke", tuned and count > 1, count
 
         return max(methods, key=telling, default=(False, ()))
 
@@ -231,7 +236,7 @@ class Overview:
             note=", ".join(filter(None, [*stages, note])),
             place=place_text(row.place, several),
             range=row.place.range if row.place.tested and row.place.range != row.place.text else "",
-            gain=(gain.mean, gain.low, gain.high) if isinstance(gain, Difference) else None,
+            gain=written(gain) if isinstance(gain, Difference) else None,
             why=gain.reason if isinstance(gain, Withheld) else "",
             mean=math.fsum(carried(results[task].mean) for task in shared) / len(shared) if whole else math.nan,
             scores=tuple(results.get(task) for task in columns),
@@ -273,7 +278,7 @@ class Overview:
         for line in view.lines:
             row: list[Any] = [methods[line.method], _packed_place(line.place), *_packed_range(line.range)]
             if line.gain:
-                mean, low, high = (round(10 * rounded(value, 1)) for value in line.gain)
+                mean, low, high = (round(10 * value) for value in line.gain)
                 row += [mean, mean - low, high - mean]
             elif line.why:
                 row.append(whys.setdefault(line.why, len(whys)))
@@ -358,8 +363,10 @@ def about(tasks: Sequence[Task], results: Sequence[Result], count: int) -> str:
 
 
 def repeated(results: Sequence[Result]) -> str:
-    """Return in words how many runs of a method were repeated, or how many could not be."""
-    if refuted := sum(result.refuted for result in results):
-        return f"{refuted} not repeatable"
-    same = sum(result.repeated for result in results)
-    return f"{same} of {sum(len(result.seeds) for result in results)}" if same else "not yet"
+    """Return in words how many runs of a method were repeated, and how many differed on some machine."""
+    runs, same, refuted = (
+        sum(counts) for counts in zip(*((len(one.seeds), one.repeated, one.refuted) for one in results), strict=True)
+    )
+    if not (same or refuted):
+        return "not yet"
+    return f"{same} of {runs}" + (f", {refuted} differed" if refuted else "")

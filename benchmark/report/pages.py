@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 from fedspan import __version__
 from fedspan.benchmark import names
 from fedspan.benchmark.report import render_text
-from fedspan.benchmark.report.axes import PLUGIN_AXES, named, spoken, title
+from fedspan.benchmark.report.axes import PLUGIN_AXES, spoken, title
 from fedspan.benchmark.report.diagrams import row_spoken
 from fedspan.benchmark.report.headline import of_table, points, ratio, signed_points
 from fedspan.benchmark.report.labels import swatch
@@ -50,7 +50,6 @@ def _environment() -> Environment:
     environment.filters["method"] = names.of_method_label
     environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)
     environment.globals.update(
-        entry_text=render_text.entry_text,
         printed_text=render_text.printed_text,
         state_text=render_text.state_text,
         count_text=render_text.count_text,
@@ -66,10 +65,8 @@ def _environment() -> Environment:
         reach_text=render_text.reach_text,
         place_text=place_text,
         finite=math.isfinite,
-        named=named,
         points=points,
         ratio=ratio,
-        title_of=names.title_of,
     )
     return environment
 

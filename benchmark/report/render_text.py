@@ -170,11 +170,12 @@ def reach_text(reach: Reach | None) -> tuple[str, str]:
         cost += f" · {write_seconds(reach.seconds, reach.seconds_std)}"
     if math.isfinite(reach.simulated):
         cost += f" · {write_seconds(reach.simulated)} simulated"
+    known = reach.n + reach.never
+    so_far = " so far" if known < reach.asked else ""
     if not reach.never:
-        so_far = f" ({reach.n} of {reach.asked} {seeds} so far)" if reach.n < reach.asked else ""
-        return f"{_rounds(reach.rounds)}{so_far}", cost
+        return f"{_rounds(reach.rounds)}{so_far and f' ({reach.n} of {reach.asked} {seeds}{so_far})'}", cost
     return (
-        f"> {counted_as(reach.last, 'round')} ({reach.n} of {reach.asked} {seeds} reach it)",
+        f"> {counted_as(reach.last, 'round')} ({reach.n} of {counted_as(known, 'seed')}{so_far} reach it)",
         f"restricted mean {_rounds(reach.rounds)} · {cost}",
     )
 

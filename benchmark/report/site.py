@@ -25,7 +25,7 @@ from fedspan.benchmark.records.atomic import content_of, read_json
 from fedspan.benchmark.records.model import STAGES
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.report import preview, statistics
-from fedspan.benchmark.report.axes import text
+from fedspan.benchmark.report.axes import bare, text
 from fedspan.benchmark.report.figures import embed
 from fedspan.benchmark.report.overall import (
     RELATIVE_COSTS,
@@ -97,7 +97,6 @@ class About:
     name: str
     kind: str
     prefix: str
-    module: str
     paragraphs: tuple[str, ...]
     fields: tuple[tuple[str, str], ...]
     title: str = ""
@@ -108,7 +107,7 @@ def about(kind: str, name: str) -> About:
     """Return the docstring and settings of a plugin, or a note that it is not installed here."""
     cls = plugins(kind).get(name)
     if cls is None:
-        return About(name, kind, "", "", paragraphs=("This machine does not have it.",), fields=(), title=name)
+        return About(name, kind, "", paragraphs=("This machine does not have it.",), fields=(), title=name)
     parts = re.split(r"\n\s*\n|\n(?=- )", inspect.getdoc(cls) or "")
     paragraphs = [" ".join(part.split()) for part in parts]
     if more := disclosure(cls):
@@ -118,7 +117,6 @@ def about(kind: str, name: str) -> About:
         name=name,
         kind=kind,
         prefix=prefix,
-        module=cls.__module__,
         paragraphs=tuple(paragraphs),
         fields=tuple((field, text(value)) for field, value in defaults_of(cls).items()),
         title=names.title_of(kind, name),
@@ -363,11 +361,6 @@ def _brief(cost: float) -> float | None:
         return None
     value = float(f"{cost:.6g}")
     return int(value) if value.is_integer() else value
-
-
-def bare(label: str) -> str:
-    """Return a plugin's name without its settings."""
-    return label.split("(")[0]
 
 
 def _order(task: Task) -> tuple[Any, ...]:

@@ -537,6 +537,27 @@ def test_a_dataset_chosen_on_the_page_or_in_an_address_is_shown_whatever_the_pag
     assert texts(page, "#ranking tbody th a") == ["MOON"]
 
 
+def test_sorting_a_long_list_sorts_what_is_not_shown_too_and_more_of_it_takes_the_focus(browser, tmp_path):
+    values = {f"algorithm{i:03}": {"a": float(i % 97)} for i in range(130)}
+    found = Summary("b", "B", "", "paper", "b/", {}, tuple(results_on(values | {"fedavg": {"a": 99.0}})), ())
+    for path, content in site.write(tmp_path, [found]).items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    page = opened(browser, (tmp_path / "index.html").as_uri(), 1280, 900)
+    shown = "return [...document.querySelectorAll('#results tbody tr')].filter((row) => row.offsetHeight).length"
+    assert page.execute_script(shown) == 100
+    all_of(page, "#results thead button")[2].click()
+    best = [float(text.split()[0]) for text in texts(page, "#results tbody td.score")[:100]]
+    assert best[0] == pytest.approx(99.0, abs=0.05)
+    assert best == sorted(best, reverse=True)
+    one(page, "#show").click()
+    assert page.execute_script(shown) == 131
+    assert not one(page, "#show").is_displayed()
+    assert page.execute_script(
+        "return document.activeElement === document.querySelectorAll('#results tbody a.entry')[100]"
+    )
+
+
 def pressed(page):
     return texts(page, "#ranking [name=tuned][aria-pressed=true]")
 

@@ -50,7 +50,7 @@ function numbersOf(results, shared, columns, base) {
     mean: complete ? mean(shared.map((task) => results.get(task).mean)) : null,
     scores: columns.map((task) => results.get(task)),
     costs: ratios,
-    repeated: refuted ? `${refuted} not repeatable` : repeated ? `${repeated} of ${runs}` : "not yet",
+    repeated: repeated || refuted ? `${repeated} of ${runs}${refuted ? `, ${refuted} differed` : ""}` : "not yet",
   };
 }
 
@@ -139,14 +139,15 @@ function rankingTable(view, results) {
   return element("table", { className: "ranking" }, head, element("tbody", {}, ...rows));
 }
 
-function resultsTable(results, limit) {
-  const rows = results.slice(0, limit).map((result) => {
+// All rows are there, so that sorting sorts them all; the style sheet hides those after the first hundred of a cut table.
+function resultsTable(results, cut) {
+  const rows = results.map((result) => {
     const cell = numeric(result.mean, "");
     cell.append(link(result), seeds(result));
     return element("tr", {}, element("th", { scope: "row", className: "label" }, result.method.name),
       element("td", { className: "label task" }, result.task.label), cell);
   });
-  return element("table", {}, headRow([["Method", "label"], ["Task", "label"], ["Accuracy", "score", "descending"]]),
+  return element("table", { className: cut ? "cut" : "" }, headRow([["Method", "label"], ["Task", "label"], ["Accuracy", "score", "descending"]]),
     element("tbody", {}, ...rows));
 }
 
@@ -162,8 +163,9 @@ function leaderboard() {
   const section = document.getElementById("ranking"), all = document.getElementById("results");
   const tools = document.getElementById("filters"), search = tools.querySelector("input");
   const output = tools.querySelector("output"), more = document.getElementById("show");
+  const copy = document.getElementById("copy"), csv = document.getElementById("csv");
   const switches = [...section.querySelectorAll("[name=tuned]")], isTuned = (button) => button.value === "yes";
-  let limit = MOST_ROWS, asked = site.first.tuned;
+  let whole = false, asked = site.first.tuned;
   const has = (tuned) => site.results.some((result) => Boolean(result.tuned) === tuned && filters.matches(result.task));
   const shownTuned = () => has(asked) === has(!asked) ? asked : has(true);
 
@@ -181,17 +183,18 @@ function leaderboard() {
     [...table.tBodies[0].rows].forEach((row, i) => { row.hidden = !named(view.rows[i].method); });
     sortable(table, "sort");
     const shown = results.filter((result) => named(result.method));
-    const below = resultsTable(shown, limit);
+    const cut = !whole && shown.length > MOST_ROWS, below = resultsTable(shown, cut);
     all.querySelector("table").replaceWith(below);
     sortable(below, "all.sort");
-    more.hidden = shown.length <= limit;
+    more.hidden = !cut;
     more.textContent = `Show all ${shown.length}`;
     const methods = view.rows.filter((row) => named(row.method)).length;
     output.textContent = `${methods} of ${site.methods.length} methods, ${shown.length} of ${site.results.length} results`;
   }
 
   function changed() {
-    limit = MOST_ROWS;
+    whole = false;
+    copy.textContent = "Copy link";
     chosen.write({ ...filters.state(), words: search.value, tuned: asked === site.first.tuned ? "" : asked ? "yes" : "no" });
     show();
   }
@@ -215,11 +218,14 @@ function leaderboard() {
   }
   search.addEventListener("input", changed);
   clearedByEscape(search, changed);
-  more.addEventListener("click", () => { limit = Infinity; show(); });
-  const copy = document.getElementById("copy"), csv = document.getElementById("csv");
+  more.addEventListener("click", () => {
+    whole = true;
+    show();
+    all.querySelector("tbody").rows[MOST_ROWS]?.querySelector("a").focus();
+  });
   copy.hidden = !navigator.clipboard;
   csv.hidden = false;
-  copy.addEventListener("click", () => navigator.clipboard.writeText(location.href)
+  copy.addEventListener("click", () => navigator.clipboard.writeText(new URL(`#${chosen.read()}`, location.href).href)
     .then(() => { copy.textContent = "Copied"; }, () => { copy.textContent = "Copy it from the address bar"; }));
   csv.addEventListener("click", () => {
     const address = URL.createObjectURL(new Blob([toCsv(section.querySelector("table"))], { type: "text/csv" }));

@@ -16,7 +16,7 @@ function loaded(text) {
     return {
       method: methods[method], task: tasks[task], mean, std, n, asked, costs: [seconds, flops, traffic],
       stage: stage < 0 ? "" : raw.stages[stage], point, diverged, ablation, tuned, repeated, refuted, machine,
-      worth: diverged ? -Infinity : mean, scores: raw.scores?.[order],
+      scores: raw.scores?.[order],
     };
   });
   return { ...raw, tasks, methods, results };
