@@ -305,10 +305,7 @@ class Component(Plugin):
         return size
 
     def aggregate(self, updates: Mapping[int, Tree], agg: Aggregate) -> Tree:
-        """Return the round's delta, given the individual deltas by client; at most one component, default the mean.
-
-        A component with this hook sees more than sums, which lists and pages disclose.
-        """
+        """Return the round's delta from those by client, which lists and pages disclose; at most one, default: mean."""
         raise NotImplementedError
 
     def server(self, delta: Tree, agg: Aggregate) -> tuple[Tree, Tree]:
@@ -385,7 +382,8 @@ class Component(Plugin):
     @property
     def trains(self) -> bool:
         """Whether the component acts during training; cells that differ only after training share a trained model."""
-        return self.calibrates_every > 0 or any(acts_in(self, hook) for hook in HOOKS if hook not in AFTER_TRAINING)
+        rules = (self.calibrates_every, self.warm_up, self.moves_statistics, self.init_per_client, self.one_client)
+        return any(rules) or any(acts_in(self, hook) for hook in HOOKS if hook not in AFTER_TRAINING)
 
 
 algorithm = decorator("algorithm")

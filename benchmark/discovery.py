@@ -150,6 +150,11 @@ def forget_edited() -> list[Path]:
     return [_imported.pop(name)[0] for name in edited]
 
 
+def folder_of(name: str) -> Path | None:
+    """Return the folder of a module that `import_file` imported; None for any other module."""
+    return _imported[name][0].parent if name in _imported else None
+
+
 def imported() -> Iterator[types.ModuleType]:
     """Yield the modules of the files that `import_file` imported."""
     yield from (sys.modules[name] for name in _imported if name in sys.modules)

@@ -96,6 +96,15 @@ def check() -> None:
         )
 
 
+def check_native() -> None:
+    """Raise `UserError` if torch computes portably in this process: its results would not be native ones."""
+    if all(good for _, good in taken().values()):
+        raise UserError(
+            "these cells need native numerics, and torch is portable in this process since FedSpan was imported; start "
+            f"Python with {CHOICE}={NATIVE} in its environment"
+        )
+
+
 def taken() -> dict[str, tuple[str, bool]]:
     """Return each library's instructions in this process and whether `portable` allows them."""
     import torch

@@ -33,6 +33,7 @@ MANIFEST = "manifest.json"
 
 Maker = Callable[[], tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]
 
+AFRESH = "FEDSPAN_AFRESH"  # set to 1 by `fedspan verify` for the processes that repeat a record
 _afresh: ContextVar[bool] = ContextVar("afresh", default=False)
 
 
@@ -48,7 +49,7 @@ def reading_afresh() -> Iterator[None]:
 
 def is_reading_afresh() -> bool:
     """Return whether files must be read even if their sizes and times are known."""
-    return _afresh.get()
+    return _afresh.get() or os.environ.get(AFRESH) == "1"
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from joblib.externals.loky import get_reusable_executor
 
+from fedspan.benchmark import numerics
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.notebook.frames import OWN, frame_of, plain
 from fedspan.benchmark.records.results import Results
@@ -18,9 +19,10 @@ from fedspan.benchmark.registry import broken, reload_edited
 from fedspan.benchmark.running.grid import run_grid
 from fedspan.benchmark.running.hydra_jobs import make_launcher
 from fedspan.benchmark.running.launchers import launcher_words
-from fedspan.benchmark.spec.plan import plan_grid
+from fedspan.benchmark.spec.plan import Planned, plan_grid
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.spec.studies import studies_of
+from fedspan.benchmark.training.process import numerics_of
 
 
 def run(
@@ -68,11 +70,19 @@ def run(
     planned = plan_grid(axes)
     for one in broken():
         warnings.warn(one.text, stacklevel=2)
-    how = How.of(planned[0].config)
+    how = _possible_here(planned)
     run_grid(planned, make_launcher(launcher_words(how)))
     place, keys = Results(how.results), [one.cell.key for one in planned]
     found = (record for key in keys if (record := place.read(key) or place.failure(key)) is not None)
     return frame_of(place, found, trials=True)
+
+
+def _possible_here(planned: Sequence[Planned]) -> How:
+    """Return how the cells run; raise `UserError` if they need other numerics than this process has."""
+    how = How.of(planned[0].config)
+    if how.device == "cpu" and any(numerics_of(one.cell, how) == numerics.NATIVE for one in planned):
+        numerics.check_native()
+    return how
 
 
 def _values(name: str, values: Any) -> list[Any]:

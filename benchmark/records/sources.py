@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, Protocol
 
 import fedspan.benchmark as engine
-from fedspan.benchmark.discovery import source_of
+from fedspan.benchmark.discovery import folder_of, source_of
 from fedspan.benchmark.registration import FOR_READERS
 from fedspan.benchmark.spec.cell import Cell
 
@@ -94,20 +94,31 @@ def changed(recorded: Any, here: Mapping[str, str]) -> tuple[str, ...] | None:
     return tuple(name for name in here if recorded.get(name) != here[name]) if recorded else None
 
 
-def stale(made: Mapping[str, Any], cell: Cell, repeated_by: Iterable[Mapping[str, str]] = ()) -> str:
+class Code(Protocol):
+    """The code that computed something: digests of its plugins' sources, by ``kind:name``, and of the engine."""
+
+    @property
+    def sources(self) -> Mapping[str, str]: ...
+    @property
+    def engine(self) -> str: ...
+
+
+def stale(made: Mapping[str, Any], cell: Cell, repeated_by: Iterable[Code] = ()) -> str:
     """Return a remark if a cell's record was made by other or by unknown sources, else an empty string.
 
     `made` is its provenance, of which `of_sources` is enough. The cell's own plugins count, and an engine with
-    uncommitted changes: tests hold a committed one to its numbers. `repeated_by` are the sources of identical
-    repetitions; a repetition by the sources available here proves that they give the record's numbers.
+    uncommitted changes: tests hold a committed one to its numbers. `repeated_by` is the code of identical repetitions;
+    a repetition by the sources available here, and by this engine where the record's was uncommitted, proves that they
+    give the record's numbers.
     """
     here = source_digests(cell)
     edited = changed(made.get("sources"), here)
-    if any(changed(others, here) == () for others in repeated_by):
+    files = [] if made.get("engine") == engine_digest() else of_engine(made)
+    if any(changed(by.sources, here) == () and (not files or by.engine == engine_digest()) for by in repeated_by):
         return ""
     if edited is None:
         return "made by unknown sources (their digests are missing or of an older form)"
-    if (files := _uncommitted_engine(made)) and made.get("engine") != engine_digest():
+    if files:
         edited = (*edited, *(f"{path} with uncommitted changes" for path in files))
     return f"made by other sources ({', '.join(edited)})" if edited else ""
 
@@ -115,12 +126,13 @@ def stale(made: Mapping[str, Any], cell: Cell, repeated_by: Iterable[Mapping[str
 def of_sources(made: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a record's provenance that `stale` reads: the engine only if it had uncommitted changes."""
     found = {"sources": made.get("sources", {})}
-    if files := _uncommitted_engine(made):
+    if files := of_engine(made):
         found |= {"uncommitted": files, "engine": made.get("engine")}
     return found
 
 
-def _uncommitted_engine(made: Mapping[str, Any]) -> list[str]:
+def of_engine(made: Mapping[str, Any]) -> list[str]:
+    """Return the files of the engine that had uncommitted changes when `made` was."""
     return [path for path in made.get("uncommitted") or () if str(path).startswith(f"{_engine_root().name}/")]
 
 
@@ -207,13 +219,17 @@ def _names_a_remark(node: ast.stmt) -> bool:
 def sources_behind(name: str) -> dict[str, str]:
     """Return the sources, by name, of a loaded module and of what it imports from its own top-level package or ours.
 
-    They are those of the import. The engine has its own digest and is always left out.
+    A file of `plugins` has no package: what it imports from its folder counts. Sources are those of the import. The
+    engine has its own digest and is always left out.
     """
+    beside = folder_of(name)
     packages = (f"{name.partition('.')[0]}.", f"{engine.__name__.rpartition('.')[0]}.")
     found, waiting = dict[str, str](), [name]
     while waiting:
         module = waiting.pop()
-        if module in found or module not in sys.modules or _of_engine(module) or not f"{module}.".startswith(packages):
+        if module in found or module not in sys.modules or _of_engine(module):
+            continue
+        if not f"{module}.".startswith(packages) and (beside is None or _folder(module) != beside):
             continue
         try:
             found[module] = source_of(sys.modules[module])
@@ -228,6 +244,13 @@ def sources_behind(name: str) -> dict[str, str]:
             elif isinstance(node, ast.Import):
                 waiting += [alias.name for alias in node.names]
     return dict(sorted(found.items()))
+
+
+def _folder(module: str) -> Path | None:
+    """Return the folder in which a loaded module's file, or its top-level package, lies; None without a file."""
+    top = sys.modules.get(module.partition(".")[0])
+    file = getattr(top, "__file__", None)
+    return Path(file).resolve().parents[1 if hasattr(top, "__path__") else 0] if file else None
 
 
 def _of_engine(module: str) -> bool:

@@ -93,8 +93,8 @@ class Verification:
 
     @property
     def kind(self) -> str:
-        """The kind of processor: model and instructions."""
-        return f"{self.processor}, {self.instructions}"
+        """The kind of processor that computed: the GPU's model, or the CPU's and its instructions."""
+        return self.device if self.device != "cpu" else f"{self.processor}, {self.instructions}"
 
     @property
     def name(self) -> str:
@@ -183,9 +183,9 @@ class Badge:
         return self._kinds("identical")
 
     @property
-    def repeated_by(self) -> tuple[dict[str, Any], ...]:
-        """The source digests of each identical repetition."""
-        return tuple(one.sources for one in self.verifications if one.outcome == "identical")
+    def repeated_by(self) -> tuple[Verification, ...]:
+        """The identical repetitions."""
+        return tuple(one for one in self.verifications if one.outcome == "identical")
 
     @property
     def text(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +55,9 @@ def _refuse_outliers(arranged: Arranged) -> None:
     for dataset, group in arranged.runs.groupby("dataset_name", sort=False):
         for _, same in group.groupby("dataset", sort=False):
             _refuse_minority(arranged, same.index, "dataset_digest", f" of {dataset}")
+    split = arranged.runs["what"].map(lambda what: json.dumps([what["partition"], what["clients"]], sort_keys=True))
+    for (_, _, seed), same in arranged.runs.groupby(["dataset", split, "seed"], sort=False):
+        _refuse_minority(arranged, same.index, "partition_digest", f" of seed {seed}")
 
 
 def _refuse_minority(arranged: Arranged, index: pd.Index[int], name: str, of: str) -> None:

@@ -111,7 +111,7 @@ def _undecided(rows: Sequence[tuple[str, Place]], word: str) -> tuple[str, str]:
     contenders = [(other, place.tested) for other, place in rows if place.group == first.group and place.contends]
     may = [other for other, tested in contenders if tested]
     untested = len(contenders) - len(may)
-    few = f"{'has' if untested == 1 else 'have'} too few runs to compare"
+    few = "cannot be compared"
     most = all(first.ahead > place.ahead for _, place in others)
     how = f"{name} is ahead of more {word}s than any other" if most else f"{name} is shown first"
     if len(may) < 2:

@@ -77,11 +77,7 @@ def run_cell(
     results = Results(how.results)
     if (known := results.read(cell.key)) is not None:
         return known
-    results.check_free(cell.key)
-    results.check_writable()
-    settle(how)
-    reset_peak_memory(device_of(how.device))
-    provenance(cell)  # read once, before training: code edited meanwhile is not what trains
+    _make_ready(cell, how, results)
     outcome, run = Outcome(), None
     try:
         run = Run(cell, how)
@@ -99,6 +95,9 @@ def run_cell(
     record = make_record(cell, how, outcome, run)
     if beside is not None:
         record["provenance"]["cells_beside"] = max(beside(), run.cells_beside if run else 0)
+    if (collected := results.read(cell.key)) is not None:
+        log.warning("%s came while its cell was computed, and is kept", results.path(cell.key))
+        return collected
     try:
         results.write(record)
     except CorruptFile as error:
@@ -108,6 +107,15 @@ def run_cell(
         return run_cell(cell, how, watch, beside, share)
     _warn_of_idle_fleet(record)
     return record
+
+
+def _make_ready(cell: Cell, how: How, results: Results) -> None:
+    """Check that the record can be written, and set this process up as the cell needs it."""
+    results.check_free(cell.key)
+    results.check_writable()
+    settle(how)
+    reset_peak_memory(device_of(how.device))
+    provenance(cell)  # read once, before training: code edited meanwhile is not what trains
 
 
 def _train(

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 
 from fedspan.benchmark import numerics
+from fedspan.benchmark.data.array_cache import AFRESH
 from fedspan.benchmark.errors import UserError, is_number
 from fedspan.benchmark.records.exchange import counted, is_later_score
 from fedspan.benchmark.records.model import Record, headline
@@ -218,7 +219,7 @@ class Repetition:
         command = [sys.executable, "-m", "fedspan", "run", *words]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            errors="replace", start_new_session=True,
+            errors="replace", start_new_session=True, env=os.environ | {AFRESH: "1"},
         )  # fmt: skip
         if self._cancelled:  # cancelled before the process started
             self.cancel()

@@ -23,6 +23,7 @@ def settle(how: How) -> None:
     torch.set_flush_denormal(True)
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.allow_tf32 = False  # TF32 would keep only 10 of the 23 mantissa bits of float32
+    torch.backends.cuda.matmul.allow_tf32 = False
     if device.type == "cuda":
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -20,6 +20,7 @@ from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.records import checkpoint
 from fedspan.benchmark.records.model import Count, Number
 from fedspan.benchmark.records.provenance import difference, origin
+from fedspan.benchmark.records.sources import of_engine, uncommitted
 from fedspan.benchmark.records.validation import validate
 from fedspan.benchmark.spec.cell import SCHEMA
 from fedspan.benchmark.training.diagnostics import for_figures
@@ -33,7 +34,7 @@ log = logging.getLogger("fedspan")
 
 def save(run: Run, path: Path) -> None:
     """Write a checkpoint of the cell after a complete round."""
-    _write(run, path, run.cell.key, made_by=_origin(run))
+    _write(run, path, run.cell.key, made_by=_made_by(run))
 
 
 def resume(run: Run, path: Path) -> bool:
@@ -44,12 +45,12 @@ def resume(run: Run, path: Path) -> bool:
     found = checkpoint.load(path, run.cell.key)
     if found is None or found[1].get("origin") is not None:
         return False
-    made_by = found[1].get("made_by")  # absent from files of earlier versions
-    if said := difference(_lasting(_origin(run)), _lasting(made_by)) if made_by else "an earlier version":
+    made_by: dict[str, Any] = found[1].get("made_by") or {}  # absent from files of earlier versions
+    if said := _unlike(_made_by(run), made_by) if made_by else "an earlier version":
         log.warning("the first rounds were computed with %s, so the cell starts again: %s", said, path)
         return False
     _take_over(run, run.state, *found)
-    run.of_one_origin &= made_by == _origin(run)
+    run.of_one_origin &= _origin(run).items() <= made_by.items()
     return True
 
 
@@ -87,10 +88,24 @@ def _origin(run: Run) -> dict[str, Any]:
     return origin(run.cell.training, run.how, run.device, run.numerics)
 
 
-def _lasting(of: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of an origin that must be the same for all rounds of a cell.
+def _made_by(run: Run) -> dict[str, Any]:
+    return _origin(run) | {"uncommitted": uncommitted(run.cell)}
 
-    The engine is left out because tests pin its numbers, and so is the processor that feeds a GPU.
+
+def _unlike(here: dict[str, Any], made_by: dict[str, Any]) -> str:
+    """Return in words why the rounds of a checkpoint cannot be gone on from; empty if they can.
+
+    Tests pin the numbers of committed engines; one with uncommitted changes is like no other.
+    """
+    if made_by.get("engine") != here["engine"] and (files := of_engine(here) + of_engine(made_by)):
+        return f"another engine: uncommitted changes of {', '.join(dict.fromkeys(files))}"
+    return difference(_lasting(here), _lasting(made_by))
+
+
+def _lasting(of: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of an origin that must be the same for all rounds of a cell, whose engine `_unlike` looks at.
+
+    The processor that feeds a GPU is left out.
     """
     sources = {f"source of {plugin}": digest for plugin, digest in of["sources"].items()}
     names = ("device", "gpu", "executor", "threads", *(["numerics"] if of["device"] == "cpu" else []))

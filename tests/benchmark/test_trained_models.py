@@ -58,6 +58,14 @@ def test_what_takes_part_in_training_does(component):
     assert toy_cell(None, component).train_key != toy_cell().key
 
 
+@pytest.mark.parametrize(
+    "rule", [{"warm_up": 0.5}, {"moves_statistics": True}, {"init_per_client": True}, {"one_client": True}], ids=str
+)
+def test_a_rule_of_training_is_training_although_no_hook_is(rule):
+    assert not type("Idle", (FFC,), {})().trains
+    assert type("Ruled", (FFC,), rule)().trains
+
+
 def test_no_registered_component_is_taken_for_one_that_acts_only_afterwards():
     """Those that say so override nothing that training calls."""
     shared = {name for name, cls in plugins("addon").items() if not cls().trains}
@@ -181,6 +189,7 @@ def test_a_model_whose_first_rounds_another_engine_computed_is_not_shared(tmp_pa
         return cut
 
     cell = toy_cell(None, FFC(), protocol={"rounds": 3})
+    monkeypatch.setattr("fedspan.benchmark.training.saving.uncommitted", lambda cell: [])
     with monkeypatch.context() as earlier:
         earlier.setattr(provenance, "engine_digest", lambda: "earlier")
         with pytest.raises(PowerCut):

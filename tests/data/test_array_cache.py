@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from fedspan.benchmark.data.array_cache import MANIFEST, cached
+from fedspan.benchmark.data.array_cache import AFRESH, MANIFEST, cached
 from fedspan.benchmark.errors import UserError
 from tests.helpers import PATIENCE, wait_for
 
@@ -124,6 +124,20 @@ def test_a_damaged_entry_is_noticed_and_made_again(tmp_path, make, caplog, damag
     assert make.calls == 2
     assert not caplog.text
     assert contents(tmp_path) == {"key", "key.lock"}
+
+
+def test_a_change_that_keeps_size_and_time_is_noticed_by_who_reads_afresh(tmp_path, make, monkeypatch, caplog):
+    """`fedspan verify` does: otherwise it would repeat a record on the same wrong images."""
+    cached(tmp_path, "key", make)
+    path = entry(tmp_path) / "x.npy"
+    before = path.stat()
+    flip(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert not np.array_equal(cached(tmp_path, "key", make).arrays["x"], X)
+    monkeypatch.setenv(AFRESH, "1")
+    assert np.array_equal(cached(tmp_path, "key", make).arrays["x"], X)
+    assert make.calls == 2
+    assert "damaged" in caplog.text
 
 
 def test_an_entry_survives_being_copied_to_another_place(tmp_path, make):

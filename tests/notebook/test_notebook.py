@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import fedspan
-from fedspan.benchmark import discovery, registry
+from fedspan.benchmark import discovery, numerics, registry
 from fedspan.benchmark.cli.main import main
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.notebook.frames import COLUMNS, OWN, _task_id, frame_of
@@ -85,6 +85,17 @@ def test_a_failing_cell_is_a_row_with_its_reason(tmp_path, monkeypatch):
     assert failed["status"].tolist() == ["failed"]
     assert failed["reason"].tolist() == ["ZeroDivisionError: division by zero"]
     assert failed["accuracy"].isna().all()
+
+
+def test_native_cells_are_refused_where_torch_is_portable_already(tmp_path, monkeypatch):
+    """Their records would call portable bits native, and no native repetition would be identical."""
+    monkeypatch.setattr(numerics, "taken", lambda: {"ATen": ("AVX2", True), "MKL": ("COMPATIBLE", True)})
+    for settings in ({"numerics": "native"}, {"protocol.precision": "bf16"}):
+        with pytest.raises(UserError, match="start Python with FEDSPAN_NUMERICS=native"):
+            fedspan.run(QUICK | settings, results=tmp_path)
+    assert not list(tmp_path.glob("records/*"))
+    monkeypatch.setattr(numerics, "taken", lambda: {"ATen": ("AVX2", True), "MKL": ("its own", False)})
+    assert fedspan.run(QUICK | {"numerics": "native"}, results=tmp_path)["status"].tolist() == ["done"]
 
 
 def test_a_board_that_tunes_is_for_the_terminal(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from fedspan.benchmark.records import checkpoint, provenance
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running import cell_run
 from fedspan.benchmark.running.cell_run import run_cell
+from fedspan.benchmark.training import saving
 from fedspan.benchmark.training.meter import peak_memory, reset_peak_memory
 from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.saving import _lasting, resume, save
@@ -307,6 +308,26 @@ def test_rounds_of_another_source_or_torch_are_not_gone_on_from(tmp_path, monkey
     monkeypatch.setattr(provenance, "source_digests", lambda cell: edited)
     assert gone_on(tmp_path / "source") == 0
     assert re.search(r"were computed with source of \w+:\w+ syntax:\w+, here edited", caplog.text)
+
+
+@pytest.mark.parametrize("dirty", ["then", "now", "never"])
+def test_rounds_of_an_engine_with_uncommitted_changes_are_not_gone_on_from(tmp_path, monkeypatch, caplog, dirty):
+    """Tests pin the numbers of a committed engine, whatever its version."""
+    changed = {"then": ["benchmark/training/local.py"], "now": [], "never": []}[dirty]
+    with monkeypatch.context() as then:
+        then.setattr(provenance, "engine_digest", lambda: "another")
+        then.setattr(saving, "uncommitted", lambda cell: changed)
+        interrupted(tmp_path)
+    monkeypatch.setattr(saving, "uncommitted", lambda cell: ["benchmark/tree.py"] if dirty == "now" else [])
+    assert gone_on(tmp_path) == (1 if dirty == "never" else 0)
+    said = {"then": "benchmark/training/local.py", "now": "benchmark/tree.py", "never": ""}[dirty]
+    assert (f"another engine: uncommitted changes of {said}, so the cell" in caplog.text) == (dirty != "never")
+
+
+def test_an_uncommitted_engine_goes_on_from_its_own_rounds(tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "uncommitted", lambda cell: ["benchmark/tree.py"])
+    interrupted(tmp_path)
+    assert gone_on(tmp_path) == 1
 
 
 def test_two_kinds_of_gpu_are_two_origins(tmp_path, monkeypatch):

@@ -93,3 +93,17 @@ def test_a_checkpoint_that_cannot_be_opened_is_not_called_damaged(tmp_path):
     path.symlink_to(path.name)
     with pytest.raises(UserError, match=r"cannot read .*; make it readable, or move it away"):
         checkpoint.load(path, "key")
+
+
+def test_a_record_that_came_while_its_cell_was_computed_is_kept(tmp_path, caplog):
+    cell = toy_cell()
+    mine = run_cell(cell, how(tmp_path / "elsewhere"))
+    results = Results(how(tmp_path).results)
+
+    def collected(progress):
+        if not results.path(cell.key).exists():
+            results.write({**mine, "provenance": {**mine["provenance"], "command": "another"}})
+
+    run_cell(cell, how(tmp_path), collected)
+    assert results.read(cell.key)["provenance"]["command"] == "another"
+    assert "came while its cell was computed, and is kept" in caplog.text

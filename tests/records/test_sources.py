@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedspan.benchmark import discovery
 from fedspan.benchmark.component import Component
 from fedspan.benchmark.discovery import keep_sources
 from fedspan.benchmark.records import sources
@@ -319,6 +320,31 @@ def test_the_engine_is_one_digest_without_what_plans_starts_keeps_and_shows(othe
     assert other_engine(executors__loop="7") != first
 
 
+def test_what_a_file_of_plugins_imports_from_its_folder_is_behind_it_and_what_lies_deeper_is_not(tmp_path, monkeypatch):
+    """The folder may hold an environment with all of torch."""
+    for name, text in {
+        "mine.py": "import beside_mine, deeper_mine\nfrom pack_beside import part\n",
+        "beside_mine.py": "FACTOR = 1\n",
+        "pack_beside/__init__.py": "z = 1\n",
+        "pack_beside/part.py": "x = 1\n",
+        "env/deeper_mine.py": "y = 1\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for folder in (tmp_path, tmp_path / "env"):
+        monkeypatch.syspath_prepend(folder)
+    module = discovery.import_file(tmp_path / "mine.py")
+    try:
+        behind = sources_behind(module.__name__)
+        assert set(behind) == {module.__name__, "beside_mine", "pack_beside", "pack_beside.part"}
+        assert behind["beside_mine"] == "FACTOR = 1\n"
+    finally:
+        discovery._imported.pop(module.__name__)
+        for name in (module.__name__, "beside_mine", "deeper_mine", "pack_beside", "pack_beside.part"):
+            sys.modules.pop(name, None)
+        sources_behind.cache_clear()
+
+
 # differences from a record --------------------------------------------------------------------------------
 
 HERE = {"algorithm:a": f"{sources.FORM}1", "dataset:b": f"{sources.FORM}2"}
@@ -344,7 +370,10 @@ def test_a_record_of_an_engine_with_uncommitted_changes_is_not_of_the_current_so
     said = "made by other sources (benchmark/training/local.py with uncommitted changes)"
     for told in (made, of_sources(made)):
         assert stale(told, cell) == said
-        assert stale(told, cell, [source_digests(cell)]) == "", "a repetition proves it"
+        by = SimpleNamespace(sources=source_digests(cell), engine=engine_digest())
+        assert stale(told, cell, [by]) == "", "a repetition proves it"
+        by.engine = other
+        assert stale(told, cell, [by]) == said, "one by the same changes does not"
     monkeypatch.setattr(sources, "engine_digest", lambda: other)
     assert stale(made, cell) == "", "the changes are here now"
 

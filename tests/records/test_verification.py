@@ -76,6 +76,9 @@ def test_a_badge_counts_kinds_of_processor_and_hides_no_difference():
     assert Badge((ONE, again, wide)).text == "repeated on 2 kinds of processor"
     assert Badge((OTHER,)).text == "could not be repeated"
     assert Badge((ONE, elsewhere)).text == "repeated on 1 kind of processor, not on 1"
+    gpus = [replace(ONE, device=gpu, processor=host) for gpu, host in (("H100", "A"), ("H100", "B"), ("H200", "A"))]
+    assert Badge(tuple(gpus[:2])).text == "repeated on 1 kind of processor", "whatever feeds the GPU"
+    assert Badge(tuple(gpus)).text == "repeated on 2 kinds of processor"
     assert [badge.state for badge in (Badge(), Badge((ONE,)), Badge((OTHER,)), Badge((ONE, OTHER)))] == [
         "unverified", "repeated", "refuted", "mixed",
     ]  # fmt: skip

@@ -395,7 +395,7 @@ def test_a_row_that_no_comparison_could_decide_shares_no_place(made):
     ]
     analysis = analyse(made(cells, records)[0])
     assert sorted(standing.place.tested for standing in analysis.standings) == [False, True, True]
-    said = "No clear winner: FedProx or FedAvg may be the best; 1 more row has too few runs to compare. "
+    said = "No clear winner: FedProx or FedAvg may be the best; 1 more row cannot be compared. "
     assert of_table(analysis).startswith(said)
     assert "So far" not in of_table(analysis)
     without = analyse(made(cells, [one for one in records if one["spec"]["algorithm"]["name"] != "fedavgm"])[0])

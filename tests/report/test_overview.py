@@ -84,10 +84,10 @@ def test_a_method_with_too_few_runs_keeps_a_lead_from_being_called_one_and_is_no
     behind = replace(BASE, place=replace(place(at=2, first=2, last=3), contends=False))
     few = row("moon", Withheld("1 pair is too few"), tested=False, last=3)
     assert headline([ahead, behind, few], "fedavg")[0] == (
-        "No clear winner: FedProx ranks first, but 1 other method has too few runs to compare."
+        "No clear winner: FedProx ranks first, but 1 other method cannot be compared."
     )
     assert headline([ahead, replace(BASE, place=place(last=2)), few, replace(few, method="fednova")], "fedavg")[0] == (
-        "No clear winner: FedProx or FedAvg may be the best; 2 more methods have too few runs to compare."
+        "No clear winner: FedProx or FedAvg may be the best; 2 more methods cannot be compared."
     )
     assert headline([ahead, behind], "fedavg")[0] == (
         "No clear winner: FedProx ranks first, but it does not beat each other one."

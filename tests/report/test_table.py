@@ -207,6 +207,26 @@ def test_records_of_other_data_are_left_out_and_named():
     assert first.mean == statistics.fmean([50.0, 52.0])
 
 
+def test_runs_of_one_seed_on_another_partition_are_left_out():
+    cells = cells_of(board(TWO_METHODS))
+    records = seeded(cells)
+    other = records[-1]["provenance"] | {"partition_digest": "f" * 64}
+    table = make(cells, [*records[:-1], records[-1] | {"provenance": other}])
+    [said] = table.problems
+    assert said.startswith("1 record is left out: partition digest of seed 2 is ffffffffffff")
+    assert [row.entries[0].n for row in table.rows] == [3, 2]
+
+
+def test_runs_that_are_not_there_are_not_left_out():
+    """Nothing is known of them, and they have no page to link to."""
+    cells = cells_of(board({"protocol.lr": [0.1, 0.2], "scale": ["small", "paper"]}))
+    table = make(cells, [], Table(rows=("algorithm",)))
+    assert table.problems == ()
+    assert {entry.state for row in table.rows for entry in row.entries} == {"missing"}
+    mixed = make(cells, [record(one) for one in cells], Table(rows=("algorithm",)))
+    assert any("cells mix runs that differ in protocol.lr" in problem for problem in mixed.problems)
+
+
 def test_different_datasets_may_have_different_digests():
     cells = cells_of(board({"partition": "iid", "dataset.limit": [500, 1000]}))
     records = [with_digest(record(p), str(p.cell.dataset.limit) * 8) for p in cells]

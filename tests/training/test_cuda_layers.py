@@ -64,3 +64,10 @@ def test_a_process_that_trains_on_a_gpu_repeats_its_sums_and_rounds_as_float32(m
 def test_a_process_that_trains_on_cpu_keeps_torchs_own_choice():
     settle(how())
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_float32_is_never_tf32():
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
+    settle(how())
+    assert not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cuda.matmul.allow_tf32
