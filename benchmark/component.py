@@ -305,7 +305,7 @@ class Component(Plugin):
         return size
 
     def aggregate(self, updates: Mapping[int, Tree], agg: Aggregate) -> Tree:
-        """Return the round's delta from those by client, which lists and pages disclose; at most one, default: mean."""
+        """Return the round's delta, given each client's (default: their mean); pages say that the server sees them."""
         raise NotImplementedError
 
     def server(self, delta: Tree, agg: Aggregate) -> tuple[Tree, Tree]:

@@ -36,7 +36,8 @@ class LaterVersion(CorruptFile):
 
 def closest(name: str, known: Iterable[str]) -> list[str]:
     """Return the known name that `name` may be a misspelling of, or nothing."""
-    return difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    known = list(known)
+    return next(filter(None, (difflib.get_close_matches(one, known, 1, 0.6) for one in (name, name.lower()))), [])
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -126,7 +126,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         return int(value)
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return _number(value, where)
-    if hint is Path and isinstance(value, (str, Path)):
+    if hint is Path and isinstance(value, (str, Path)) and str(value):
         return Path(_text(str(value), where)).expanduser()
     if hint is str and isinstance(value, (str, int, float)) and not isinstance(value, bool):
         if isinstance(value, float):

@@ -27,6 +27,7 @@ _MODULES |= {"plots": ("plot_curves", "plot_gains"), "runs": ("run",)}
 _HERE = Path(__file__).parent
 if not (_HERE / "benchmark").is_dir():  # a copy of a checkout that lost its symbolic links
     __path__.append(str(_HERE.parent))
+importlib.import_module("fedspan.benchmark")  # prepares portable numerics before torch computes
 
 
 def __getattr__(name: str) -> Any:

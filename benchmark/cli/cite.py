@@ -10,6 +10,7 @@ from fedspan.benchmark.bibliography import SUITE, cited, papers
 from fedspan.benchmark.cli.accepted import accepted
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.registry import Plugin, all_plugins
+from fedspan.benchmark.spec.overrides import axes_of
 from fedspan.benchmark.spec.plan import plan_grid
 
 
@@ -29,7 +30,7 @@ def _asked(words: Sequence[str]) -> Iterator[type[Plugin]]:
         if word == "all":
             yield from all_plugins()
         elif word.startswith("board="):
-            for planned in plan_grid({"board": [word.removeprefix("board=")]}):
+            for planned in plan_grid(axes_of([word])):
                 cell = planned.cell
                 yield from map(type, (cell.dataset, cell.partition, cell.model, cell.algorithm, *cell.addons))
                 if cell.fleet.acts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from fedspan.benchmark.cli.accepted import accepted
 from fedspan.benchmark.data.download import fetch, verify, where
@@ -42,7 +43,13 @@ def manage(arguments: argparse.Namespace) -> int:
         dataset = from_values(find("dataset", name), values, "dataset")
         assert isinstance(dataset, Dataset)
         data = How.of(config).data
-        status = max(status, fetch(dataset, data) if action == "fetch" else verify(dataset, data))
+        try:
+            status = max(status, fetch(dataset, data) if action == "fetch" else verify(dataset, data))
+        except UserError as error:
+            if len(names) == 1:
+                raise
+            print(f"fedspan: {error}", file=sys.stderr)
+            status = 2
     return status
 
 

@@ -54,7 +54,7 @@ def show(arguments: argparse.Namespace) -> int:
     accepted((word for word in words if "=" in word), ("plugins",), "lists show every plugin as it is")
     plain = [word for word in words if "=" not in word]
     if arguments.spaces:
-        return _show_spaces([word for word in plain if word != METHODS])
+        return _show_spaces([word for word in plain if word not in (METHODS, *PLURALS.values())])
     wanted = [word for word in plain if word in (*PLURALS.values(), METHODS)]
     named = [word for word in plain if word not in wanted]
     if named and not wanted:

@@ -353,7 +353,8 @@ def _known_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> Seq
     for word in words:
         if word.startswith("-") and word.split("=")[0] not in known:
             near = did_you_mean(word.split("=")[0], known)
-            raise UserError(f"unknown option '{word}'{near if '?' in near else '; settings are written name=value'}")
+            other = "only 'fedspan run' has it" if word in ("-m", "--multirun") else "settings are written name=value"
+            raise UserError(f"unknown option '{word}'{near if '?' in near else f'; {other}'}")
     return words
 
 
@@ -391,9 +392,8 @@ def _log_to_terminal() -> None:
 
     handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False, markup=False)
     logger = logging.getLogger("fedspan")
-    logger.handlers[:] = [handler]
+    logger.handlers[:], logger.propagate = [handler], False
     logger.setLevel(logging.INFO)
-    logger.propagate = False
 
 
 if __name__ == "__main__":

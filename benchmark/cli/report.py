@@ -63,8 +63,8 @@ def show(arguments: argparse.Namespace) -> int:
     status, built, failed = 0, [], set()
     for name in named or sorted(board_files()):
         try:
-            grids = [sweep] if sweep else _asked(name, axes) if named else _with_results(name, axes, results)
-            for board, cells, tuned in grids:
+            asked = _asked(name, axes, results, pages) if named else _with_results(name, axes, results)
+            for board, cells, tuned in [sweep] if sweep else asked:
                 with doing(f"writing the page of {board.name}"):
                     made = write_report(board, cells, results, pages, [select(study, results.read) for study in tuned])
                 _tell(made, whole=bool(named))
@@ -114,16 +114,37 @@ def _sweep(axes: Axes, results: Results, words: Sequence[str]) -> Grid | None:
     if not first_change(axes):
         return None
     cells = plan_grid(axes)
+    if _keys(results).isdisjoint(one.cell.key for one in cells):
+        cells_said = "this cell" if len(cells) == 1 else f"these {len(cells)} cells"
+        raise UserError(
+            f"no record of {cells_said} in {results.root}; give the settings of 'fedspan run', or set paths.results=DIR"
+        )
     return sweeps.board_of(words, axes, cells, results), cells, []
 
 
-def _asked(name: str, axes: Axes) -> Iterator[Grid]:
-    """Yield each board that a name stands for, with its cells and studies, at each requested scale."""
+def _asked(name: str, axes: Axes, results: Results, pages: Path) -> Iterator[Grid]:
+    """Yield each board that a name stands for, with its cells and studies, at each requested scale.
+
+    Raise `UserError` for one without any record whose page has results: it would lose them.
+    """
     whole = load_board(name)
     for board in whole.parts():
         for scale in axes.get("scale", [None]):
             mine = axes if scale is None else {**axes, "scale": [scale]}
-            yield board, plan_grid({**mine, "board": [board.name if whole.boards else name]}), studies(board, mine)
+            cells, tuned = plan_grid({**mine, "board": [board.name if whole.boards else name]}), studies(board, mine)
+            everything = itertools.chain(cells, *(study.cells for study in tuned))
+            if _keys(results).isdisjoint(planned.cell.key for planned in everything):
+                _require_empty(board, cells[0].cell.scale, results, pages)
+            yield board, cells, tuned
+
+
+def _require_empty(board: Board, scale: str, results: Results, pages: Path) -> None:
+    """Raise `UserError` if the page of a board without records has results."""
+    if any(one.results for one in site.found(pages) if (one.board, one.scale) == (board.name, scale)):
+        raise UserError(
+            f"no record of board '{board.name}' in {results.root}, so its page in {pages} stays as it is; "
+            "set paths.results=DIR"
+        )
 
 
 def _with_results(name: str, axes: Axes, results: Results) -> Iterator[Grid]:

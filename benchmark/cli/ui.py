@@ -66,7 +66,7 @@ def serve_site(pages: Path, port: int) -> http.server.ThreadingHTTPServer:
         server = http.server.ThreadingHTTPServer((HOST, port), functools.partial(_Handler, directory=str(pages)))
     except OSError as error:
         raise UserError(
-            f"port {port} cannot be used for the site: {error.strerror or error}; choose another"
+            f"port {port} cannot be used for the site: {error.strerror or error}; choose another with --site-port"
         ) from error
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
@@ -100,7 +100,9 @@ def run(results: Results, pages: Path, site_port: int, mlflow_port: int) -> int:
         print("starting MLflow ...", file=sys.stderr, flush=True)
         with _mlflow(results, mlflow_port) as process:
             _tell(f"http://{HOST}:{mlflow_port}", boards)
-            return wait_for(process)
+            if ended := wait_for(process):
+                print(f"fedspan: MLflow ended; {results.root / LOG} says why", file=sys.stderr)
+            return ended
 
 
 def _tell(address: str, boards: dict[str, str]) -> None:
@@ -126,7 +128,16 @@ def _ending_on_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _mlflow(results: Results, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Start MLflow and yield its guard once it answers; raise `UserError` if it fails. MLflow ends with the block."""
+    """Start MLflow and yield its guard once it answers; raise `UserError` if it fails. MLflow ends with the block.
+
+    The port is tried first: another server there would answer in its place.
+    """
+    try:
+        socket.create_server((HOST, port)).close()
+    except OSError as error:
+        raise UserError(
+            f"port {port} cannot be used for MLflow: {error.strerror or error}; choose another with --port"
+        ) from error
     environment = {**QUIET, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
     names = ",".join(f"{name}:{port}" for name in NAMES)
     server = ["-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1", "--allowed-hosts", names]

@@ -132,7 +132,8 @@ class Request:
 
 
 def _whole(beginning: str, keys: Sequence[str], folder: Path) -> str:
-    """Return the only key with this beginning; raise `UserError` if there is none or several."""
+    """Return the only key with this beginning, or of this file; raise `UserError` if there is none or several."""
+    beginning = Path(beginning).stem if beginning.endswith(".json") else beginning
     found = [key for key in keys if key.startswith(beginning)]
     if len(found) == 1:
         return found[0]
@@ -280,8 +281,11 @@ class Verdicts:
             lines = [difference.text, *lines, *machines(record, again)]
         outcome = "identical" if difference is None else "differs"
         if difference is None or not (otherwise := set_otherwise(record, again)):
-            verification_of(record, again, difference, self.sample).write(self.results.verifications)
-            self.kept += 1
+            try:
+                verification_of(record, again, difference, self.sample).write(self.results.verifications)
+                self.kept += 1
+            except UserError as error:
+                lines.append(f"not kept: {error}")
         else:
             lines.append(f"not kept: the record was not made with {', '.join(otherwise)}, which rounds otherwise")
         self._say(outcome, record["key"], label, lines)

@@ -60,7 +60,11 @@ def fetch(dataset: Dataset, data: Path) -> int:
                 progress.console.print(f"{path}: already here", highlight=False, soft_wrap=True)
                 continue
             task = progress.add_task(file.name, total=None)
-            download(file, path, lambda done, total, task=task: progress.update(task, completed=done, total=total))  # type: ignore[misc]
+            try:
+                download(file, path, lambda done, total, task=task: progress.update(task, completed=done, total=total))  # type: ignore[misc]
+            except UserError as error:
+                more = ", ".join(other.name for other, there in places if other != file and not there.is_file())
+                raise UserError(f"{error}; {dataset.name} also needs {more}" if more else str(error)) from error
     for _, path in places:
         print(path)
     return 0

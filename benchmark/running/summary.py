@@ -45,24 +45,28 @@ def scores(planned: Sequence[Planned], accuracies: Mapping[str, float | None]) -
     """Return task -> method -> accuracies of its seeds, methods ordered by mean, highest first.
 
     `accuracies` are those of finished cells by key, in percent; None where a method has none. A method under several
-    protocols gets one entry per protocol, named with the fields that differ.
+    protocols gets one entry per protocol, named with the fields that differ; cells that differ in their diagnostics
+    alone train the same model and count once. Tasks of several scales are named with them.
     """
-    found: dict[str, dict[str, dict[Protocol, list[float]]]] = {}
+    found: dict[str, dict[str, dict[Protocol, dict[int, float]]]] = {}
+    scales = {one.cell.scale for one in planned}
     called: dict[tuple[object, ...], tuple[str, str]] = {}
     for one in planned:
         if (accuracy := accuracies.get(one.cell.key)) is not None:
             task, method = _called(one.cell, called)
-            found.setdefault(task, {}).setdefault(method, {}).setdefault(one.cell.protocol, []).append(accuracy)
+            task += f", scale {one.cell.scale}" if len(scales) > 1 else ""
+            protocols = found.setdefault(task, {}).setdefault(method, {})
+            protocols.setdefault(one.cell.protocol, {}).setdefault(one.cell.seed, accuracy)
     return {task: _ranked(methods) for task, methods in found.items()}
 
 
-def _ranked(methods: Mapping[str, Mapping[Protocol, list[float]]]) -> dict[str, list[float]]:
+def _ranked(methods: Mapping[str, Mapping[Protocol, Mapping[int, float]]]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for method, runs in methods.items():
         differing = [field.name for field in fields(Protocol) if len({getattr(one, field.name) for one in runs}) > 1]
         for protocol, values in runs.items():
             said = (names.of_value(f"protocol.{name}", getattr(protocol, name)) for name in differing)
-            found[", ".join((method, *said))] = values
+            found[", ".join((method, *said))] = list(values.values())
     return dict(sorted(found.items(), key=lambda item: -fmean(item[1])))
 
 

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedspan.benchmark.contract import blame
-from fedspan.benchmark.errors import HookError, UserError, did_you_mean
+from fedspan.benchmark.errors import HookError, UserError, closest, did_you_mean
 from fedspan.benchmark.fields import defaults_of, from_values
 from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.registry import Plugin, UnknownPlugin, find, load_files, plugins
@@ -162,7 +162,7 @@ class Composer:
         for group in GROUPS:
             config[group] = self._option(group, str(choices[group]))
         nested: dict[str, list[tuple[str, Any]]] = {}
-        for key, value in overrides.items():
+        for key, value in sorted(overrides.items(), key=lambda item: item[0] != "addons"):  # first: hints look at them
             node, dot, _ = key.partition(".")
             if dot:
                 nested.setdefault(node, []).append((key, value))
@@ -290,22 +290,37 @@ def _near(key: str, part: str, node: Any, walked: Sequence[str], config: Mapping
     """Return a hint at a setting similar to `key`, else one named `part` elsewhere, else one similar to `part` here.
 
     `node` is the value reached by the names before `part`; a list, as in ``addons.feddecorr.beta``, holds no settings.
+    A name without dots does not mean a setting of an add-on that is not chosen, which would have no effect.
     """
-    leaves = list(_leaves(config))
+    unchosen = () if walked else tuple(f"addon.{name}." for name in config["addon"] if name not in config["addons"])
+    leaves = [leaf for leaf in _leaves(config) if not leaf.startswith(unchosen)]
     if near := difflib.get_close_matches(key, leaves, n=1, cutoff=NEAR):
         return f"; did you mean '{near[0]}'?"
     if not isinstance(node, dict):
         return f"; '{'.'.join(walked)}' is a setting itself"
     if part == "tune" and not walked:
         return "; it is a setting of boards that tune, as board=digits_tuned"
-    names = [name for name in node if name != "name"]
+    settable = [name for name in node if walked or name in GROUPS or not isinstance(node[name], dict)]
+    names = [name for name in settable if name != "name"]
     kind = prefix if (prefix := ".".join(walked)) in GROUPS and prefix != "protocol" else ""
     if having := [name for name, cls in plugins(kind).items() if part in defaults_of(cls)] if kind else []:
         return f"; it is a setting of {kind}={', '.join(having)}"
     if elsewhere := [name for name in leaves if name.split(".")[-1] == part]:
         return f"; did you mean '{elsewhere[0]}'?"
+    if not walked and not closest(part, names):
+        if near := [leaf for leaf in leaves if leaf.split(".")[-1].startswith(part)]:
+            return f"; did you mean '{near[0]}'?"
+        if near := closest(part, [leaf.split(".")[-1] for leaf in leaves]):
+            return f"; did you mean '{next(leaf for leaf in leaves if leaf.split('.')[-1] == near[0])}'?"
+    if not walked and (owners := [one for one in _owners() if part in defaults_of(one)]):
+        shown = ", ".join(f"addons=[{one.name}]" if one.kind == "addon" else f"{one.kind}={one.name}" for one in owners)
+        return f"; it is a setting of {shown}"
     hint = did_you_mean(part, names)
     return hint.replace("did you mean '", f"did you mean '{prefix}.") if prefix else hint
+
+
+def _owners() -> list[type[Plugin]]:
+    return [cls for kind in (*GROUPS, "addon") if kind != "protocol" for cls in plugins(kind).values()]
 
 
 def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

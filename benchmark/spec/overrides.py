@@ -48,6 +48,8 @@ def _hint(word: str, after: Sequence[str]) -> str:
     if _NAME.fullmatch(word) and after and (_PLAIN.fullmatch(after[0]) or _NUMBER.fullmatch(after[0])):
         return f"did you mean {word}={after[0]}?"
     name, _, value = word.partition("=")
+    if _NAME.fullmatch(name) and value.endswith(",") and _NUMBER.fullmatch(value[:-1]):
+        return f"write several values without spaces, and none after the last comma: {name}=a,b"
     if _NAME.fullmatch(name) and value and not set(value) & _SPECIAL:
         return "quote the value: " + f'"{name}=' + f"'{value}'" + '"'
     return ""

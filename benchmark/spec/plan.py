@@ -14,7 +14,7 @@ from fedspan.benchmark.registry import how_settings
 from fedspan.benchmark.spec.board import Overrides, Point, load_board, product
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.compose import Composer, default_choices
-from fedspan.benchmark.spec.settings import FULL, first_change
+from fedspan.benchmark.spec.settings import FULL, first_change, is_how
 
 Asked = TypeVar("Asked", bound=Overrides)
 
@@ -105,6 +105,7 @@ def plan_grid(axes: Mapping[str, list[Any]]) -> list[Planned]:
     points: list[Overrides] = []
     for board in (part for name in names for part in load_board(str(name)).parts()):
         points += [point.with_settings({"board": board.word}) for point in board.expand(rest)]
+    _check_settings(names, points)
     try:
         with doing(f"planning {len(points):,} cells"):
             planned = _plan_whole(points)
@@ -114,6 +115,20 @@ def plan_grid(axes: Mapping[str, list[Any]]) -> list[Planned]:
         for name in names:
             _check_frozen(str(name), rest)
     return planned
+
+
+def _check_settings(boards: Sequence[Any], points: Sequence[Overrides]) -> None:
+    """Raise `UserError` if a setting of boards is a mapping, or one of how to run has several values."""
+    said, asked = f"board {', '.join(map(str, boards))}", dict[str, Any]()
+    for key, value in (item for point in points for item in point.items()):
+        if isinstance(value, Mapping):
+            first = next(iter(value), "name")
+            raise UserError(f"{said}: '{key}' holds several settings; write them with dots, as {key}.{first}: ...")
+        if is_how(key) and key != "board" and asked.setdefault(key, value) != value:
+            raise UserError(
+                f"{said}: its cells differ in '{key}', which says how to run and takes one value for all of them; "
+                "leave it out and give it to the command"
+            )
 
 
 def _check_frozen(name: str, rest: Mapping[str, list[Any]]) -> None:

@@ -128,6 +128,11 @@ def test_a_script_is_portable_also_where_it_imports_torch_first(tmp_path):
     assert json.loads(said(f"import torch\n{RUN}")) == expected
 
 
+def test_importing_the_package_alone_is_enough_before_torch_computes():
+    program = "import fedspan, torch; torch.randn(64, 64) @ torch.randn(64, 64); from fedspan.benchmark import numerics"
+    assert said(f"{program}\nprint(all(good for _, good in numerics.taken().values()))") == "True"
+
+
 @pytest.mark.skipif(not torch.cpu._is_avx512_supported(), reason="torch has nothing else to take here")
 def test_a_script_that_computes_before_it_imports_fedspan_is_told_so_when_it_runs_a_cell_and_not_before():
     program = f"import torch; torch.ones(2) + 1; import fedspan.benchmark.training.run; print('imported')\n{RUN}"

@@ -401,6 +401,7 @@ def test_citing_prints_bibtex_of_the_suite_and_of_what_is_asked_for(fedspan):
     keys = re.findall(r"^@\w+\{(\w+),", fedspan("cite", "fedprox", "cifar10", "fedprox").out, re.MULTILINE)
     assert keys == ["fedspan", "krizhevsky2009", "li2020"]
     assert re.findall(r"^@\w+\{(\w+),", fedspan("cite").out, re.MULTILINE) == ["fedspan"]
+    assert "acar2021" in fedspan("cite", "board=digits,field").out, "of several boards"
     everything = re.findall(r"^@\w+\{(\w+),", fedspan("cite", "all").out, re.MULTILINE)
     assert set(everything) == set(papers())
 

@@ -9,14 +9,25 @@ import pytest
 
 from tests.helpers import wait_for
 
-pytestmark = pytest.mark.slow
-
 
 def listening(port):
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def test_a_port_that_another_server_has_is_refused_before_anything_starts(fedspan, empty_store, here):
+    empty_store(here / "results")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = str(other.getsockname()[1])
+        for option, what in (("--port", "MLflow"), ("--site-port", "the site")):
+            words = [word for pair in ({"--port": "0", "--site-port": "0"} | {option: taken}).items() for word in pair]
+            ran = fedspan("ui", *words)
+            assert ran.status == 2
+            assert f"port {taken} cannot be used for {what}" in ran.err
+            assert f"choose another with {option}" in ran.err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_no_signal_leaves_a_server_behind(start, here, empty_store, number):
     empty_store(here / "results")

@@ -470,3 +470,14 @@ def test_a_record_repeated_with_the_sources_at_hand_is_theirs_whatever_made_it(f
     assert "sources" not in ran.out
     assert path.read_bytes() == old
     assert "other sources" not in fedspan("validate").out
+
+
+def test_an_outcome_that_cannot_be_kept_is_said_all_the_same(fedspan, made):
+    Path("results/verifications").write_text("in the way")
+    ran = fedspan("verify", *ONE, made[0].stem)
+    assert "[1/1] identical  " in ran.out
+    assert "not kept: cannot write results/verifications" in ran.out
+
+
+def test_a_record_is_named_by_its_file_too(fedspan, made):
+    assert "[1/1] identical  " in fedspan("verify", *ONE, made[0]).out

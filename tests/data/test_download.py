@@ -368,6 +368,14 @@ def test_without_a_server_fetch_is_one_line(mnist, capsys, monkeypatch):
     assert code == 2
     assert f"cannot fetch {MNIST.resources[0][0]}" in err.splitlines()[-1]
     assert f"put the file into {mnist / 'mnist'} yourself" in err.splitlines()[-1]
+    assert all(name in err.splitlines()[-1] for name, _ in MNIST.resources), "all files that are needed"
+
+
+def test_of_several_datasets_each_is_looked_at(mnist, capsys):
+    code, out, err = fedspan(capsys, "verify", "office_caltech10", "digits")
+    assert code == 2
+    assert "'office_caltech10' is not here" in err
+    assert "digits: 1,438 training and 359 test images" in out
 
 
 @pytest.mark.parametrize(

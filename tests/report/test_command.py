@@ -231,6 +231,27 @@ def test_a_mistyped_results_folder_leaves_the_site_as_it_is(boards, report, tmp_
     assert {path: path.read_bytes() for path in before} == before
 
 
+def test_a_mistyped_results_folder_leaves_the_page_of_a_named_board_as_it_is(boards, report, tmp_path, capsys):
+    keep(tmp_path, [record(planned) for planned in cells()])
+    assert report("board=good")[0] == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "pages").glob("**/*") if path.is_file()}
+    elsewhere = (f"paths.results={tmp_path / 'typo'}", f"paths.pages={tmp_path / 'pages'}")
+    assert main(["report", "board=good", *elsewhere]) == 2
+    assert "no record of board 'good' in " in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in before} == before
+    assert main(["report", "board=good", "scale=smoke", *elsewhere]) == 0, "it has no page yet that could lose anything"
+
+
+def test_settings_without_a_record_are_no_sweep_to_show(report, tmp_path):
+    keep(tmp_path, [record(planned) for planned in swept("seed=0", "protocol.rounds=3")])
+    for words, said in ((("seed=0",), "this cell"), (("seed=0,1",), "these 2 cells")):
+        status, _, errors = report(*words)
+        assert status == 2
+        assert errors == [
+            f"fedspan: no record of {said} in {tmp_path}; give the settings of 'fedspan run', or set paths.results=DIR"
+        ]
+
+
 def test_the_page_of_a_board_in_a_file_of_its_own_stays_on_the_site(boards, report, tmp_path):
     (tmp_path / "mine.yaml").write_text(GOOD.replace("A board", "My board"))
     keep(tmp_path, [record(planned) for planned in cells()])

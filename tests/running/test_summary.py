@@ -38,7 +38,17 @@ def test_other_fleets_and_clients_that_never_train_are_other_tasks():
     cells += plan([{"unseen": unseen} for unseen in (0.0, 0.2)])
     found = scores(cells, {cell.cell.key: 50.0 for cell in cells})
     assert len(found) == 3
-    assert sorted(len(seeds) for methods in found.values() for seeds in methods.values()) == [1, 2, 3]
+    assert sorted(len(seeds) for methods in found.values() for seeds in methods.values()) == [1, 2, 2]
+
+
+def test_a_seed_counts_once_and_scales_are_told_apart():
+    """The model is the same whatever is measured on it."""
+    cells = plan([{"seed": seed, "diagnostics.spectra": on} for seed in (0, 1) for on in (True, False)])
+    [[seeds]] = [methods.values() for methods in scores(cells, {one.cell.key: 50.0 for one in cells}).values()]
+    assert seeds == [50.0, 50.0]
+    cells = plan([{"scale": scale} for scale in ("own", "paper")])
+    found = scores(cells, {one.cell.key: 50.0 for one in cells})
+    assert [task.rpartition(", ")[2] for task in found] == ["scale own", "scale paper"]
 
 
 @pytest.mark.parametrize(
