@@ -17,6 +17,7 @@ import pytest
 
 from fedspan.benchmark.cli.main import main
 from fedspan.benchmark.cli.verify import sampled
+from fedspan.benchmark.data.array_cache import AFRESH
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records import sources
 from fedspan.benchmark.records.record import digest_of
@@ -38,7 +39,8 @@ def made_once(tmp_path_factory):
 class Forked:
     """Stands for `Popen`: the command runs in a fork of this process, because starting Python anew takes seconds."""
 
-    def __init__(self, command, **_):
+    def __init__(self, command, env, **_):
+        assert env[AFRESH] == "1", "a repetition reads its images afresh"
         reader, writer = multiprocessing.Pipe(duplex=False)
         words = command[command.index("fedspan") + 1 :]
         self._said, self._process = (
