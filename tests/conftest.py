@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from fedspan.benchmark import discovery
+from fedspan.benchmark import discovery, registry
 from fedspan.benchmark.mirror.runs import Mirror
 from fedspan.benchmark.records.results import Results
 
@@ -24,13 +24,18 @@ def one_thread():
 
 @pytest.fixture
 def unchanged_process():
-    """Put back what a command run in this process changes: logging, environment, and which files were imported."""
+    """Put back what a command run in this process changes: logging, environment, files imported, their plugins."""
+    registry.discover()
+    plugins = {kind: dict(known) for kind, known in registry._plugins.items()}
     logger, environment = logging.getLogger("fedspan"), dict(os.environ)
     handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
     imported = dict(discovery._imported)
     yield
     discovery._imported.clear()
     discovery._imported.update(imported)
+    for kind, known in plugins.items():
+        registry._plugins[kind].clear()
+        registry._plugins[kind].update(known)
     logger.handlers[:], logger.propagate = handlers, propagate
     logger.setLevel(level)
     os.environ.clear()

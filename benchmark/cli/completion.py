@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import argcomplete
 
-from fedspan.benchmark.cli.choices import names, settings
+from fedspan.benchmark.cli.choices import FOLDERS, names, settings
+from fedspan.benchmark.registry import KINDS
 
 if TYPE_CHECKING:
     from fedspan.benchmark.cli.main import Command
@@ -28,8 +29,8 @@ def complete(commands: Mapping[str, Command]) -> None:
         mine = listed.add_parser(name, help=command.about)
         command.arguments(mine)
         for action in mine._actions:
-            if not action.option_strings:
-                action.completer = words_for  # type: ignore[attr-defined]
+            if action.dest in COMPLETERS:  # of the others argparse knows the choices
+                action.completer = COMPLETERS[action.dest]  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser)
 
 
@@ -38,3 +39,12 @@ def words_for(prefix: str, **context: object) -> list[str]:
     name, equals, _ = prefix.partition("=")
     found = [f"{name}={choice}" for choice in names(name)] if equals else [f"{setting}=" for setting in settings()]
     return [word for word in found if word.startswith(prefix)]
+
+
+def names_for(prefix: str, **context: object) -> list[str]:
+    """Return the kinds and names of plugins, and else the settings, that begin with `prefix`."""
+    known = {*KINDS, *KINDS.values(), "methods", *(name for setting in FOLDERS for name in names(setting))}
+    return sorted(name for name in known if name.startswith(prefix)) or words_for(prefix)
+
+
+COMPLETERS = {"settings": words_for, "words": names_for}

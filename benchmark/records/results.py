@@ -179,7 +179,7 @@ class Results:
 
     def _read(self, path: Path) -> Record | None:
         try:
-            return read(path)
+            return read(path, sealed=path.parent == self.records)
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:

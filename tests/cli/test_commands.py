@@ -68,6 +68,10 @@ def test_help_the_version_and_typos_do_not_wait_for_torch(here, words):
         ("fedspan run algorithm=fedpro", {"algorithm=fedprox", "algorithm=fedproto"}),
         ("fedspan plan board=digits_", {"board=digits_all", "board=digits_tuned"}),
         ("fedspan run particip", {"participation="}),
+        ("fedspan list metho", {"methods"}),
+        ("fedspan list methods fedpro", {"fedprox", "fedproto"}),
+        ("fedspan cite board=digits_t", {"board=digits_tuned"}),
+        ("fedspan completion f", {"fish"}),
     ],
 )
 def test_a_shell_completes_commands_settings_and_names(here, line, expected):

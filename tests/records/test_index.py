@@ -43,7 +43,7 @@ def results(tmp_path, records, monkeypatch):
 def read(monkeypatch):
     """Note the files that are read."""
     seen, really = [], folders.read
-    monkeypatch.setattr(folders, "read", lambda path: (seen.append(path.stem), really(path))[1])
+    monkeypatch.setattr(folders, "read", lambda path, **how: (seen.append(path.stem), really(path))[1])
     return seen
 
 

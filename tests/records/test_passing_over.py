@@ -107,3 +107,14 @@ def test_a_record_that_came_while_its_cell_was_computed_is_kept(tmp_path, caplog
     run_cell(cell, how(tmp_path), collected)
     assert results.read(cell.key)["provenance"]["command"] == "another"
     assert "came while its cell was computed, and is kept" in caplog.text
+
+
+def test_a_record_whose_digest_was_taken_away_is_none(tmp_path, caplog):
+    """It may have been changed since it was written."""
+    results = Results(how(tmp_path).results, sets_aside=False)
+    key = run_cell(toy_cell(), how(tmp_path))["key"]
+    content = json.loads(results.path(key).read_text())
+    del content["digest"]
+    results.path(key).write_text(json.dumps(content))
+    assert results.read(key) is None
+    assert "it has no digest" in caplog.text
