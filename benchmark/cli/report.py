@@ -114,7 +114,7 @@ def _sweep(axes: Axes, results: Results, words: Sequence[str]) -> Grid | None:
     if not first_change(axes):
         return None
     cells = plan_grid(axes)
-    if _keys(results).isdisjoint(one.cell.key for one in cells):
+    if not _any_known(_keys(results), cells):
         cells_said = "this cell" if len(cells) == 1 else f"these {len(cells)} cells"
         raise UserError(
             f"no record of {cells_said} in {results.root}; give the settings of 'fedspan run', or set paths.results=DIR"
@@ -127,13 +127,12 @@ def _asked(name: str, axes: Axes, results: Results, pages: Path) -> Iterator[Gri
 
     Raise `UserError` for one without any record whose page has results: it would lose them.
     """
-    whole = load_board(name)
+    whole, known = load_board(name), _keys(results)
     for board in whole.parts():
         for scale in axes.get("scale", [None]):
             mine = axes if scale is None else {**axes, "scale": [scale]}
             cells, tuned = plan_grid({**mine, "board": [board.name if whole.boards else name]}), studies(board, mine)
-            everything = itertools.chain(cells, *(study.cells for study in tuned))
-            if _keys(results).isdisjoint(planned.cell.key for planned in everything):
+            if not _any_known(known, cells, tuned):
                 _require_empty(board, cells[0].cell.scale, results, pages)
             yield board, cells, tuned
 
@@ -159,14 +158,18 @@ def _with_results(name: str, axes: Axes, results: Results) -> Iterator[Grid]:
             if board.frozen and _is_current(board, cells, scale):
                 continue
             tuned = studies(board, {**axes, "scale": [scale]})
-            everything = itertools.chain(cells, *(study.cells for study in tuned))
-            if any(planned.cell.key in known for planned in everything):
+            if _any_known(known, cells, tuned):
                 yield board, cells, tuned
 
 
 def _keys(results: Results) -> set[str]:
     """Return the keys of all records and failures."""
     return {path.stem for folder in (results.records, results.failures) for path in folder.glob("*.json")}
+
+
+def _any_known(known: set[str], cells: Sequence[Planned], tuned: Sequence[Study] = ()) -> bool:
+    """Return whether a cell, or a trial of a study, is among the `known` keys."""
+    return any(planned.cell.key in known for planned in itertools.chain(cells, *(study.cells for study in tuned)))
 
 
 def _is_current(board: Board, cells: Sequence[Planned], scale: str) -> bool:

@@ -111,14 +111,15 @@ def _undecided(rows: Sequence[tuple[str, Place]], word: str) -> tuple[str, str]:
     contenders = [(other, place.tested) for other, place in rows if place.group == first.group and place.contends]
     may = [other for other, tested in contenders if tested]
     untested = len(contenders) - len(may)
-    few = "cannot be compared"
     most = all(first.ahead > place.ahead for _, place in others)
     how = f"{name} is ahead of more {word}s than any other" if most else f"{name} is shown first"
     if len(may) < 2:
-        why = f"{names.counted_as(untested, f'other {word}')} {few}" if untested else "it does not beat each other one"
+        why = "it does not beat each other one"
+        if untested:
+            why = f"{names.counted_as(untested, f'other {word}')} cannot be compared"
         return f"No clear winner: {name} ranks first, but {why}.", how
     who = _either(may) if len(may) <= NAMED else names.counted_as(len(may), word)
-    more = f"; {names.counted_as(untested, f'more {word}')} {few}" if untested else ""
+    more = f"; {names.counted_as(untested, f'more {word}')} cannot be compared" if untested else ""
     return f"No clear winner: {who} may be the best{more}.", how
 
 

@@ -92,7 +92,7 @@ def short_names(tasks: Sequence[Task]) -> dict[Task, str]:
     return found
 
 
-def written(gain: Difference) -> tuple[float, float, float]:
+def as_written(gain: Difference) -> tuple[float, float, float]:
     """Return a gain and the ends of its interval as the page writes them, so that its picture agrees with the text."""
     return rounded(gain.mean, 1), rounded(gain.low, 1), rounded(gain.high, 1)
 
@@ -236,7 +236,7 @@ class Overview:
             note=", ".join(filter(None, [*stages, note])),
             place=place_text(row.place, several),
             range=row.place.range if row.place.tested and row.place.range != row.place.text else "",
-            gain=written(gain) if isinstance(gain, Difference) else None,
+            gain=as_written(gain) if isinstance(gain, Difference) else None,
             why=gain.reason if isinstance(gain, Withheld) else "",
             mean=math.fsum(carried(results[task].mean) for task in shared) / len(shared) if whole else math.nan,
             scores=tuple(results.get(task) for task in columns),
