@@ -25,10 +25,12 @@ WHOLE = "all records of a folder are taken"
 def sync(arguments: argparse.Namespace) -> int:
     """Mirror missing records and boards to MLflow, or import records made elsewhere."""
     how = How.of(accepted(arguments.settings, ("paths.results", "paths.pages", "plugins"), WHOLE))
-    if arguments.place is not None:
+    if arguments.place:
         return _collect(arguments.place, Results(how.results, sets_aside=False))
+    results = Results(how.results, sets_aside=False)
+    results.check_there()
     try:
-        store = Mirror(Results(how.results, sets_aside=False))
+        store = Mirror(results)
         with doing("sending records to MLflow"):
             sent = store.sync()
         with doing("sending boards to MLflow"):

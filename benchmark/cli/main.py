@@ -10,10 +10,10 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 from fedspan import __version__
 from fedspan.benchmark import numerics
+from fedspan.benchmark.cli.arguments import Parser
 from fedspan.benchmark.errors import UserError, did_you_mean, plain
 from fedspan.benchmark.patience import doing
 from fedspan.benchmark.running.signals import Stopped
@@ -29,14 +29,6 @@ examples:
 
 'fedspan COMMAND --help' has the details.
 """
-
-
-class Parser(argparse.ArgumentParser):
-    """Parser that raises `UserError` instead of ending the process."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise `UserError`."""
-        raise UserError(f"{self.prog.removeprefix('fedspan ')}: {message}; '{self.prog} --help' has the details")
 
 
 @dataclass(frozen=True)
@@ -342,20 +334,10 @@ def _dispatch(arguments: list[str], from_shell: bool) -> int:
         return 0
     if from_shell and (named := [mode for mode in numerics.MODES if f"numerics={mode}" in words]):
         numerics.switch(named[0])  # before torch is loaded, so the command need not restart
-    parsed = parser.parse_intermixed_args(_known_options(parser, words))
+    parsed = parser.read(words)
     parsed.command, parsed.from_shell = name, from_shell
     _log_to_terminal()
     return command.run(parsed)
-
-
-def _known_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> Sequence[str]:
-    known = parser._option_string_actions
-    for word in words:
-        if word.startswith("-") and word.split("=")[0] not in known:
-            near = did_you_mean(word.split("=")[0], known)
-            other = "only 'fedspan run' has it" if word in ("-m", "--multirun") else "settings are written name=value"
-            raise UserError(f"unknown option '{word}'{near if '?' in near else f'; {other}'}")
-    return words
 
 
 def _help() -> str:

@@ -207,6 +207,7 @@ def retry(arguments: argparse.Namespace) -> int:
         if not is_how(key) or key == "board":
             raise UserError(f"a retry repeats cells unchanged, so '{key}' cannot be set; see 'fedspan run'")
     results = Results(How.of(resolve(settings)).results)
+    results.check_there()
     if count := again.diverged(results):
         print(
             f"{counted_as(count, 'diverged cell is', 'diverged cells are')} not retried, a repetition diverges again; "

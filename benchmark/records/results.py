@@ -49,6 +49,11 @@ class Results:
         self.verifications = root / "verifications"
         self.aside = root / "set_aside"
 
+    def check_there(self) -> None:
+        """Raise `UserError` if there is no such folder, so that a mistyped one is not taken for an empty one."""
+        if not self.root.is_dir():
+            raise UserError(f"there is no folder {self.root}; name another with paths.results=DIR")
+
     def check_writable(self) -> None:
         """Raise `UserError` if the folder cannot be written, now rather than after hours of training."""
         try:

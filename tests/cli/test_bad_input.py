@@ -175,6 +175,11 @@ MISTAKES = {
     "run dataset={name:digits}": "set the settings one by one, as dataset.field=value",
     "run paths=elsewhere": "'paths' holds several settings; set them one by one",
     "sync --form results": "unknown option '--form'; did you mean '--from'?",
+    "sync --from=": "sync: --from has an empty value; 'fedspan sync --help' has the details",
+    "show partition --out=": "show: --out has an empty value",
+    "sync": "there is no folder results; name another with paths.results=DIR",
+    "sync paths.results=reslts": "there is no folder reslts; name another with paths.results=DIR",
+    "retry --failed paths.results=reslts": "there is no folder reslts; name another with paths.results=DIR",
     "run --wrokers=3": "unknown option '--wrokers=3'; settings are written name=value",
 }
 

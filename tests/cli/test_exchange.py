@@ -323,7 +323,8 @@ class OfAFile(Component):
     assert prepare(Results(Path("results")), given) == {"board": "results/retry.yaml"}
 
 
-def test_with_nothing_to_run_again_it_says_so(fedspan):
+def test_with_nothing_to_run_again_it_says_so(fedspan, here):
+    (here / "results").mkdir()
     assert fedspan("retry", "--failed").out == "nothing to retry\n"
 
 

@@ -80,7 +80,7 @@ class Pictures(Dataset):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [(["verify", "0123"], "holds no record"), (["retry", "--failed"], "nothing to retry")]
+    ("words", "said"), [(["verify", "0123"], "holds no record"), (["retry", "--failed"], "there is no folder")]
 )
 @pytest.mark.usefixtures("mine")
 def test_commands_know_the_places_of_a_file(fedspan, here, words, said):
