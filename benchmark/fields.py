@@ -49,7 +49,8 @@ def settable(hint: Any) -> bool:
     """Return whether `from_values` builds fields of this type for plugins."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return all(part is type(None) or settable(part) for part in parts)
+        alone = [part for part in parts if part is not type(None)]  # of several, none would be right for every value
+        return len(alone) == 1 and settable(alone[0])
     if origin in (tuple, list):
         return settable(parts[0])
     return origin is Literal or hint in (bool, int, float, str, Path)

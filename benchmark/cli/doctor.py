@@ -22,6 +22,7 @@ from fedspan.benchmark.mirror import database
 from fedspan.benchmark.mirror.runs import Mirror, Unreachable, tracking_uri
 from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.provenance import git_commit, processor, versions
+from fedspan.benchmark.records.record import is_record_file
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.registry import KINDS, Plugin, broken, plugins
 from fedspan.benchmark.spec.presets import yaml_files
@@ -100,7 +101,7 @@ def _results(results: Results) -> tuple[bool, str, str]:
         results.check_writable()
     except UserError as error:
         return False, "results", str(error)
-    count = sum(1 for _ in results.records.glob("*.json"))
+    count = sum(map(is_record_file, results.records.glob("*.json")))
     return True, "results", f"{where}, writable, {counted_as(count, 'record')}"
 
 

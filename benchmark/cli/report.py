@@ -18,11 +18,12 @@ from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.patience import doing
 from fedspan.benchmark.records.atomic import discard
+from fedspan.benchmark.records.record import is_record_file
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.report import render_terminal, site
 from fedspan.benchmark.report.frame import point_of
-from fedspan.benchmark.report.partitions import draw_partitions
+from fedspan.benchmark.report.partitions import draw_partitions, picture_of
 from fedspan.benchmark.report.render_terminal import WIDTH
 from fedspan.benchmark.report.report import Report, put, write_report
 from fedspan.benchmark.report.summary import FILE, Summary, read
@@ -164,7 +165,8 @@ def _with_results(name: str, axes: Axes, results: Results) -> Iterator[Grid]:
 
 def _keys(results: Results) -> set[str]:
     """Return the keys of all records and failures."""
-    return {path.stem for folder in (results.records, results.failures) for path in folder.glob("*.json")}
+    folders = (results.records, results.failures)
+    return {path.stem for folder in folders for path in folder.glob("*.json") if is_record_file(path)}
 
 
 def _any_known(known: set[str], cells: Sequence[Planned], tuned: Sequence[Study] = ()) -> bool:
@@ -202,13 +204,11 @@ def _tell(made: Report, whole: bool) -> None:
 
 
 def _one_of_each(cells: Sequence[Planned], points: set[str]) -> list[Planned]:
-    """Return the first cell with results of each dataset, partition and number of clients."""
-    found: dict[tuple[Any, ...], Planned] = {}
+    """Return the first cell with results of each picture of a partition."""
+    found: dict[str, Planned] = {}
     for planned in cells:
-        cell = planned.cell
-        place = (cell.dataset, cell.partition, cell.clients)
-        if place not in found and point_of(cell.what) in points:
-            found[place] = planned
+        if (name := picture_of(planned.cell)) not in found and point_of(planned.cell.what) in points:
+            found[name] = planned
     return list(found.values())
 
 

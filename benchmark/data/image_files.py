@@ -185,7 +185,10 @@ def room(count: int, size: int, cache: Path) -> np.ndarray:
     folder = cache / "decoded"
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, math.prod(shape))  # a full disk fails here instead of crashing later
+            if hasattr(os, "posix_fallocate"):  # a full disk fails here instead of crashing later
+                os.posix_fallocate(file.fileno(), 0, math.prod(shape))
+            else:  # macOS
+                file.truncate(math.prod(shape))
             return np.memmap(file, np.uint8, "r+", shape=shape)
     except (OSError, OverflowError) as error:
         gib = math.prod(shape) / 2**30

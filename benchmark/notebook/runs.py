@@ -13,8 +13,8 @@ from joblib.externals.loky import get_reusable_executor
 from fedspan.benchmark import numerics
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.notebook.frames import OWN, frame_of, plain
+from fedspan.benchmark.records import provenance
 from fedspan.benchmark.records.results import Results
-from fedspan.benchmark.records.sources import sources_behind
 from fedspan.benchmark.registry import broken, reload_edited
 from fedspan.benchmark.running.grid import run_grid
 from fedspan.benchmark.running.hydra_jobs import make_launcher
@@ -22,7 +22,7 @@ from fedspan.benchmark.running.launchers import launcher_words
 from fedspan.benchmark.spec.plan import Planned, plan_grid
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.spec.studies import studies_of
-from fedspan.benchmark.training.process import numerics_of
+from fedspan.benchmark.training.process import numerics_of, restored
 
 
 def run(
@@ -64,14 +64,15 @@ def run(
         if reload_edited():
             get_reusable_executor().shutdown()  # joblib's workers outlive a grid and hold the old code
     finally:
-        sources_behind.cache_clear()
+        provenance.forget()
     if studies_of(axes):
         raise UserError(f"board={axes['board'][0]} tunes its methods; run 'fedspan run board=NAME' in a terminal")
     planned = plan_grid(axes)
     for one in broken():
         warnings.warn(one.text, stacklevel=2)
     how = _possible_here(planned)
-    run_grid(planned, make_launcher(launcher_words(how)))
+    with restored():
+        run_grid(planned, make_launcher(launcher_words(how)))
     place, keys = Results(how.results), [one.cell.key for one in planned]
     found = (record for key in keys if (record := place.read(key) or place.failure(key)) is not None)
     return frame_of(place, found, trials=True)

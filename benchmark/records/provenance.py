@@ -15,6 +15,7 @@ import torch
 from fedspan import __version__
 from fedspan.benchmark import numerics
 from fedspan.benchmark.places import PACKAGE
+from fedspan.benchmark.records import sources
 from fedspan.benchmark.records.model import machine_of
 from fedspan.benchmark.records.sources import engine_digest, source_digests, uncommitted
 from fedspan.benchmark.spec.cell import Cell
@@ -42,6 +43,12 @@ MADE = ("results", "leaderboards/pages")  # written into a checkout by a grid an
 def git_commit() -> str | None:
     """Return the commit of this package's checkout, with ``+dirty`` if its sources were changed."""
     return commit_of(PACKAGE.parent)
+
+
+def forget() -> None:
+    """Read the sources and their commit again from now on: in a notebook, files are edited between runs."""
+    sources.forget()
+    git_commit.cache_clear()
 
 
 def commit_of(root: Path) -> str | None:

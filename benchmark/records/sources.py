@@ -275,6 +275,12 @@ def uncommitted(cell: Cell) -> list[str] | None:
     return sorted(path for paths in told for path in paths) if told else None
 
 
+def forget() -> None:
+    """Read files and git again from now on."""
+    sources_behind.cache_clear()
+    _uncommitted.cache_clear()
+
+
 @cache
 def _uncommitted(root: Path, paths: tuple[str, ...]) -> tuple[str, ...] | None:
     command = ["git", "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--", *paths]

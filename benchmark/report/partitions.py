@@ -12,19 +12,26 @@ from fedspan.benchmark.report.pages import slug
 from fedspan.benchmark.report.partition_figure import figure
 from fedspan.benchmark.report.report import put
 from fedspan.benchmark.report.site import MOST_PICTURES
+from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.plan import Planned
 
 
+def picture_of(cell: Cell) -> str:
+    """Return the name of the picture of a cell's partition: what its counts depend on but the seed, which it shows."""
+    apart = {"unseen": cell.unseen, "validation": cell.protocol.validation}
+    words = [cell.dataset.label(), cell.partition.label(), str(cell.clients)]
+    words.append(f"versions {cell.dataset.version} {cell.partition.version}")
+    return slug(" ".join([*words, *(f"{name} {share}" for name, share in apart.items() if share)]))
+
+
 def draw_partitions(cells: Sequence[Planned], folder: Path, data: Path) -> None:
-    """Draw the partitions of `cells`, one picture per dataset, partition and number of clients.
+    """Draw the partitions of `cells`, one picture for each name that `picture_of` gives.
 
     `data` is the folder of the datasets; datasets that are not on this machine are skipped.
     """
     wanted: dict[str, dict[str, Planned]] = {}
     for planned in cells:
-        cell = planned.cell
-        key = slug(f"{cell.dataset.label()} {cell.partition.label()} {cell.clients}")
-        wanted.setdefault(cell.dataset.name, {}).setdefault(key, planned)
+        wanted.setdefault(planned.cell.dataset.name, {}).setdefault(picture_of(planned.cell), planned)
     for name, pictures in wanted.items():
         for key, planned in list(pictures.items())[:MOST_PICTURES]:
             path = folder / f"{slug(name)}.{key}.svg"

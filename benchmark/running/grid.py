@@ -323,6 +323,11 @@ def show_traceback(failure: Record, how: How) -> None:
             print(plain(line), file=sys.stderr)
 
 
+def _tell(keys: Iterable[str], mirror: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(BrokenPipeError):  # already exited
+        print(*keys, file=mirror.stdin, flush=True)
+
+
 @contextlib.contextmanager
 def mirroring(keys: Iterable[str], how: How, console: Console) -> Iterator[None]:
     """Mirror the records of these cells to MLflow as they are written, in a low-priority process.
@@ -336,10 +341,12 @@ def mirroring(keys: Iterable[str], how: How, console: Console) -> Iterator[None]
     if hasattr(os, "setpriority"):
         mine = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PROCESS, mirror.pid, max(mine, MIRROR_NICE))  # only root may raise a priority
+    # It reads once it has imported torch; until then many keys fill the pipe, and training would wait.
+    telling = threading.Thread(target=_tell, args=(keys, mirror), daemon=True)
+    telling.start()
     try:
-        with contextlib.suppress(BrokenPipeError):  # already exited
-            print(*keys, file=mirror.stdin, flush=True)
         yield
+        telling.join()
         try:
             said, _ = mirror.communicate(timeout=MIRROR_SECONDS)
         except subprocess.TimeoutExpired:

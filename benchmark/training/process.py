@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 import torch
 
@@ -29,6 +31,28 @@ def settle(how: How) -> None:
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # otherwise products on several streams may differ
     keep_freed_memory()
+
+
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    """Put back what `settle` sets in torch, for a caller whose own computations go on in this process."""
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    threads, flushes = torch.get_num_threads(), _flushes_denormal()
+    deterministic, tf32 = cudnn.deterministic, (cudnn.allow_tf32, matmul.allow_tf32)
+    everywhere = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(flushes)
+        cudnn.deterministic, (cudnn.allow_tf32, matmul.allow_tf32) = deterministic, tf32
+        torch.use_deterministic_algorithms(everywhere[0], warn_only=everywhere[1])
+        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
+
+
+def _flushes_denormal() -> bool:
+    return bool(torch.tensor([1e-40]).mul(1.0).view(torch.int32) == 0)  # torch tells it in no other way
 
 
 def device_of(name: str) -> torch.device:

@@ -97,7 +97,8 @@ class FleetRunner:
                     f"fleet={self.fleet.label()} lets client {one.client} take {seconds:.3g} seconds in a round, "
                     f"at most {LONGEST:g} can be simulated; change its settings"
                 )
-            found.append(Turn(None if turn.steps is None else int(turn.steps), bool(turn.arrives), seconds))
+            cut = turn.steps is not None and turn.steps < one.steps
+            found.append(Turn(int(turn.steps) if cut else None, bool(turn.arrives), seconds))
         return found
 
 

@@ -127,7 +127,7 @@ def test_what_a_class_may_have_besides_hooks_and_settings(body):
     assert make(**body) is plugins("algorithm")["fresh"]
 
 
-@pytest.mark.parametrize("kind", [dict, dict[str, float], "tuple", set[int], "Component"], ids=str)
+@pytest.mark.parametrize("kind", [dict, dict[str, float], "tuple", set[int], "Component", float | str], ids=str)
 def test_a_field_of_a_type_that_no_setting_has_is_refused(kind):
     with pytest.raises(
         UserError, match=r"^algorithm 'fresh' \(.*\): 'k' has the type .*; a setting has one of these: "

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running import grid
 from fedspan.benchmark.spec.settings import How
 from tests.cli.conftest import ONE, QUICK, failures, records
+from tests.helpers import PATIENCE
 
 TRACKED = tuple(word for word in QUICK if word != "tracking=false")
 NOWHERE = "http://127.0.0.1:9"
@@ -93,6 +95,8 @@ def test_out_of_reach_training_goes_on_and_a_later_sync_catches_up(fedspan, monk
 def test_a_healthy_installation(fedspan, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     fedspan("run", *QUICK)
+    [record] = Path("results/records").glob("*.json")
+    record.with_suffix(".spectra.json").write_text("{}")  # belongs to the record
     ran = fedspan("doctor")
     assert (ran.status, ran.err) == (0, "")
     found = dict(re.findall(r"^ *ok +(\S.*?)  +(\S.*?) *$", ran.out, re.MULTILINE))
@@ -140,3 +144,23 @@ def test_the_mirror_gets_what_training_leaves(here, monkeypatch):
         [pid] = started
         assert os.getpriority(os.PRIO_PROCESS, pid) == max(10, os.getpriority(os.PRIO_PROCESS, 0))
         os.kill(pid, signal.SIGKILL)  # its end is not awaited: at its priority that takes long beside other tests
+
+
+SLOW_TO_READ = """
+import sys, time
+from pathlib import Path
+for _ in range({tenths}):
+    if Path("trained").exists():
+        print(len(sys.stdin.readline().split()), "keys")
+        break
+    time.sleep(0.1)
+"""
+
+
+def test_training_does_not_wait_until_the_mirror_reads_its_keys(here, monkeypatch, capsys):
+    """More keys than a pipe holds; a mirror that is not asked to read ends some time."""
+    popen, program = subprocess.Popen, SLOW_TO_READ.format(tenths=10 * PATIENCE)
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **more: popen([sys.executable, "-c", program], **more))
+    with grid.mirroring(["0" * 20] * 10_000, How(results=here / "results", data=here), Console()):
+        Path("trained").touch()
+    assert capsys.readouterr().out == "10000 keys\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import fedspan
 from fedspan.benchmark import discovery, numerics, registry
@@ -194,6 +195,35 @@ def test_an_edited_file_of_the_environment_is_imported_anew_too(tmp_path):
     after = scaled(tmp_path / "after")
     assert before[0] != after[0]
     assert before[1] != after[1]
+
+
+@pytest.mark.usefixtures("apart")
+def test_a_file_edited_since_the_first_run_is_uncommitted_in_the_records_after_it(tmp_path):
+    (plugin := tmp_path / "scaled.py").write_text(SCALED.format(by="1.0"))
+    who = ("-c", "user.name=me", "-c", "user.email=me@example.org", "-c", "commit.gpgsign=false")
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "Scaled"]):
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True)
+    listed = []
+    for by in ("1.0", "0.5"):
+        plugin.write_text(SCALED.format(by=by))
+        scaled(tmp_path / by, plugins=plugin)
+        listed += [set(record["provenance"]["uncommitted"]) for record in Results(tmp_path / by).all()]
+    assert ["scaled.py" in one for one in listed] == [False, False, True, True]
+
+
+def test_a_run_leaves_torch_as_its_caller_had_it(tmp_path):
+    def state():
+        backends = torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32
+        return torch.get_num_threads(), backends, float(torch.tensor([1e-40]) * 1)
+
+    before, threads = state(), torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        mine = state()
+        fedspan.run(QUICK, results=tmp_path)
+        assert state() == mine != before
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_a_trial_is_a_row_with_its_accuracy_on_held_out_images_and_on_no_task_of_results(folder, grid):

@@ -17,7 +17,7 @@ from fedspan.benchmark.report import site
 from fedspan.benchmark.report.overall import Comparisons, choices, merged, verdict, with_names
 from fedspan.benchmark.report.overview import FILTERS
 from fedspan.benchmark.report.pages import coded, slug
-from fedspan.benchmark.report.partitions import draw_partitions
+from fedspan.benchmark.report.partitions import draw_partitions, picture_of
 from fedspan.benchmark.report.report import write_report
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.summary import Result, Summary, Task, method_name, read, to_json
@@ -114,9 +114,17 @@ def test_a_partition_that_is_impossible_on_a_dataset_leaves_the_pictures_of_othe
     """Digits have no domains, so `domain` cannot split them; a missing dataset would leave none."""
     domain, iid = (cells_of(board({"partition": name}))[0] for name in ("domain", "iid"))
     draw_partitions([domain, iid], tmp_path, tmp_path)
-    assert [path.name for path in tmp_path.glob("*.svg")] == [
-        f"digits.{slug(f'{iid.cell.dataset.label()} {iid.cell.partition.label()} {iid.cell.clients}')}.svg"
-    ]
+    assert [path.name for path in tmp_path.glob("*.svg")] == [f"digits.{picture_of(iid.cell)}.svg"]
+
+
+@pytest.mark.parametrize("more", [{"unseen": 0.2}, {"protocol.validation": 0.2}])
+def test_partitions_with_other_counts_have_pictures_of_their_own(tmp_path, more):
+    base = {"partition": "personal"}
+    plain, [other] = cells_of(board(base | {"seed": [0, 1]})), cells_of(board(base | {"seed": 0} | more))
+    draw_partitions([*plain, other], tmp_path, tmp_path)
+    drawn = {path.stem.partition(".")[2]: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    assert set(drawn) == {picture_of(plain[0].cell), picture_of(other.cell)}, "one for both seeds"
+    assert len({said["words"] for said in drawn.values()}) == 2
 
 
 def test_a_run_that_failed_was_asked_for(tmp_path):

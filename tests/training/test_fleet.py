@@ -100,6 +100,14 @@ class OfNumpy(Fleet):
         return [Turn(np.int64(1), np.bool_(one.client > 0), np.float32(2.5)) for one in work]
 
 
+@toy("fleet", "toy_counted")
+class Counted(Fleet):
+    """Everybody takes all steps, and says how many."""
+
+    def turns(self, work, draws):
+        return [Turn(steps=one.steps) for one in work]
+
+
 @toy("fleet", "toy_endless")
 class Endless(Fleet):
     """Takes longer than anybody lives, or than a computer counts."""
@@ -279,6 +287,12 @@ def test_numpys_numbers_are_as_good_as_pythons(tmp_path):
         "seconds": 7.5,
         "seconds_at_round": [2.5, 5.0, 7.5],
     }
+
+
+def test_a_client_that_takes_all_its_steps_is_not_cut(tmp_path):
+    record = run_cell(toy_cell(fleet=Counted()), how(tmp_path))
+    assert record["fleet"] == {"visits": 18, "lost": 0, "cut": 0, "empty_rounds": 0}
+    assert weights(trained(toy_cell(fleet=Counted()))) == weights(trained(toy_cell()))
 
 
 def test_training_in_one_place_has_no_fleet():
