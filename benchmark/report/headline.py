@@ -135,7 +135,13 @@ def _leads(ranking: Sequence[Ranked], base: Ranked, spoken: Mapping[str, str]) -
     first = ranking[0]
     others = sum(row.place.group == first.place.group for row in ranking) - 1
     who = "the other method" if others == 1 else f"each of the {others} other methods"
-    surely = f"It beats {who}; the chance of naming the wrong leader is at most 5%."
+    surely, chance = f"It beats {who}", "the chance of naming the wrong leader is about 5%"
+    if first.by_divergence == others:
+        surely += ": it alone has no diverged run."
+    elif first.by_divergence:
+        surely += f", {first.by_divergence} of them for their diverged runs; among the others {chance}."
+    else:
+        surely += f"; {chance}."
     name, gain = spoken[first.method], first.gain
     if first is base or not gain:
         return f"{name} leads.", surely

@@ -84,7 +84,8 @@ class Ranked:
     """A method in the overall ranking.
 
     `gain` is its lead over the reference, and `costs` (`RELATIVE_COSTS`) are relative to those of the reference, both
-    over their common tasks; None and NaN without common tasks. The reference itself has no `gain`.
+    over their common tasks; None and NaN without common tasks. The reference itself has no `gain`. `by_divergence`
+    counts the others that it is ahead of, without a test, because they alone have diverged runs.
     """
 
     method: str
@@ -94,6 +95,7 @@ class Ranked:
     costs: tuple[float, ...]
     gain: Gap | None = None
     leads: bool = False
+    by_divergence: int = 0
 
 
 class Comparisons:
@@ -202,6 +204,11 @@ class Comparisons:
                 if method == reference
                 else self.gain(method, reference, frozenset(chosen[method].keys() & chosen[reference].keys())),
                 leads=place.row in ranking.leaders,
+                by_divergence=sum(
+                    isinstance(gap, Withheld) and gap.sign == (+1 if pair[0] == place.row else -1)
+                    for pair, gap in gaps.items()
+                    if place.row in pair
+                ),
             )
             for place in ranking.places
         ]

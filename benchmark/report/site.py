@@ -234,7 +234,10 @@ class _Site:
 
     def compare(self) -> bytes:
         pairs, assumes = self._pairs()
-        scores = [{seed: carried(score) for seed, score in result.seeds.items()} for result in self.results]
+        scores = [
+            {**{seed: carried(score) for seed, score in result.seeds.items()}, **dict.fromkeys(result.lost)}
+            for result in self.results
+        ]
         more = {"scores": scores, "pairs": pairs, "assumes": assumes, "opening": self._opening()}
         return render(
             "compare.html.j2",

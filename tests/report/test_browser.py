@@ -709,6 +709,23 @@ def test_times_are_compared_where_one_kind_of_machine_took_both(compare):
     compare.refresh()
 
 
+def test_a_diverged_run_decides_a_comparison_where_the_other_method_ran_its_seed(compare):
+    choose(compare, "a", "FedProx + FedDecorr (released form)")
+    choose(compare, "b", "FedProx")
+    run = """
+        const [slug, score] = arguments;
+        for (const one of site.results.filter((one) => one.method.name === slug)) one.scores[9] = score;
+        document.querySelector("#swap").click(); document.querySelector("#swap").click();
+    """
+    gaps = texts(compare, "#compare tbody td:nth-child(4)")
+    compare.execute_script(run, "FedProx", None)
+    assert texts(compare, "#compare tbody td:nth-child(4)") == gaps
+    compare.execute_script(run, "FedProx + FedDecorr (released form)", 1.0)
+    assert set(texts(compare, "#compare tbody td:nth-child(4)")) == {"—"}
+    assert one(compare, "#filters output").text == "2 common tasks: 2 higher, 0 lower"
+    compare.refresh()
+
+
 def test_two_methods_are_compared_task_by_task(compare):
     choose(compare, "a", "FedProx + FedDecorr (released form)")
     choose(compare, "b", "FedProx")

@@ -35,9 +35,35 @@ def test_a_leader_is_named_with_gain_interval_and_cost():
     said, more = headline([row("fedprox", gap(12.86, 10.44, 15.25), leads=True), BASE, BEHIND], "fedavg")
     assert said == "FedProx leads: +12.9 points over FedAvg (95% CI 10.4 to 15.3), at equal compute and traffic."
     assert more == (
-        "It beats each of the 2 other methods; the chance of naming the wrong leader is at most 5%. "
+        "It beats each of the 2 other methods; the chance of naming the wrong leader is about 5%. "
         "Its gain is that of 6 paired runs on 2 tasks."
     )
+
+
+@pytest.mark.parametrize(
+    ("by_divergence", "said"),
+    [
+        (2, "It beats each of the 2 other methods: it alone has no diverged run. "),
+        (
+            1,
+            "It beats each of the 2 other methods, 1 of them for their diverged runs; among the others the chance ",
+        ),
+    ],
+)
+def test_a_lead_over_diverged_runs_is_no_tested_one(by_divergence, said):
+    first = replace(row("fedprox", gap(2.0, 1.0, 3.0), leads=True), by_divergence=by_divergence)
+    assert headline([first, BASE, BEHIND], "fedavg")[1].startswith(said)
+
+
+def test_a_ranking_counts_the_methods_that_are_behind_because_they_diverged():
+    results = [
+        replace(one, lost=(4,), seeds={s: v for s, v in one.seeds.items() if int(s) < 4} | {"3": 90.0})
+        if one.method == "moon"
+        else replace(one, seeds={**one.seeds, "3": one.mean, "4": one.mean})
+        for one in results_on({"fedprox": BOTH, "fedavg": {"a": 40.0, "b": 40.0}, "moon": BOTH})
+    ]
+    ranking = Comparisons(results).ranking(frozenset(one.task for one in results))
+    assert {row.method: row.by_divergence for row in ranking} == {"fedprox": 1, "fedavg": 1, "moon": 0}
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,13 @@ def test_a_row_with_diverged_runs_is_behind_however_good_the_others_are(tasks):
     assert "diverged" not in str(difference(good, {1: {0: 1.0, 1: 2.0, 2: 3.0}})), "it diverged on another task"
 
 
+def test_a_diverged_run_counts_where_the_other_row_ran_that_seed():
+    """Who runs more seeds than another risks nothing by it."""
+    good, more = {0: {0: 60.0, 1: 61.0, 2: 63.0}}, {0: {0: 50.0, 1: 52.0, 2: 53.0, 3: lost(+1)}}
+    assert difference(good, more) == difference(good, {0: {seed: more[0][seed] for seed in good[0]}})
+    assert difference({0: good[0] | {3: 62.0}}, more) == Withheld("1 run diverged on the tasks that both have", +1)
+
+
 def test_a_diverged_run_of_a_loss_is_worse_too():
     small, large = {0: {0: 0.1, 1: lost(-1), 2: 0.1}}, {0: {0: 5.0, 1: 5.0, 2: 6.0}}
     assert difference(small, large, better=-1).sign == +1, "its loss is larger"

@@ -22,15 +22,18 @@ function comparison() {
     return a !== null && b ? a / b : null;
   }
 
-  // The mean difference over common seeds; null without common seeds or if a run diverged.
+  const commonSeeds = (one, other) => Object.keys(one.scores).filter((seed) => seed in other.scores);
+  const divergedBeside = (one, other) => commonSeeds(one, other).some((seed) => one.scores[seed] === null);
+
+  // The mean difference over common seeds; null without common seeds or if a run of theirs diverged.
   function gapOf(one, other) {
-    const common = Object.keys(one.scores).filter((seed) => seed in other.scores);
-    if (one.diverged || other.diverged || !common.length) return null;
+    const common = commonSeeds(one, other);
+    if (divergedBeside(one, other) || divergedBeside(other, one) || !common.length) return null;
     return common.reduce((sum, seed) => sum + one.scores[seed] - other.scores[seed], 0) / common.length;
   }
 
   // Positive if the first is ahead; a method with a diverged run is behind.
-  const leadOf = (one, other) => gapOf(one, other) ?? Boolean(other.diverged) - Boolean(one.diverged);
+  const leadOf = (one, other) => gapOf(one, other) ?? divergedBeside(other, one) - divergedBeside(one, other);
 
   function row(one, other, most) {
     const gap = gapOf(one, other);
