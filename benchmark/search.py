@@ -17,6 +17,7 @@ import numpy as np
 from fedspan.benchmark.errors import UserError, field_of
 from fedspan.benchmark.fields import defaults_of, hints_of, values_text
 
+ENDED = 3  # numbers in a list whose ends tell something
 EDGE = 0.1  # share of a range at each end; a chosen value there suggests that the range is too narrow
 DIGITS = 3  # significant digits of a value from a range: readable, and the same on every machine
 
@@ -73,9 +74,11 @@ class Space:
     def end(self, value: Any) -> str:
         """Return "low" or "high" for a value in the outer tenth of a range or outside: better ones may lie beyond.
 
-        Return "" for other values, and for a list, which has no ends.
+        Of a list of `ENDED` numbers or more these are the first and the last, but not 0. Return "" for others.
         """
-        if self.scale == "choice":
+        if self.scale == "choice" and (
+            len(self.values) < ENDED or not are_numbers((*self.values, value)) or value == 0
+        ):
             return ""
         return "low" if self.place(value) <= EDGE else "high" if self.place(value) >= 1 - EDGE else ""
 

@@ -155,7 +155,7 @@ def paired(one: Scores, other: Scores) -> dict[Any, Pairs]:
 def _pairs(one: Mapping[int, float], other: Mapping[int, float]) -> Pairs:
     common = [seed for seed in one if seed in other]
     seeds = [seed for seed in common if math.isfinite(one[seed]) and math.isfinite(other[seed])]
-    diverged = tuple(sum(math.isinf(row[seed]) for seed in common) for row in (one, other))
+    diverged = sum(math.isinf(one[seed]) for seed in common), sum(math.isinf(other[seed]) for seed in common)
     if not seeds:
         return Pairs(n=0, mean=0.0, squares=0.0, size=0.0, steady=False, lost=diverged)
     size = max(max(abs(one[seed]), abs(other[seed])) for seed in seeds)

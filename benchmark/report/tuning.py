@@ -187,9 +187,9 @@ class TunedMethod:
 
     @property
     def optimism(self) -> float:
-        """The chosen settings' accuracy on held-out images minus that on test images; NaN if either is unknown."""
-        tested = mean_of(self.tuned.values())
-        return self.shown[1] - tested if math.isfinite(tested) else math.nan
+        """The gain of tuning on held-out images minus that on test images; NaN if either is unknown."""
+        gap = self.shown[1] - self.shown[0] - getattr(self.gain, "mean", math.nan)
+        return gap if math.isfinite(gap) else math.nan
 
     @property
     def best(self) -> list[Best]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedspan.benchmark.errors import UserError, did_you_mean, require
 from fedspan.benchmark.fields import defaults_of, from_values
-from fedspan.benchmark.names import counted_as, percent
+from fedspan.benchmark.names import counted_as, of_setting, percent
 from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.search import Fixed, Space, are_numbers, choice, fixed, linear, log, spaces_of, typed
 from fedspan.benchmark.spec.cell import Cell
@@ -43,10 +43,12 @@ class Tune:
 
     @property
     def budget(self) -> str:
-        """What each method is given on a task, in words."""
+        """What each method is given on a task, in words, with the spaces of what all methods share."""
         trials, noun = counted_as(self.trials, "trial"), "seed" if len(self.seeds) == 1 else "seeds"
         seeds = ", ".join(map(str, self.seeds))
-        return f"{trials} on {noun} {seeds}, scored on {percent(self.validation)} of the training images"
+        given = f"{trials} on {noun} {seeds}, scored on {percent(self.validation)} of the training images"
+        shared = sorted(name for name in self.space if name.startswith("protocol."))
+        return "; ".join([given, *(f"{of_setting(name)} {_in_words(name, self.space[name])}" for name in shared)])
 
     def changed(self, settings: Mapping[str, Any]) -> Tune:
         """Return the tuning with the settings replaced whose names begin with ``tune.``; ignore others."""
@@ -85,6 +87,15 @@ def _parts(cell: Cell) -> Iterator[tuple[str, type[Any]]]:
     yield "protocol", Protocol
     yield "algorithm", type(cell.algorithm)
     yield from ((f"addon.{addon.name}", type(addon)) for addon in cell.addons)
+
+
+def _in_words(name: str, value: Any) -> str:
+    """Return the space that a board declares for a setting of the protocol: ``0.005 to 1 (log)``."""
+    space = _declared(name, value, typing.get_type_hints(Protocol).get(name.removeprefix("protocol.")))
+    if isinstance(space, Fixed):
+        return str(space)
+    values = [f"{one:g}" if are_numbers((one,)) else str(one) for one in space.values]
+    return ", ".join(values) if space.scale == "choice" else f"{' to '.join(values)} ({space.scale})"
 
 
 def _declared(name: str, value: Any, kind: Any = None) -> Space | Fixed:

@@ -123,10 +123,12 @@ def test_values_of_annotated_fields_are_checked_as_before():
     [
         (log(0.005, 0.5), 0.0051, "low"), (log(0.005, 0.5), 0.009, ""), (log(0.005, 0.5), 0.3, ""),
         (log(0.005, 0.5), 0.45, "high"), (linear(0.0, 1.0), 0.05, "low"), (linear(0.0, 1.0), 0.5, ""),
-        (log(1e-4, 1e-1), 0.0, "low"), (linear(0.0, 1.0), 3.0, "high"), (choice(0.1, 0.2, 0.3), 0.1, ""),
+        (log(1e-4, 1e-1), 0.0, "low"), (linear(0.0, 1.0), 3.0, "high"),
+        (choice(0.3, 0.1, 0.2), 0.1, "low"), (choice(0.3, 0.1, 0.2), 0.2, ""), (choice(0.3, 0.1, 0.2), 0.3, "high"),
+        (choice(0.0, 0.1, 0.2), 0.0, ""), (choice(0.1, 0.2), 0.1, ""), (choice("a", "b", "c"), "a", ""),
     ],
 )  # fmt: skip
-def test_a_value_in_the_outer_tenth_of_its_range_is_at_its_end(space, value, end):
+def test_a_value_at_an_end_of_its_range_or_list_is_said_to_be_there(space, value, end):
     assert space.end(value) == end
 
 

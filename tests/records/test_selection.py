@@ -142,7 +142,20 @@ def test_a_trial_without_an_accuracy_counts_as_worst():
     [
         (Tune(12, (100,), 0.15), "12 trials on seed 100, scored on 15% of the training images"),
         (Tune(1, SEEDS, 0.2), "1 trial on seeds 100, 101, scored on 20% of the training images"),
+        (
+            Tune(space={"protocol.lr": {"log": [0.005, 1]}, "protocol.momentum": [0, 0.9], "algorithm.mu": [1, 2]}),
+            "12 trials on seed 100, scored on 15% of the training images; learning rate 0.005 to 1 (log); "
+            "momentum 0, 0.9",
+        ),
+        (
+            Tune(space={"protocol.lr": "fixed"}),
+            "12 trials on seed 100, scored on 15% of the training images; learning rate not tuned",
+        ),
     ],
 )
 def test_a_budget_is_told_in_words(tune, said):
     assert tune.budget == said
+
+
+def test_equal_spaces_in_other_digits_are_one_budget():
+    assert len({Tune(space={"protocol.lr": {"log": ends}}).budget for ends in ([1, 2], [1.0, 2.0], [1, 2.0])}) == 1

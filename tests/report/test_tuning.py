@@ -178,7 +178,8 @@ def test_an_outcome_says_what_was_chosen_and_what_it_gained_on_fresh_seeds(made)
     gaps = np.array([one.tuned[seed] - one.default[seed] for seed in SEEDS])
     low, high = stats.t.interval(0.95, 4, gaps.mean(), stats.sem(gaps))
     assert (one.gain.mean, one.gain.low, one.gain.high) == pytest.approx((gaps.mean(), low, high))
-    assert one.optimism == pytest.approx(80.0 - 75.4)
+    assert one.optimism == pytest.approx((80.0 - 50.0) - gaps.mean())
+    assert other.optimism == 0, "what is not tuned gains nothing, and looks no better"
     assert (other.chosen, other.settings, other.gain.mean) == (0, "the defaults", 0.0)
 
 
