@@ -16,6 +16,7 @@ from matplotlib.figure import Figure as Canvas
 from fedspan.benchmark import names
 from fedspan.benchmark.bibliography import papers_of
 from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.registry import Plugin, discover, plugins
 from fedspan.benchmark.report import labels
 from fedspan.benchmark.report.axes import Axes
@@ -31,10 +32,12 @@ from fedspan.benchmark.report.summary import summarise
 from fedspan.benchmark.report.tuning import Reported
 from fedspan.benchmark.spec.board import Figure, load_board
 from fedspan.benchmark.spec.plan import plan_grid
+from fedspan.benchmark.spec.studies import studies_of
 
 ROOT = Path(__file__).resolve().parents[1]
 README, PICTURE = ROOT / "README.md", ROOT / "docs" / "gains.svg"
-BOARD, PARTITION = "cifar10_small", "dirichlet(alpha=0.05)"
+BOARD, SHOWN = "field_tuned", 10  # its tuned methods, and how many of them the picture has
+COLLAPSE, PARTITION = "cifar10_small", "dirichlet(alpha=0.05)"
 SPECTRA = ["fedavg", "fedavg + feddecorr(form=released)", "fedavg + spherefed"]
 BEGIN, END = "<!-- made by nox -s readme -->", "<!-- until here -->"
 TABLES = (
@@ -82,27 +85,35 @@ def with_catalogue(text: str) -> str:
     return f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}"
 
 
-def results() -> tuple[View, Panel]:
-    """Return the ranking of the board's committed records, and singular values of some methods on one partition."""
-    board, cells = load_board(BOARD), plan_grid({"board": [BOARD]})
+def ranking() -> View:
+    """Return the ranking of the board's committed runs, each method as tuned."""
+    place = Results(ROOT / "results", sets_aside=False)
+    selections = [select(study, place.read) for study in studies_of({"board": [BOARD]})]
+    reported = Reported.of(plan_grid({"board": [BOARD]}), selections)
+    frame = collect(reported.cells, place)
+    found = summarise(load_board(BOARD), reported, frame, [], f"{BOARD}/").results
+    return Overview(found, Comparisons(found)).view(frozenset(result.task for result in found), tuned=True)
+
+
+def spectra() -> Panel:
+    """Return singular values of some methods, with their defaults, on one partition."""
+    cells = plan_grid({"board": [COLLAPSE]})
     frame = collect(cells, Results(ROOT / "results", sets_aside=False))
-    found = summarise(board, Reported.of(cells, []), frame, [], f"{BOARD}/").results
-    view = Overview(found, Comparisons(found)).view(frozenset(result.task for result in found))
     figure = Figure(kind="spectrum", where={"method": SPECTRA, "partition": PARTITION})
     [panel] = draw(frame, Axes(cells), figure, 1).panels
-    return view, Panel("", tuple(replace(line, mean=line.mean - line.mean[0]) for line in panel.lines))
+    return Panel("", tuple(replace(line, mean=line.mean - line.mean[0]) for line in panel.lines))
 
 
 def about(view: View) -> str:
-    """Return what was compared, with the number of methods, as the board `field` has more."""
-    return f"{len(view.lines)} methods: {view.about}"
+    """Return what was compared, and how many of the methods the picture shows."""
+    return f"The first {SHOWN} of {len(view.lines)} methods: {view.about}"
 
 
 def words(view: View) -> str:
     """Return the picture in words."""
     gains = "; ".join(
         f"{line.name} {points(line.gain[0])} ({points(line.gain[1])} to {points(line.gain[2])})"
-        for line in view.lines
+        for line in view.lines[:SHOWN]
         if line.gain
     )
     return f"{view.headline} {about(view)}. Gains in points, 95% CI: {gains}."
@@ -110,17 +121,17 @@ def words(view: View) -> str:
 
 def picture() -> None:
     """Draw gains with their intervals next to the singular values of representations."""
-    view, spectra = results()
+    view = ranking()
     with matplotlib.rc_context({**STYLE, "savefig.transparent": False, "savefig.facecolor": "white"}):
-        width, height, inner = 1.4 * TWO_COLUMNS, 3.75, 2.35
+        width, height, inner = 1.4 * TWO_COLUMNS, 3.95, 2.35
         canvas = Canvas(figsize=(width, height))
         FigureCanvasAgg(canvas)
         gains = canvas.add_axes((0.25, 0.14, 0.33, inner / height))
-        draw_gains(gains, view.lines)
+        draw_gains(gains, view.lines[:SHOWN])
         gains.set_xlabel("Gain over FedAvg in points of test accuracy, 95% CI")
-        _spectra(canvas.add_axes((0.64, 0.14, 0.23, inner / height)), spectra, inner)
+        _spectra(canvas.add_axes((0.64, 0.14, 0.23, inner / height)), spectra(), inner)
         canvas.text(0.01, 0.97, "\n".join(labels.wrapped(view.headline, 80)), weight="bold", fontsize=11, va="top")
-        canvas.text(0.01, 0.835, about(view), fontsize=8, color=QUIET)
+        canvas.text(0.01, 0.86, "\n".join(labels.wrapped(about(view), 150)), fontsize=8, color=QUIET, va="top")
         canvas.savefig(PICTURE, format="svg", metadata={"Date": None, "Description": words(view)})
 
 
@@ -140,7 +151,7 @@ def main() -> int:
         README.write_text(with_catalogue(README.read_text(encoding="utf-8")), encoding="utf-8")
         return 0
     said = re.search(r"<dc:description>(.*?)</dc:description>", PICTURE.read_text(encoding="utf-8"), re.DOTALL)
-    stale = said is None or " ".join(said[1].split()) != words(results()[0])
+    stale = said is None or " ".join(said[1].split()) != words(ranking())
     if stale or with_catalogue(text := README.read_text(encoding="utf-8")) != text:
         print("README shows other results or plugins than there are; run: nox -s readme", file=sys.stderr)
         return 1

@@ -18,8 +18,8 @@ class FedExp(Component):
     means are weighted by numbers of samples as in the authors' code. Its epsilon is 10^-3 for CIFAR10 and CIFAR100 and
     0.1 for EMNIST.
 
-    That code also multiplies epsilon by the number of participants, decays it by 0.998^2 per round, and scores the mean
-    of the last two models; here epsilon is constant, as in the paper, and the last model is scored. In the code
+    That code also multiplies epsilon by the number of participants and decays it by 0.998^2 per round; here it is
+    constant, as in the paper. Both score the mean of the last two models, here the last one is scored. In the code
     released with FedDecorr 2023 step counters enter the norms, so its eta stays 1. With an add-on that compresses, D_i
     is the update that client i computed and D the mean of those that arrived: eta grows with what compression loses.
     """

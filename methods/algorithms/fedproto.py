@@ -45,7 +45,7 @@ class FedProto(Component):
         "nearest": {"all": "", "own": "nearest of own classes"},
     }
 
-    weight: Annotated[float, log(0.1, 10.0, source="ours, around the authors' 1")] = 1.0
+    weight: Annotated[float, log(0.01, 10.0, source="ours, around the authors' 1, and 0.1 for CIFAR10")] = 1.0
     prototypes: Literal["last_epoch", "final"] = "last_epoch"
     mean: Literal["clients", "samples"] = "clients"
     nearest: Literal["all", "own"] = later("all")

@@ -18,7 +18,9 @@ class Scaffold(Component):
     Each local step at rate eta is ``y = y - eta (g + c - c_i)``. After K steps, from x to y, the client sets
     ``c_i = c_i - c + (x - y) / (K eta)``, and the server adds the mean change over all clients to c, so c stays the
     mean of all c_i. Then ``x = x + lr D``, with the mean update D weighted by numbers of samples (uniform in the
-    paper). lr is 1 in the paper's experiments; there is nothing else to tune.
+    paper). c is the clients' uniform mean, so with clients of different sizes SCAFFOLD converges to the minimum of the
+    mean of their losses, where FedAvg weighs them by their samples. lr is 1 in the paper's experiments; there is
+    nothing else to tune.
 
     The paper's SGD has no momentum; FedDecorr 2023, App. C.4, ran SCAFFOLD with its usual 0.9 and released no code.
     Here momentum applies to g only and the correction is a separate step, as in the public code of NIID-Bench (Li et

@@ -34,10 +34,11 @@ def test_its_pictures_lie_in_the_repository_and_its_anchors_in_its_files():
 
 @pytest.mark.docs
 def test_its_picture_and_its_first_finding_are_the_numbers_of_the_records(readme):
-    view, spectra = readme.results()
+    view = readme.ranking()
     said = re.search(r"<dc:description>(.*?)</dc:description>", readme.PICTURE.read_text(encoding="utf-8"), re.DOTALL)
     assert " ".join(said[1].split()) == readme.words(view), "run nox -s readme"
-    assert len(spectra.lines) == 3
+    assert len(readme.spectra().lines) == 3
+    assert view.tuned
     [first] = [line for line in view.lines if line.place == "1"]
     for value in first.gain:
         assert f"{value:.1f}" in TEXT.partition("[All numbers]")[0]
