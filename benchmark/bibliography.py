@@ -78,7 +78,7 @@ def citable(plugin: type[Plugin]) -> tuple[Paper, ...]:
             hint = did_you_mean(key, closest(key, papers()))  # all keys would be too many
             raise UserError(
                 f"{plugin.kind} '{plugin.name}' names the paper '{key}', "
-                f"which is no key of {FILE}, arXiv:..., doi:... or address{hint}"
+                f"which is not a key of {FILE}, arXiv:..., doi:... or address{hint}"
             )
     return papers_of(plugin)
 

@@ -3,7 +3,8 @@
 A method is one base algorithm and an ordered list of add-ons. Both are components with the same hooks; every hook
 defaults to "change nothing". Hooks draw random numbers only from the keyed generators they are given (`net` and `init`
 from torch's seeded global generator), modify no input in place, and branch on shapes and settings only, never on the
-values of tensors. No costs derive from `client_start`, `own` and what clients sent in `message`: these may be read.
+values of tensors. Exception: no cost depends on `client_start`, `own` or the updates
+in `message`, so these may read values.
 """
 
 from __future__ import annotations

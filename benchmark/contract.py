@@ -6,8 +6,8 @@ import dataclasses
 import inspect
 import linecache
 import math
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from types import FrameType
 from typing import Any
 
 from torch import Tensor
@@ -41,7 +41,7 @@ def check_weights(component: Component, weights: Tensor) -> None:
     wrong = [value for value in weights.tolist() if not (math.isfinite(value) and value >= 0)]
     if wrong or not weights.sum() > 0:
         problem = f"one is {wrong[0]:g}" if wrong else "all of them are 0"
-        raise refusal(component, "weights", "finite weights that are not negative", problem)
+        raise refusal(component, "weights", "finite weights, none negative and not all 0", problem)
 
 
 def check_message(component: Component, message: Mapping[str, Tensor], broadcast: Mapping[str, Tensor]) -> None:
@@ -52,7 +52,7 @@ def check_message(component: Component, message: Mapping[str, Tensor], broadcast
 
 def blame(error: BaseException) -> str | None:
     """Return one line on which plugin's hook raised `error`, where, and what it should do; None if no hook did."""
-    frames = [one for one in _frames(error) if one[0].f_code.co_filename != GENERATED]
+    frames = [one for one in list(traceback.walk_tb(error.__traceback__)) if one[0].f_code.co_filename != GENERATED]
     calls = [(frame, plugin) for frame, _ in frames if isinstance(plugin := frame.f_locals.get("self"), Plugin)]
     theirs = [(frame, plugin) for frame, plugin in calls if not frame.f_globals.get("__name__", "").startswith(ENGINE)]
     if isinstance(error, NotImplementedError) and not str(error) and calls and not theirs:
@@ -68,14 +68,6 @@ def blame(error: BaseException) -> str | None:
     expected = f"; expected: {about}" if (about := _about(plugin, hook)) else ""
     said += _hint(error, plugin, hook)
     return f"{_called(plugin, hook)} ({file}, line {line}): {said}{expected}"
-
-
-def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
-    found, step = [], error.__traceback__
-    while step is not None:
-        found.append((step.tb_frame, step.tb_lineno))
-        step = step.tb_next
-    return found
 
 
 def _called(plugin: Plugin, hook: str) -> str:
@@ -128,7 +120,7 @@ def _tree(value: Any, name: str = "it") -> str:
     if not isinstance(value, Mapping):
         return shown(value) if name == "it" else f"{name} is {shown(value).removeprefix('it returned ')}"
     wrong = next((path for path, leaf in value.items() if not isinstance(leaf, Tensor)), None)
-    return "" if wrong is None else f"{name} holds {value[wrong]!r:.60} under '{wrong}', which is no tensor"
+    return "" if wrong is None else f"{name} holds {value[wrong]!r:.60} under '{wrong}', which is not a tensor"
 
 
 def _like(value: Any, model: Mapping[str, Tensor], name: str, part: bool = False) -> str:

@@ -317,7 +317,9 @@ def compose(base: Component, addons: Sequence[Component] = ()) -> Method:
         for other in component.excludes:
             if other not in (known := (*plugins("algorithm"), *plugins("addon"))):
                 near = did_you_mean(other, known)
-                raise HookError(f"{component.kind} '{component.name}' excludes '{other}', which is no component{near}")
+                raise HookError(
+                    f"{component.kind} '{component.name}' excludes '{other}', which is not a component{near}"
+                )
             if other in names:
                 why = f": {component.excludes[other]}" if isinstance(component.excludes, Mapping) else ""
                 raise Incompatible(f"'{component.name}' does not work beside '{other}'{why}")

@@ -85,12 +85,12 @@ def _misread(cls: type) -> Iterator[tuple[type, str, str]]:
             if isinstance(value, CALLED):
                 continue
             if name in settings:
-                yield owner, name, f"'{name}' is no setting; write {name} = ..., without an annotation"
+                yield owner, name, f"'{name}' is not a setting; write {name} = ..., without an annotation"
             elif not isinstance(value, form) or (form is tuple and not all(isinstance(item, str) for item in value)):
                 wanted = f"a tuple of names, as ({str(value)!r},)" if form is tuple else FORMS[form]
                 yield owner, name, f"'{name}' must be {wanted}, got {value!r:.60}"
             elif unknown := [item for item in _fields_named(name, value) if item not in settings]:
-                yield owner, name, f"'{name}' names '{unknown[0]}', which is no setting{_near(unknown[0], settings)}"
+                yield owner, name, f"'{name}' names '{unknown[0]}', which is not a setting{_near(unknown[0], settings)}"
             elif name == "wording" and (wrong := [text for text in _texts(value) if not _takes_a_value(text)]):
                 yield owner, name, f"'wording' has {wrong[0]!r}, which has no place for a value; write it as {{}}"
 
@@ -144,7 +144,7 @@ def _of_method(base: type, name: str, value: Any, called: set[str]) -> str:
             return ""
         hooks = [one for one, member in inspect.getmembers_static(base) if isinstance(member, CALLED)]
         return (
-            f"'{name}' is no hook of {base.__name__}, and no method of the class calls it{_near(name, hooks)} "
+            f"'{name}' is not a hook of {base.__name__}, and no method of the class calls it{_near(name, hooks)} "
             f"(a helper that only other code calls begins with _)"
         )
     is_property = isinstance(value, (property, functools.cached_property))
@@ -169,7 +169,7 @@ def _of_value(base: type, name: str, value: Any) -> str:
     constants = [one for one, member in inspect.getmembers_static(base) if not isinstance(member, CALLED)]
     shown = f"{name}: {type(value).__name__} = {value!r:.60}"
     near = _near(name, [one for one in (*constants, *FOR_READERS) if not one.startswith("_")])
-    return f"'{name}' has no annotation, so it is no setting{near}; write {shown}, or _{name} for a constant"
+    return f"'{name}' has no annotation, so it is not a setting{near}; write {shown}, or _{name} for a constant"
 
 
 def _near(name: str, known: list[str]) -> str:

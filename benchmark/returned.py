@@ -83,10 +83,10 @@ def _wrong_images(split: str, images: Images) -> Iterator[tuple[str, str]]:
         if isinstance(x, np.ndarray):
             hint = "; wrap it in torch.from_numpy"
         elif isinstance(x, Tensor) and x.is_floating_point():
-            hint = "; training divides by 255: of pixels from 0 to 1 give (255 * x).round().to(torch.uint8)"
+            hint = "; training divides by 255; for pixels in [0, 1] return (255 * x).round().to(torch.uint8)"
         yield "images as a tensor uint8 [N, height, width, channels]", f"{split}.x is {described(x)}{hint}"
     elif x.shape[1] in FACTORS and x.shape[2] == x.shape[3] > SMALLEST:
-        problem = f"{split}.x has the shape {list(x.shape)}, channels first; give x.permute(0, 2, 3, 1)"
+        problem = f"{split}.x has the shape {list(x.shape)}, channels first; return x.permute(0, 2, 3, 1)"
         yield "images as [N, height, width, channels]", problem
     for name in ("y", "domain", "client"):
         part = getattr(images, name)
@@ -110,7 +110,7 @@ def _wrong_facts(data: Data) -> Iterator[tuple[str, str]]:
             yield f"`{name}` as a tuple of names", f"it is {described(names)}{kinds}"
         elif len(set(names)) < len(names):
             [(name_twice, times)] = Counter(names).most_common(1)
-            yield f"`{name}` as different names", f"{name_twice!r} is there {times} times"
+            yield f"`{name}` as different names", f"{name_twice!r} occurs {times} times"
     channels = sizes[0][2]
     for name, low in (("mean", "[0"), ("std", "(0")):
         numbers = getattr(data, name)

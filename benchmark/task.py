@@ -314,7 +314,7 @@ class Partition(Plugin):
         if times.max() > 1:
             image = int(times.argmax())
             holders = [place % clients for place, part in enumerate(parts) for _ in range(int((part == image).sum()))]
-            raise self._refusal(wanted, f"image {image} is there {times.max()} times, at the clients {holders[:9]}")
+            raise self._refusal(wanted, f"image {image} occurs {times.max()} times, at the clients {holders[:9]}")
 
 
 def _indices(part: Any) -> np.ndarray | None:

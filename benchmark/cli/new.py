@@ -98,7 +98,7 @@ def _check_name(kind: str, name: str) -> None:
 
 
 def _read(name: str) -> Any:
-    """Return the value that a command line or YAML reads from a name; for ``null`` or ``on`` it is no string."""
+    """Return the value that a command line or YAML reads from a name; for ``null`` or ``on`` it is not a string."""
     written = settings_of([f"algorithm={name}"])["algorithm"]
     return yaml.safe_load(name) if written == name else written
 

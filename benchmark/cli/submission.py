@@ -293,7 +293,7 @@ def _published(top: str, commit: str) -> Iterator[Results]:
             *_, name = parts = PurePosixPath(path).parts
             if what.split()[0] not in FILE_MODES or len(parts) != 3 or name == "..":
                 raise UserError(
-                    f"{commit} has {path!r} among its records, which is no plain file there; do not merge it"
+                    f"{commit} has {path!r} among its records, which is not a plain file there; do not merge it"
                 )
         contents = _blobs(top, [what.split()[2] for what, _ in files])
         for (_, path), content in zip(files, contents, strict=True):
@@ -326,7 +326,7 @@ def _require(top: str, branch: str) -> None:
     except UserError:
         known = _git(top, "branch", "--all", "--format=%(refname:short)").split()
         hint = did_you_mean(branch, known)
-        raise UserError(f"no branch or commit '{branch}' is here ('git fetch' brings others'){hint}") from None
+        raise UserError(f"there is no branch or commit '{branch}' here; 'git fetch' may bring it{hint}") from None
 
 
 def _said_of(top: str, branch: str) -> list[str]:

@@ -159,7 +159,7 @@ def _mlflow(results: Results, port: int) -> Iterator[subprocess.Popen[bytes]]:
 def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
     """Wait until the server answers requests; raise `UserError` if it exits or takes too long.
 
-    Connecting is no proof: the port accepts connections while the server is still importing.
+    Connecting is not a proof: the port accepts connections while the server is still importing.
     """
     deadline = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:

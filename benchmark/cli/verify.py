@@ -287,7 +287,7 @@ class Verdicts:
             except UserError as error:
                 lines.append(f"not kept: {error}")
         else:
-            lines.append(f"not kept: the record was not made with {', '.join(otherwise)}, which rounds otherwise")
+            lines.append(f"not kept: the record was not made with {', '.join(otherwise)}, which changes the rounding")
         self._say(outcome, record["key"], label, lines)
 
     def uncomputed(self, repetition: Repetition, reason: str) -> None:

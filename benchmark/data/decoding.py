@@ -45,7 +45,7 @@ def decode(content: bytes, size: int) -> np.ndarray:
     except (Unreadable, MemoryError):
         raise
     except UnidentifiedImageError:
-        raise Unreadable("it is no image of a known format") from None
+        raise Unreadable("it is not an image of a known format") from None
     except Exception as error:  # Pillow's decoders raise anything from OSError to SyntaxError and struct.error
         raise Unreadable((str(error) or type(error).__name__).splitlines()[0]) from error
 

@@ -97,7 +97,7 @@ def download(file: PublishedFile, path: Path, on_progress: OnProgress = lambda d
             held = out.seek(0, os.SEEK_END)
             if not held:
                 partial.unlink()
-            kept = f"; the first {held} bytes are kept, the same command goes on with them" if held else ""
+            kept = f"; the first {held} bytes are kept, the same command resumes from them" if held else ""
             raise UserError(
                 f"cannot fetch {file.name} ({'; '.join(problems)}){kept}; or put the file into {path.parent} yourself"
             )
@@ -251,7 +251,7 @@ def state(dataset: Dataset, data: Path) -> str:
     partial = [path.name for _, path in places if path.with_name(path.name + PARTIAL).is_file()]
     missing = [file.name for file, path in places if not path.is_file()]
     if partial:
-        return f"half-downloaded: {', '.join(partial)}; go on with 'fedspan data fetch {dataset.name}'"
+        return f"half-downloaded: {', '.join(partial)}; resume with 'fedspan data fetch {dataset.name}'"
     if present:
         return f"incomplete: {folder} lacks {', '.join(missing)}"
     return (

@@ -55,10 +55,15 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".split("\n")[0].removesuffix(": ")
 
 
-def client_of(uri: str) -> Any:
-    """Return a quiet client of a tracking store."""
+def _quieten() -> None:
+    """Keep MLflow from talking on the terminal; before it is imported."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
+
+
+def client_of(uri: str) -> Any:
+    """Return a quiet client of a tracking store."""
+    _quieten()
     from mlflow.tracking import MlflowClient
 
     return MlflowClient(uri)
@@ -88,8 +93,7 @@ class Mirror:
         self._noted: dict[str, str] = {}
         self._finished: set[str] = set()  # keys of cells with a result in the store when it was opened
         try:
-            for name, value in QUIET.items():
-                os.environ.setdefault(name, value)
+            _quieten()
             if self.uri == database.uri_of(results.root / database.NAME):
                 database.prepare(results)
             self.client = client_of(self.uri)

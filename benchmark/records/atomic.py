@@ -60,7 +60,7 @@ def check_regular(path: Path, limit: float = math.inf) -> None:
     """Raise `CorruptFile` unless `path` is a regular file of at most `limit` bytes: pipes and devices never end."""
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):
-        raise CorruptFile("it is no regular file")
+        raise CorruptFile("it is not a regular file")
     if about.st_size > limit:
         raise CorruptFile(f"it has {about.st_size} bytes, more than {limit}")
 

@@ -94,7 +94,7 @@ def read(path: Path) -> Record:
     except OSError as error:
         raise CorruptFile(error.strerror or str(error)) from error
     if found["status"] == "failed":
-        raise CorruptFile("it failed, which is no result; its cell is to be run again")
+        raise CorruptFile("it failed, so it is not a result; run its cell again")
     return runnable(found)
 
 
@@ -227,7 +227,7 @@ def collect(results: Results, records: Iterable[tuple[str, Callable[[], Record]]
             record = load()
             here = results.read(record["key"])
             if (why := results.passed_over.get(results.path(record["key"]))) is not None:
-                raise CorruptFile(f"{results.path(record['key'])} is there and cannot be used: {why}")
+                raise CorruptFile(f"{results.path(record['key'])} exists but cannot be used: {why}")
             if here is None:
                 results.write(record)
                 found.good.append(name)

@@ -120,7 +120,7 @@ def read(path: Path) -> Verification:
     except OSError as error:
         raise CorruptFile(error.strerror or str(error)) from error
     if raw.get("schema") != SCHEMA:
-        raise CorruptFile(f"it is no verification of schema {SCHEMA}")
+        raise CorruptFile(f"it is not a verification of schema {SCHEMA}")
     digest = raw.pop("digest", None)
     del raw["schema"]
     wanted = {one.name for one in dataclasses.fields(Verification) if one.default is dataclasses.MISSING}

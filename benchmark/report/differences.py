@@ -97,7 +97,7 @@ def kept_axes(table: Table) -> list[str]:
     known = [*parts, *(whole for whole, its in PARTS.items() if set(its) <= set(parts))]
     for axis in table.minus:
         if axis not in known:
-            raise UserError(f"minus: '{axis}' is no axis of the table{did_you_mean(axis, known)}")
+            raise UserError(f"minus: '{axis}' is not an axis of the table{did_you_mean(axis, known)}")
     told = {part for axis in table.minus for part in PARTS.get(axis, (axis,))}
     return [part for part in parts if part not in told]
 

@@ -75,8 +75,8 @@ def cost_of(result: Result, column: CostColumn) -> float:
 
 def costs_of(result: Result) -> dict[str, float]:
     """Return all costs of a result, NaN where unknown."""
-    names = {**dict.fromkeys(COSTS), **result.cost}
-    return {name: math.nan if (value := result.cost.get(name)) is None else value for name in names}
+    known = {**dict.fromkeys(COSTS), **result.cost}
+    return {name: math.nan if value is None else value for name, value in known.items()}
 
 
 @dataclass(frozen=True)

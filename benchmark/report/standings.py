@@ -58,7 +58,7 @@ def changes(before: Standings, after: Standings) -> list[str]:
         known, rows = before.get(table, {}), after.get(table, {})
         lines.append(table)
         moved = [f"  {line}" for row, stand in rows.items() if (line := _change(row, known.get(row), stand))]
-        moved += [f"  {row}: ranked no more (was {known[row].place})" for row in known if row not in rows]
+        moved += [f"  {row}: no longer ranked (was {known[row].place})" for row in known if row not in rows]
         lines += moved or ["  nothing changes"]
     return lines or ["no table has two rows to compare yet"]
 

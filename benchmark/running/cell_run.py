@@ -67,7 +67,7 @@ def run_cell(
 ) -> Record:
     """Run a cell, write its record and return it; a cell that has a record is not run again.
 
-    Before something is written, `beside()` returns the largest number of other cells that this machine computed at
+    Before each write, `beside()` returns the largest number of other cells that this machine computed at
     once; it raises if this process has lost the cell. Before each round, `share(run)` returns the number of workers.
 
     An interrupted cell resumes from its checkpoint, or starts again if the checkpoint leads to an invalid record. A
@@ -96,7 +96,7 @@ def run_cell(
     if beside is not None:
         record["provenance"]["cells_beside"] = max(beside(), run.cells_beside if run else 0)
     if (collected := results.read(cell.key)) is not None:
-        log.warning("%s came while its cell was computed, and is kept", results.path(cell.key))
+        log.warning("%s appeared while its cell was being computed; keeping it", results.path(cell.key))
         return collected
     try:
         results.write(record)

@@ -30,12 +30,9 @@ from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.spec.plan import Planned
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Data, Partition, Split
-from fedspan.benchmark.training.costs import shapes_alone
-from fedspan.benchmark.training.local import LocalTrainer
-from fedspan.benchmark.training.meter import Meter
+from fedspan.benchmark.training.costs import without_values
 from fedspan.benchmark.training.process import settle
 from fedspan.benchmark.training.run import Run, assemble, expected_participants, participants
-from fedspan.benchmark.training.state import State
 from fedspan.benchmark.training.workers.schedule import round_seconds
 
 BATCHES = 4  # of training images in a calibration round
@@ -279,10 +276,8 @@ def _round(run: Run, seconds: float) -> tuple[float, float]:
 
 def step_flops(cell: Cell, data: Data) -> int:
     """Return the FLOPs of a cell's mean step on a whole batch, counted without computing; may raise `Incompatible`."""
-    method, net, paths = assemble(cell, data)
-    net = net.to("meta", cell.protocol.dtype)
-    trainer = LocalTrainer(net, method, paths, data=shapes_alone(cell, data, method), meter=Meter())
-    steps = trainer.step_costs(State.initial(net, method, paths))
+    trainer, state = without_values(cell, data, *assemble(cell, data))
+    steps = trainer.step_costs(state)
     return sum(epochs * flops for epochs, flops, _ in steps) // sum(epochs for epochs, _, _ in steps)
 
 

@@ -54,8 +54,8 @@ LOOK_SECONDS = 0.5  # between polls of cells that other processes compute
 def run_grid(planned: Sequence[Planned], launcher: Launcher, asked: Sequence[str] = ()) -> int:
     """Run every planned cell that has no record yet; return how many have no result afterwards.
 
-    All cells share the settings of where and how to run. `asked` are the words of the command line that chose them; the
-    next command that the user reads repeats them.
+    All cells share the settings of where and how to run. `asked` are the command-line words that chose them; the
+    suggested next command repeats them.
     """
     console = Console()
     how = How.of(planned[0].config)
@@ -103,7 +103,7 @@ def all_mirrored(results: Results, known: Mapping[str, Entry]) -> bool:
 
 
 def outdated(planned: Sequence[Planned], known: Mapping[str, Entry], results: Results) -> dict[str, list[Planned]]:
-    """Return the cells whose records were not made by the current sources, by what is said of them."""
+    """Return the cells whose records other sources made, grouped by remark."""
     found: dict[str, list[Planned]] = {}
     repeated = Repeated.of(results)
     fits: dict[tuple[Any, ...], bool] = {}  # a cache: cells share plugins, and records share sources

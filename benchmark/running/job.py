@@ -57,7 +57,7 @@ def run_job(config: Mapping[str, Any], words: Sequence[str], lone: bool = False)
     except (Exception, SystemExit) as error:
         if (known := results.read(cell.key)) is not None:  # it timed out just after the record was written
             return known
-        lease.check(at_once=True)  # the failure of who lost the cell is no outcome: another process computes it
+        lease.check(at_once=True)  # a process that lost its lease records no failure: another one computes the cell
         record = make_record(cell, how, Outcome("failed", reason_of(error)), None)
         if isinstance(error, UserError):
             record["refused"] = True

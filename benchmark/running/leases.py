@@ -68,7 +68,7 @@ class Owner:
 
     @property
     def is_child(self) -> bool:
-        """Whether this process started it, according to the system: a lease may say anything."""
+        """Whether it is a child of this process, according to the system: a lease could name any parent."""
         return (self.machine, self.parent) == (machine(), os.getpid()) == (machine(), _parent(self.pid) or self.parent)
 
     def __str__(self) -> str:
@@ -220,7 +220,7 @@ class Lease:
     def __init__(self, leases: Leases, key: str, number: int, path: Path) -> None:
         self.leases, self.key, self.number, self.path = leases, key, number, path
         self.lost = False
-        self._beside = self._others()
+        self._beside = self.beside()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"lease {key}", daemon=True)
         self._thread.start()
@@ -232,24 +232,21 @@ class Lease:
                     self.lost = True
                     return
                 os.utime(self.path)
-                self._beside = max(self._beside, self._others())
+                self._beside = max(self._beside, self.beside())
 
-    def _others(self) -> int:
+    def beside(self) -> int:
+        """Return how many cells other processes of this machine are computing now, with the limits of `most_beside`."""
         try:
             return sum(owner.machine == machine() and owner.pid != os.getpid() for owner in self.leases.held())
         except OSError:
             return 0
-
-    def beside(self) -> int:
-        """Return how many cells other processes of this machine are computing now, with the limits of `most_beside`."""
-        return self._others()
 
     def most_beside(self) -> int:
         """Return the most cells seen in other processes of this machine: at the claim, at each beat, and now.
 
         Only cells with leases in the same folder count; any other load on the machine is unknown.
         """
-        self._beside = max(self._beside, self._others())
+        self._beside = max(self._beside, self.beside())
         return self._beside
 
     @property
@@ -268,7 +265,7 @@ class Lease:
     def check(self, at_once: bool = False) -> None:
         """Raise `Busy` if another process has taken the cell over because this one showed no sign of life.
 
-        The last beat told, unless the files are to be looked at `at_once`.
+        Uses the state seen at the last beat; with `at_once`, reads the folder again.
         """
         if self.taken_over if at_once else self.lost:
             raise Busy("another process, which has taken it over")

@@ -245,7 +245,7 @@ class Repetition:
 def end_of(status: int, said: str) -> str:
     """Return why a command ended without an outcome: its complaint, unless it was killed before it could make one."""
     if status < 0:
-        return f"its process was killed (signal {-status}), perhaps for want of memory"
+        return f"its process was killed (signal {-status}), possibly out of memory"
     lines = said.splitlines()
     told = [line for line in lines if line.startswith("fedspan: ")]
     if told and "Traceback (most recent call last):" not in lines:

@@ -35,7 +35,7 @@ class Stop:
         if self.asked:
             raise Stopped
         if self.seconds is not None and time.monotonic() - self.started >= self.seconds:
-            raise TimedOut(f"timed out after {self.seconds:g} s; with a longer timeout it goes on where it stopped")
+            raise TimedOut(f"timed out after {self.seconds:g} s; a longer timeout resumes it")
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Set `asked`, which is checked after the round; if the round takes longer than `GRACE`, the alarm ends it."""

@@ -9,10 +9,9 @@ may change later; then its cells are no longer those of its version, and it is r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
@@ -42,7 +41,7 @@ def freeze(name: str) -> Path:
     name, digests = board.name, digests_of(board)
     last = max(_versions(name), default=0)
     if last and load_board(f"{name}-v{last}").frozen == digests:
-        raise UserError(f"board '{name}' has the cells of its version {name}-v{last}; nothing is to be frozen")
+        raise UserError(f"board '{name}' has the cells of its version {name}-v{last}; there is nothing to freeze")
     path = FOLDER / f"{name}-v{last + 1}.yaml"
     lines = "".join(f'  {scale}: "{digest}"\n' for scale, digest in digests.items())  # 1e15 alone is a number
     source = board_files()[name]
@@ -51,7 +50,7 @@ def freeze(name: str) -> Path:
     try:
         OmegaConf.create(text)
     except yaml.YAMLError:
-        raise UserError(f"{source}: no digests can follow its text; write the board in block style") from None
+        raise UserError(f"{source}: digests cannot be appended to its text; write the board in block style") from None
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
@@ -71,15 +70,3 @@ def digests_of(board: Board) -> dict[str, str]:
         if board.tune:
             found[trials_at(scale)] = digest_of_trials(studies(replace(board, frozen={}), {"scale": [scale]}))
     return found
-
-
-def latest(name: str) -> str:
-    """Return the name of the latest frozen version of a board, empty if it has none."""
-    last = max(_versions(name), default=0)
-    return f"{name}-v{last}" if last else ""
-
-
-def mismatch(board: Board) -> Mapping[str, Any]:
-    """Return the scales whose cells or trials differ from the frozen ones, with their current digest."""
-    now = digests_of(board)
-    return {scale: now.get(scale) for scale, digest in board.frozen.items() if now.get(scale) != digest}

@@ -69,8 +69,8 @@ def _plan_whole(points: Sequence[Overrides]) -> list[Planned]:
 def placed(points: Sequence[Asked], alone: bool = True) -> list[Asked]:
     """Return the points without settings of places, such as dataset.source, that their plugins lack.
 
-    In a grid of several datasets, a place concerns those that have the setting. If none has it, it is kept, and is an
-    error later, unless the points are not `alone` but a part of a grid.
+    In a grid of several datasets, a place concerns those that have the setting. A place that no plugin has is kept, so
+    that composing reports it; with ``alone=False``, for a part of a grid, it is dropped.
     """
     found = list(points)
     for setting, having in how_settings().items():

@@ -134,7 +134,7 @@ def _has(config: Mapping[str, Any], key: str, wanted: Any) -> bool:
     for part in key.split("."):
         if not isinstance(node, Mapping) or part not in node:
             if (hint := unknown_setting(config, key)) is not None:
-                raise UserError(f"a tuned setting asks for '{key}', which is no setting{hint}")
+                raise UserError(f"a tuned setting asks for '{key}', which is not a setting{hint}")
             return False
         node = node[part]
     if key == "addons":

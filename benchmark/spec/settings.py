@@ -88,7 +88,7 @@ class How:
         """Return the checked settings of a configuration; raise `UserError`."""
         known = repr(_nodes(config))  # the same for all cells of a grid
         if known not in _checked:
-            values = {name: _at(config, setting) for name, setting in _SETTINGS.items()}
+            values = {name: value_of(config, setting) for name, setting in _SETTINGS.items()}
             _checked[known] = from_values(cls, values | {"plugins": paths_of(values["plugins"])}, "")
         return _checked[known]
 
@@ -108,7 +108,8 @@ _NODES = frozenset(setting.split(".")[0] for setting in _SETTINGS.values())
 _nodes = itemgetter(*sorted(_NODES))
 
 
-def _at(config: Mapping[str, Any], setting: str) -> Any:
+def value_of(config: Mapping[str, Any], setting: str) -> Any:
+    """Return a dotted setting of a composed configuration."""
     value: Any = config
     for part in setting.split("."):
         value = value[part]

@@ -24,7 +24,7 @@ from fedspan.benchmark.spec.board import Board, Overrides, Point, load_board
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.compose import make_cell, resolve, tuned
 from fedspan.benchmark.spec.plan import Planned, digest_of_cells, placed, plan
-from fedspan.benchmark.spec.settings import first_change
+from fedspan.benchmark.spec.settings import first_change, value_of
 from fedspan.benchmark.spec.tuning import Tune, tuning_settings
 
 RULES = 1  # version of the rules for drawing trials; another number draws other trials
@@ -247,11 +247,3 @@ def _with(point: Point, values: Overrides) -> Point:
 
 def _cell(point: Overrides) -> Cell:
     return make_cell(resolve({**point, **tuned(point)}))
-
-
-def value_of(config: Mapping[str, Any], setting: str) -> Any:
-    """Return a dotted setting of a composed configuration."""
-    node: Any = config
-    for part in setting.split("."):
-        node = node[part]
-    return node

@@ -14,7 +14,7 @@ MOST_VALUES = 100_000  # with every repetition of an anchor expanded
 def checked(path: Path) -> str:
     """Return the text of a file; raise `ValueError` with what is wrong, `OSError` or `yaml.YAMLError`."""
     if not path.is_file():  # a pipe never ends
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     if (size := path.stat().st_size) > MOST_BYTES:
         raise ValueError(f"it has {size} bytes, more than {MOST_BYTES}")
     text = path.read_text(encoding="utf-8")

@@ -99,6 +99,8 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
     Raises `UserError` for a fleet, or if the dataset's extent is known only from files that are missing, and
     `Incompatible` for a cell that cannot run.
     """
+    if cell.fleet.acts:
+        raise UserError(f"what clients cost under fleet={cell.fleet.name} depends on its draws, not on shapes alone")
     extent = _extent(cell, data_folder)
     data = _one_image(extent)
     method, net, paths = assemble(_quick_to_make(cell), data)
@@ -188,8 +190,6 @@ def shapes_alone(cell: Cell, data: Data, method: Method) -> DeviceData:
 
 
 def _extent(cell: Cell, folder: Path) -> Extent:
-    if cell.fleet.acts:
-        raise UserError(f"what clients cost under fleet={cell.fleet.name} depends on its draws, not on shapes alone")
     if (known := cell.dataset.extent()) is not None:
         return known
     data = cell.dataset.prepare(folder)

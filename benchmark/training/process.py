@@ -63,7 +63,7 @@ def device_of(name: str) -> torch.device:
     except RuntimeError:
         known = False
     if not known:
-        raise UserError(f"device={name} is no device to train on; use cpu, cuda or cuda:0")
+        raise UserError(f"device={name} is not a device to train on; use cpu, cuda or cuda:0")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(f"device={name}, but torch sees {torch.cuda.device_count()} CUDA devices; use device=cpu")
     return device

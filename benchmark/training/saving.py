@@ -57,7 +57,7 @@ def resume(run: Run, path: Path) -> bool:
 def keep_trained(run: Run, path: Path) -> None:
     """Write the trained model for cells that differ only in the stages after training.
 
-    Not that of a run whose first rounds another version of the engine computed: nothing reproduces it.
+    Skip it if another version of the engine computed the first rounds: nothing could reproduce the model.
     """
     run.state = run.state.trained()
     if run.of_one_origin:
@@ -67,8 +67,8 @@ def keep_trained(run: Run, path: Path) -> None:
 def take_trained(run: Run, path: Path) -> bool:
     """Start from a trained model, if one exists that this code on this device would reproduce; return whether it did.
 
-    The file of a cell whose stages need other trees of the components has other digests, so it is left alone. Raises
-    `CorruptFile` if the file cannot be trusted.
+    A file made for stages that need other component trees is left alone. Raises `CorruptFile` if the file cannot be
+    trusted.
     """
     found = checkpoint.load(path, run.cell.train_key)
     if found is None or found[1].get("origin") != _origin(run) or found[1].get("lasting") != _trees(run):
@@ -93,9 +93,9 @@ def _made_by(run: Run) -> dict[str, Any]:
 
 
 def _unlike(here: dict[str, Any], made_by: dict[str, Any]) -> str:
-    """Return in words why the rounds of a checkpoint cannot be gone on from; empty if they can.
+    """Return why a run cannot resume from a checkpoint; empty if it can.
 
-    Tests pin the numbers of committed engines; one with uncommitted changes is like no other.
+    Tests pin the numbers of committed engines; an engine with uncommitted changes equals no other.
     """
     if made_by.get("engine") != here["engine"] and (files := of_engine(here) + of_engine(made_by)):
         return f"another engine: uncommitted changes of {', '.join(dict.fromkeys(files))}"
@@ -103,7 +103,7 @@ def _unlike(here: dict[str, Any], made_by: dict[str, Any]) -> str:
 
 
 def _lasting(of: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of an origin that must be the same for all rounds of a cell, whose engine `_unlike` looks at.
+    """Return the part of an origin that all rounds of a cell must share; `_unlike` checks the engine.
 
     The processor that feeds a GPU is left out.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import replace
 
 from fedspan.benchmark.records.model import STAGES
 from fedspan.benchmark.training import stages
@@ -91,9 +90,9 @@ def _of_personalised_newcomers(run: Run) -> Scores:
     """Return the scores of the personalised models of clients that never train, each personalised on its own images."""
     if run.newcomers is None:
         return {}
-    trainer, afresh = run.newcomers, replace(run.state, rows={})
-    scores = (_personalised(trainer, afresh, client, {})[0] for client in range(trainer.data.clients))
-    return _as_newcomers(score_clients(trainer, afresh.round, scores))
+    trainer = run.newcomers
+    scores = (_personalised(trainer, run.state, client, {})[0] for client in range(trainer.data.clients))
+    return _as_newcomers(score_clients(trainer, run.state.round, scores))
 
 
 def _as_newcomers(scores: Scores) -> Scores:

@@ -54,7 +54,7 @@ def test_a_component_excludes_what_exists():
     class Proud(Component):
         excludes = ("feddecor",)
 
-    with pytest.raises(HookError, match=r"addon 'proud' excludes 'feddecor', which is no .* did you mean 'feddecorr'"):
+    with pytest.raises(HookError, match=r"addon 'proud' excludes 'feddecor', which is not .* did you mean 'feddecorr'"):
         compose(FedAvg(), [Proud()])
 
 

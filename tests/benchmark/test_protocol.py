@@ -305,7 +305,7 @@ def test_a_protocol_may_begin_as_another_one(folder):
         ({"tuned": [{"when": {}, "set": {"protocol.lrr": 1}}]}, "unknown setting 'protocol.lrr'; did you mean"),
         (
             {"tuned": [{"when": {"algoritm": "x"}}]},
-            "asks for 'algoritm', which is no setting; did you mean 'algorithm'",
+            "asks for 'algoritm', which is not a setting; did you mean 'algorithm'",
         ),
         (
             {"tuned": [{"when": {"algorithm": ["fedavg", "fedprx"]}}]},

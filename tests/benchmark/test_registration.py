@@ -35,10 +35,13 @@ def test_every_plugin_at_hand_passes():
 
 
 REFUSED = {
-    "a misspelt hook": ({"servr": returning("self", "delta", "agg")}, "'servr' is no hook .* did you mean 'server'"),
-    "a method that nothing calls": ({"anything": returning("self")}, "'anything' is no hook of Component, and no"),
-    "a method that calls itself alone": ({"again": lambda self: self.again()}, "'again' is no hook"),
-    "a misspelt property": ({"idel": property(lambda self: frozenset())}, "'idel' is no hook .* did you mean 'idle'"),
+    "a misspelt hook": ({"servr": returning("self", "delta", "agg")}, "'servr' is not a hook .* did you mean 'server'"),
+    "a method that nothing calls": ({"anything": returning("self")}, "'anything' is not a hook of Component, and no"),
+    "a method that calls itself alone": ({"again": lambda self: self.again()}, "'again' is not a hook"),
+    "a misspelt property": (
+        {"idel": property(lambda self: frozenset())},
+        "'idel' is not a hook .* did you mean 'idle'",
+    ),
     "a property as a hook": ({"idle": lambda self: frozenset()}, "'idle' is a property: write @property above it"),
     "a hook as a property": ({"server": property(lambda self: 1)}, "'server' is a hook, no property"),
     "a hook of other arguments": (
@@ -46,7 +49,10 @@ REFUSED = {
         r"the hook server\(delta, agg\) is called with these arguments, but takes \(delta\)",
     ),
     "a hook that is a number": ({"penalty": 0.0}, "'penalty' is a hook, and cannot be 0.0"),
-    "a field without annotation": ({"k": 3}, r"'k' has no annotation, so it is no setting; write k: int = 3, or _k "),
+    "a field without annotation": (
+        {"k": 3},
+        r"'k' has no annotation, so it is not a setting; write k: int = 3, or _k ",
+    ),
     "a misspelt class attribute": ({"nuetral": {}}, "'nuetral' has no annotation.* did you mean 'neutral'"),
 }
 
@@ -65,12 +71,12 @@ MISREAD = {
     "a number as a title": ({"title": 3}, "'title' must be a text, got 3"),
     "a text as a switch": ({"pools": "no"}, "'pools' must be True or False, got 'no'"),
     "pairs as a mapping": ({"neutral": [("mu", 0.0)]}, "'neutral' must be a mapping"),
-    "no setting": ({"neutral": {"mue": 0.0}}, "'neutral' names 'mue', which is no setting; did you mean 'mu'"),
-    "no coefficient": ({"coefficient": "my"}, "'coefficient' names 'my', which is no setting"),
-    "a wording of nothing": ({"wording": {"nu": "{} strong"}}, "'wording' names 'nu', which is no setting"),
+    "no setting": ({"neutral": {"mue": 0.0}}, "'neutral' names 'mue', which is not a setting; did you mean 'mu'"),
+    "no coefficient": ({"coefficient": "my"}, "'coefficient' names 'my', which is not a setting"),
+    "a wording of nothing": ({"wording": {"nu": "{} strong"}}, "'wording' names 'nu', which is not a setting"),
     "a wording by name": ({"wording": {"mu": "strength {mu}"}}, r"'wording' has 'strength \{mu\}', .* as \{\}"),
     "a wording with an open brace": ({"wording": {"mu": {0.0: "off", ...: "{"}}}, r"'wording' has '\{'"),
-    "a title with an annotation": ({"title": "Fresh"}, "'title' is no setting; write title = ..., without an annot"),
+    "a title with an annotation": ({"title": "Fresh"}, "'title' is not a setting; write title = ..., without an annot"),
 }
 
 
@@ -142,12 +148,12 @@ def test_a_type_that_nobody_defined_is_refused_with_its_field():
 
 def test_what_an_undecorated_base_has_is_checked_too():
     base = type("Base", (Component,), {"__module__": __name__, "servr": returning("self", "delta", "agg")})
-    with pytest.raises(UserError, match="'servr' is no hook"):
+    with pytest.raises(UserError, match="'servr' is not a hook"):
         make(base)
 
 
 def test_each_kind_is_held_to_its_own_hooks():
-    with pytest.raises(UserError, match=r"'bild' is no hook of Model.* did you mean 'build'"):
+    with pytest.raises(UserError, match=r"'bild' is not a hook of Model.* did you mean 'build'"):
         make(Model, "model", bild=returning("self", "shape", "classes"))
 
 
@@ -157,7 +163,7 @@ def test_the_place_is_the_line_of_the_member(tmp_path):
         "from fedspan.benchmark.component import Component, algorithm\n\n\n"
         '@algorithm("typo")\nclass Typo(Component):\n    """Nobody 2020."""\n\n    def servr(self):\n        return 1\n'
     )
-    with pytest.raises(UserError, match=rf"\({path}, line 8\): 'servr' is no hook"):
+    with pytest.raises(UserError, match=rf"\({path}, line 8\): 'servr' is not a hook"):
         registry.load_files([str(path)])
 
 

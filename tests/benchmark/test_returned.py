@@ -39,14 +39,14 @@ WRONG = {
     "a split without a name": (facts(test=(X, Y)), "Images as `test`: it is a tuple of 2"),
     "floats": (
         images(x=X / 255),
-        "channels]: train.x is a tensor float32 [6, 8, 9, 3]; training divides by 255: of pi",
+        "channels]: train.x is a tensor float32 [6, 8, 9, 3]; training divides by 255; for pi",
     ),
     "large numbers": (images(x=X.long()), "channels]: train.x is a tensor int64 [6, 8, 9, 3]"),
     "arrays": (images(x=X.numpy()), "train.x is an array uint8 [6, 8, 9, 3]; wrap it in torch.from_numpy"),
     "no channels": (images(x=X[..., 0]), "train.x is a tensor uint8 [6, 8, 9]"),
     "channels first": (
         images(x=torch.zeros(6, 3, 8, 8, dtype=torch.uint8)),
-        "train.x has the shape [6, 3, 8, 8], channels first; give x.permute(0, 2, 3, 1)",
+        "train.x has the shape [6, 3, 8, 8], channels first; return x.permute(0, 2, 3, 1)",
     ),
     "test images of another size": (
         facts(test=Images(X[:, :4], Y)),
@@ -74,7 +74,7 @@ WRONG = {
     "no deviation": (facts(std=(0.5, 0.0, 0.5)), "`std` of pixels scaled to [0, 1], in (0, 1]: it holds 0.0"),
     "a number of classes": (facts(classes=2), "`classes` as a tuple of names: it is 2"),
     "numbers of classes": (facts(classes=(0, 1)), "`classes` as a tuple of names: it is a tuple of 2, of 0 and so on"),
-    "a class twice": (facts(classes=("a", "b", "b")), "`classes` as different names: 'b' is there 2 times"),
+    "a class twice": (facts(classes=("a", "b", "b")), "`classes` as different names: 'b' occurs 2 times"),
     "a digest that no record can hold": (facts(digest="v1.2"), "that content_digest returns as `digest`: it is 'v1.2'"),
     "no digest": (facts(digest=None), "the text that content_digest returns as `digest`: it is None"),
 }

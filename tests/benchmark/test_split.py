@@ -144,7 +144,7 @@ WRONG = {
     "lists alone": (FINE, "a Split: it returned a tuple of 2"),
     "an image twice": (
         Split(lists([0, 1], [1, 2])),
-        "every training image at most once: image 1 is there 2 times, at the clients [0, 1]",
+        "every training image at most once: image 1 occurs 2 times, at the clients [0, 1]",
     ),
     "an empty client": (Split(lists([0, 1], [])), "client 1 has none"),
     "too many clients": (
@@ -167,7 +167,7 @@ WRONG = {
     "a test index too large": (Split(FINE, lists([0], [30])), "client 1 has 30, and there are 30 images"),
     "a test image that is trained on": (
         Split(FINE, lists([4], [1]), pooled=True),
-        "no image for training and testing: image 1 is there 2 times, at the clients [0, 1]",
+        "no image for training and testing: image 1 occurs 2 times, at the clients [0, 1]",
     ),
     "all images pooled and none to test on": (
         Split(FINE, pooled=True),

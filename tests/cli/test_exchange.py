@@ -58,7 +58,7 @@ def test_a_failure_is_no_result_wherever_it_comes_from(fedspan, made, empty_stor
     change(made[0], lambda r: r.update(status="failed", reason="no disk", scores={}, curve={}, compute={}, digests={}))
     ran = fedspan("sync", "--from", "there")
     assert (ran.out, failures()) == ("records: 2 collected, 1 refused\n", [])
-    assert f"{made[0]} is refused: it failed, which is no result" in ran.complaint
+    assert f"{made[0]} is refused: it failed, so it is not a result" in ran.complaint
     assert fedspan("validate", "there").status == 1
     empty_store(here / "there")
     (here / "there" / "failures").mkdir()
@@ -101,7 +101,7 @@ def test_collecting_moves_no_damaged_record_away(fedspan, made):
     damaged.write_text("{")
     ran = fedspan("sync", "--from", "there")
     assert (ran.status, damaged.read_text()) == (1, "{")
-    assert f"{damaged} is there and cannot be used" in ran.err
+    assert f"{damaged} exists but cannot be used" in ran.err
 
 
 def test_a_conflict_is_refused_by_name_and_the_others_are_collected(fedspan, made):
@@ -250,7 +250,7 @@ def test_a_cell_that_took_too_long_goes_on_with_more_time(fedspan, with_toys):
     slow = ("algorithm=toy_slow", "algorithm.seconds=0.4", "checkpoint_seconds=0")
     assert fedspan(*GRID, *slow, "timeout=0.6").status == 1
     [failure] = failures()
-    assert failure["reason"] == "timed out after 0.6 s; with a longer timeout it goes on where it stopped"
+    assert failure["reason"] == "timed out after 0.6 s; a longer timeout resumes it"
     assert fedspan("retry", "--failed", "tracking=false", *ONE, "timeout=60").status == 0
     assert fedspan(*GRID, *slow, "paths.results=undisturbed").status == 0
     assert records() == records("undisturbed")

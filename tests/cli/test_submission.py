@@ -133,7 +133,7 @@ def test_a_branch_writes_nothing_outside_the_folder_that_it_is_reviewed_in(ran, 
     said = "Review: fedspan review evil board=tiny"
     git("branch", "evil", git("commit-tree", "-p", "HEAD", "-m", said, root).strip())
     told = fedspan("review", "evil", "sample=0")
-    assert (told.status, "which is no plain file there; do not merge it" in told.complaint) == (2, True)
+    assert (told.status, "which is not a plain file there; do not merge it" in told.complaint) == (2, True)
     assert "Traceback" not in told.err
 
 
@@ -315,7 +315,7 @@ def test_a_sample_is_repeated_by_submitter_and_reviewer(ran, fedspan):
         (["submit", "board=tiny", "sample=-1"], "sample must be a whole number, 0 or more"),
         (["submit", "board=tiny"], "has no record of board 'tiny'"),
         (["review"], "write: fedspan review BRANCH"),
-        (["review", "nowhere"], "no branch or commit 'nowhere' is here"),
+        (["review", "nowhere"], "there is no branch or commit 'nowhere' here; 'git fetch' may bring it"),
         (["freeze"], "write: fedspan freeze NAME"),
         (["freeze", "everything"], "is made of boards"),
         (["cite", "fedprix"], "cannot cite 'fedprix'; did you mean 'fedprox'?"),

@@ -383,7 +383,7 @@ def test_a_difference_under_other_settings_than_the_record_s_is_no_verification(
     path = change(made[0], weights)
     ran = fedspan("verify", path.stem, how)
     assert (ran.status, kept()) == (1, [])
-    assert f"not kept: the record was not made with {how}, which rounds otherwise" in ran.out
+    assert f"not kept: the record was not made with {how}, which changes the rounding" in ran.out
     assert ran.out.endswith("\n1 differs\n")
 
 
@@ -420,7 +420,7 @@ def test_without_a_seed_nobody_knows_beforehand_which_records_are_drawn(fedspan,
 
 def test_a_repetition_that_is_killed_is_no_complaint_of_its_own():
     said = "fedspan: scale=smoke is only a label without a board\n"
-    assert end_of(-9, said) == "its process was killed (signal 9), perhaps for want of memory"
+    assert end_of(-9, said) == "its process was killed (signal 9), possibly out of memory"
     assert end_of(2, f"{said}fedspan: no such folder\nmore") == "no such folder"
     assert end_of(3, "") == "its process ended with 3"
     trace = "Traceback (most recent call last):\n  File ...\nRuntimeError: no space left\n"

@@ -160,7 +160,7 @@ def test_a_full_device_takes_fewer_lanes_and_goes_on(monkeypatch, caplog):
     assert run.executor.device.released == 1
     assert weights(run) == weights(advanced(cell, 1))
     assert len(ticks) == run.meter.visits  # a client that was done is not trained again
-    assert "out of memory on cpu: going on with 2 lanes" in caplog.text
+    assert "out of memory on cpu: continuing with 2 lanes" in caplog.text
 
 
 @pytest.mark.parametrize("method", [Scaffold(), Elastic(), FedProto()], ids=lambda method: method.name)

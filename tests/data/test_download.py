@@ -136,7 +136,7 @@ def test_a_cut_connection_is_gone_on_with_as_long_as_it_brings_something(server,
 
 def test_what_came_before_the_last_cut_is_kept_for_the_next_attempt(server, file, tmp_path):
     server.cuts = 100
-    with pytest.raises(UserError, match=r"the connection was cut after \d+ of 300000 bytes.* goes on with them"):
+    with pytest.raises(UserError, match=r"the connection was cut after \d+ of 300000 bytes.* resumes from them"):
         download(file, tmp_path / "file.bin")
     assert names(tmp_path) == ["file.bin.part"]
     held = (tmp_path / "file.bin.part").read_bytes()

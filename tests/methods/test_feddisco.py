@@ -51,5 +51,5 @@ def test_all_rounds_average_by_these_weights():
 
 
 def test_where_nobody_has_a_weight_the_cell_ends_with_that_line():
-    with pytest.raises(HookError, match=r"'feddisco', weights .* not negative: all of them are 0"):
+    with pytest.raises(HookError, match=r"'feddisco', weights .* not all 0: all of them are 0"):
         trained(toy_cell(FedDisco(a=9.0, b=0.0, metric="l1"), partition=ByClass()))

@@ -106,7 +106,7 @@ def test_a_record_that_came_while_its_cell_was_computed_is_kept(tmp_path, caplog
 
     run_cell(cell, how(tmp_path), collected)
     assert results.read(cell.key)["provenance"]["command"] == "another"
-    assert "came while its cell was computed, and is kept" in caplog.text
+    assert "appeared while its cell was being computed; keeping it" in caplog.text
 
 
 def test_a_record_whose_digest_was_taken_away_is_none(tmp_path, caplog):

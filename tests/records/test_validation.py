@@ -240,7 +240,7 @@ def test_what_is_too_large_or_has_no_end_is_not_read(tmp_path):
     os.mkfifo(pipe)
     with large.open("wb") as file:
         file.truncate(2**40)
-    with pytest.raises(CorruptFile, match="it is no regular file"):
+    with pytest.raises(CorruptFile, match="it is not a regular file"):
         read(pipe)
     with pytest.raises(CorruptFile, match=f"it has {2**40} bytes, more than {LIMIT_BYTES}"):
         read(large)

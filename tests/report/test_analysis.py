@@ -631,7 +631,7 @@ def test_a_change_is_told_with_both_places_or_as_before():
 def test_what_is_ranked_no_more_is_a_change():
     first, second = Stand("place 1", "90"), Stand("place 2", "80")
     gone = changes({"T": {"a": first, "b": second}, "U": {"c": first}}, {"T": {"a": first}})
-    assert gone == ["T", "  b: ranked no more (was place 2)", "U", "  c: ranked no more (was place 1)"]
+    assert gone == ["T", "  b: no longer ranked (was place 2)", "U", "  c: no longer ranked (was place 1)"]
 
 
 @pytest.mark.parametrize(

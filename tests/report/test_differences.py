@@ -213,7 +213,7 @@ def test_at_another_scale_a_printed_difference_is_not_compared(make):
     [
         (
             {"addon": "none"},
-            r"minus: 'addon' is no axis of the table; did you mean 'addons'\?",
+            r"minus: 'addon' is not an axis of the table; did you mean 'addons'\?",
         ),
         ({"addons": "feddecor"}, r"minus: addons=feddecor selects no cell; did you mean 'feddecorr'\?"),
     ],

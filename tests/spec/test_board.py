@@ -216,12 +216,15 @@ def test_a_rule_for_add_ons_asks_for_all_of_them_however_they_are_written(board,
     ("when", "message"),
     [
         ("{protocol: digits}", "'protocol', which holds several settings; ask for one, as protocol.rounds"),
-        ("{protocol.local_epoch: 5}", "'protocol.local_epoch', which is no setting; did you mean 'protocol.local_ep"),
-        ("{diagnostics.spectrum: true}", "no setting; did you mean 'diagnostics.spectra'?"),
-        ("{addon.feddecorr.beat: 1}", "no setting; did you mean 'addon.feddecorr.beta'?"),
-        ("{addon.fedecorr.beta: 1}", "no setting; did you mean 'addon.feddecorr'?"),
-        ("{algorithm.projektion: 1}", "no setting; did you mean 'algorithm.projection'?"),
-        ("{clients.number: 1}", "no setting; 'clients' is a setting itself"),
+        (
+            "{protocol.local_epoch: 5}",
+            "'protocol.local_epoch', which is not a setting; did you mean 'protocol.local_ep",
+        ),
+        ("{diagnostics.spectrum: true}", "not a setting; did you mean 'diagnostics.spectra'?"),
+        ("{addon.feddecorr.beat: 1}", "not a setting; did you mean 'addon.feddecorr.beta'?"),
+        ("{addon.fedecorr.beta: 1}", "not a setting; did you mean 'addon.feddecorr'?"),
+        ("{algorithm.projektion: 1}", "not a setting; did you mean 'algorithm.projection'?"),
+        ("{clients.number: 1}", "not a setting; 'clients' is a setting itself"),
     ],
 )
 def test_a_rule_that_no_cell_can_meet_is_refused(board, when, message):
@@ -467,6 +470,6 @@ def test_ablations_are_marked_in_the_base_a_sub_grid_or_a_row_and_no_mark_wins()
     assert [planned.ablation for planned in plan(whole.expand())] == [True, True]
     assert [planned.cell.key for planned in plan(whole.expand())] == [
         planned.cell.key for planned in plan(grid_of({"algorithm": ["fedavg", "fedprox"]}).expand())
-    ], "the mark is no setting"
+    ], "the mark is not a setting"
     with pytest.raises(UserError, match="board 'example': ablation must be true or false, got 'yes'"):
         grid_of({"algorithm": "fedavg", "ablation": "yes"}).expand()

@@ -407,7 +407,7 @@ def test_what_the_user_must_change_is_no_record(tmp_path, parts, message):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"device": "cud"}, "device=cud is no device to train on; use cpu, cuda or cuda:0"),
+        ({"device": "cud"}, "device=cud is not a device to train on; use cpu, cuda or cuda:0"),
         ({"executor": "lop"}, "unknown executor 'lop'; did you mean 'loop'"),
     ],
 )

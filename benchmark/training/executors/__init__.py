@@ -5,13 +5,12 @@ from __future__ import annotations
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.training.executors.graph import Graph
 from fedspan.benchmark.training.executors.loop import Loop
-from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.executors.vmap import Vmap
 from fedspan.benchmark.training.local import LocalTrainer
 
 EXECUTORS = {executor.name: executor for executor in (Loop, Graph, Vmap)}
 
-__all__ = ["EXECUTORS", "Loop", "RoundSums", "make_executor"]
+__all__ = ["EXECUTORS", "make_executor"]
 
 
 def make_executor(name: str, trainer: LocalTrainer) -> Loop:

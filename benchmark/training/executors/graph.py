@@ -221,7 +221,7 @@ class Graph(Loop):
                     raise
                 self._forget_aborted()
                 self.width.halve()
-                log.warning("out of memory on %s: going on with %d lanes", self.trainer.data.device, self.width.now)
+                log.warning("out of memory on %s: continuing with %d lanes", self.trainer.data.device, self.width.now)
                 self._narrow()
         for client in sorted(done):
             result = done.pop(client)

@@ -19,7 +19,7 @@ from fedspan.benchmark.sgd import update
 from fedspan.benchmark.training.executors.loop import Loop, Trained, Visits
 from fedspan.benchmark.training.executors.stacked_layers import stackable
 from fedspan.benchmark.training.local import ClientResult, LocalTrainer, Position
-from fedspan.benchmark.training.state import Row, State
+from fedspan.benchmark.training.state import State
 from fedspan.benchmark.tree import Tree, clone
 
 LANES = 10  # clients in parallel; twice as many do not fit into the second-level cache
@@ -33,7 +33,6 @@ class StackLane:
 
     number: int
     client: int
-    row: Row
     batches: Iterator[Batch]
     position: Position
     batch: Batch | None = None
@@ -140,11 +139,10 @@ class Vmap(Loop):
             StackLane(
                 number,
                 client,
-                row,
                 batches=self._batches(state, client, visits.turn(client).steps),
                 position=self.trainer.position(data.size(client), visits.turn(client).steps),
             )
-            for number, (client, row) in enumerate(zip(clients, rows, strict=True))
+            for number, client in enumerate(clients)
         ]
         for lane in lanes:
             lane.fetch()
