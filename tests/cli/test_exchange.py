@@ -1,7 +1,10 @@
 """Records that travel: collected from folders and from MLflow, checked, refused by name. Cells that are run again."""
 
+import contextlib
 import json
+import re
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -10,8 +13,9 @@ from PIL import Image
 from fedspan.benchmark.mirror.runs import Mirror
 from fedspan.benchmark.records.exchange import read, validate_files
 from fedspan.benchmark.records.results import Results
-from fedspan.benchmark.records.verification import Repeated
+from fedspan.benchmark.records.verification import Repeated, Verification
 from fedspan.benchmark.running.retry import prepare
+from fedspan.benchmark.training.run import Run
 from tests.cli.conftest import ONE, QUICK, change, failures, records
 
 GRID = ("run", "-m", *QUICK, *ONE)
@@ -51,6 +55,34 @@ def test_records_are_collected_from_mlflow(fedspan, made, empty_store, here):
     ran = fedspan("sync", "--from", f"sqlite:///{here}/there/mlflow.db")
     assert (ran.status, ran.out) == (0, "records: 3 collected\n")
     assert content("results") == content("there")
+
+
+def test_a_record_that_was_changed_in_mlflow_is_refused_by_name_and_the_others_are_collected(
+    fedspan, made, empty_store, here
+):
+    empty_store(here / "there")
+    Mirror(Results(here / "there")).sync()
+    changed, gone, _ = sorted((here / "there" / "mlartifacts").rglob("record.json"))
+    record = json.loads(changed.read_text())
+    record["scores"]["trained"]["loss"] = 9.0
+    changed.write_text(json.dumps(record))
+    key = json.loads(gone.read_text())["key"]
+    gone.unlink()
+    ran = fedspan("sync", "--from", f"sqlite:///{here}/there/mlflow.db")
+    assert (ran.status, ran.out) == (1, "records: 1 collected, 2 refused\n")
+    assert f"{record['key']} of run" in ran.err
+    assert "is refused: its digest is not that of its run" in ran.err
+    assert re.search(rf"{key} of run \w+ is refused: it cannot be fetched: ", ran.err)
+    assert len(content("results")) == 1
+
+
+def test_a_store_without_records_says_what_it_lacks(fedspan, empty_store, here):
+    empty_store(here / "there")
+    with contextlib.closing(sqlite3.connect(here / "there" / "mlflow.db")) as store, store:
+        store.execute("update experiments set name = 'theirs ' || experiment_id")
+    ran = fedspan("sync", "--from", f"sqlite:///{here}/there/mlflow.db")
+    assert (ran.status, ran.out) == (2, "")
+    assert "holds no experiment called" in ran.complaint
 
 
 def test_a_failure_is_no_result_wherever_it_comes_from(fedspan, made, empty_store, here):
@@ -201,6 +233,33 @@ def test_of_two_files_of_one_record_the_forged_one_is_refused(fedspan, made, ord
     assert ran.out.startswith("records: 3 valid, 1 refused\n")
 
 
+def test_without_a_majority_all_records_of_a_task_are_refused(fedspan, made):
+    change(made[0], of_other_data)
+    ran = fedspan("validate", *made[:2])
+    assert ran.out.startswith("records: 0 valid, 2 refused\n")
+
+
+def test_a_repeated_record_outvotes_those_that_nobody_repeated(made):
+    for path in made[1:]:
+        change(path, of_other_data)
+    record = json.loads(made[0].read_text())
+    same = Verification(
+        key=record["key"], record=record["digest"], outcome="identical", compared="digests",
+        date="2026-11-22T10:00:00+00:00", processor="A", instructions="AVX2", numerics="portable", device="cpu",
+        versions={}, sources={}, engine="syntax:1",
+    )  # fmt: skip
+    assert set(validate_files(made, Repeated()).refused) == {str(made[0])}
+    assert set(validate_files(made, Repeated([same])).refused) == {str(path) for path in made[1:]}
+
+
+@pytest.mark.parametrize(("score", "status"), [("worst_tenth_accuracy", 0), ("client_accuracy_std", 1)])
+def test_a_score_that_earlier_versions_did_not_have_is_no_conflict(fedspan, made, score, status):
+    change(made[0], lambda record: record["scores"]["trained"].update({score: 50.0}))
+    fedspan("sync", "--from", "there")
+    change(made[0], lambda record: record["scores"]["trained"].pop(score))
+    assert fedspan("sync", "--from", "there").status == status
+
+
 def test_published_records_are_right_however_many_new_ones_contradict_them(fedspan, made):
     published, *new = made
     for path in new:
@@ -246,12 +305,16 @@ def test_what_failed_is_run_again_and_what_diverged_keeps_its_record(fedspan, he
     assert fedspan("retry", "--failed").out.splitlines()[1:] == ["nothing to retry"]
 
 
-def test_a_cell_that_took_too_long_goes_on_with_more_time(fedspan, with_toys):
+def test_a_cell_that_took_too_long_goes_on_with_more_time(fedspan, with_toys, monkeypatch):
     slow = ("algorithm=toy_slow", "algorithm.seconds=0.4", "checkpoint_seconds=0")
     assert fedspan(*GRID, *slow, "timeout=0.6").status == 1
     [failure] = failures()
     assert failure["reason"] == "timed out after 0.6 s; a longer timeout resumes it"
+    begun = []
+    advance = Run.advance
+    monkeypatch.setattr(Run, "advance", lambda run, *more: begun.append(run.state.round) or advance(run, *more))
     assert fedspan("retry", "--failed", "tracking=false", *ONE, "timeout=60").status == 0
+    assert begun[0] > 0, "it resumed"
     assert fedspan(*GRID, *slow, "paths.results=undisturbed").status == 0
     assert records() == records("undisturbed")
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, TEMPORARILY_UNAVAILABLE
 
 from fedspan.benchmark.mirror import database
 from fedspan.benchmark.mirror import runs as tracking
@@ -105,6 +106,23 @@ def test_a_record_that_mlflow_refuses_stops_no_other(results, monkeypatch, caplo
         assert (mirror.sync(), mirror.sync()) == (2, 0)
     assert f"{refused} is not mirrored" in caplog.text
     assert len(runs(mirror)) == 2
+
+
+@pytest.mark.parametrize("code", [INTERNAL_ERROR, TEMPORARILY_UNAVAILABLE])
+def test_a_store_that_fails_refuses_no_record(results, monkeypatch, caplog, code):  # noqa: F811
+    """The record is sent another time; its run, half filled, has no digest."""
+    results.write(record())
+    mirror = Mirror(results)
+
+    def fail(self, run, one, digest):
+        raise MlflowException("try again", code)
+
+    monkeypatch.setattr(Mirror, "_fill", fail)
+    with pytest.raises(Unreachable, match="try again"):
+        mirror.sync()
+    assert "refuses it" not in caplog.text
+    monkeypatch.undo()
+    assert Mirror(results).sync() == 1
 
 
 def test_a_metric_of_any_name_is_mirrored(results):  # noqa: F811

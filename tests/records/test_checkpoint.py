@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -32,7 +33,9 @@ def path(tmp_path):
     return tmp_path / "checkpoint.safetensors"
 
 
-def test_what_is_saved_is_loaded_bit_for_bit_in_its_order(path):
+@pytest.mark.parametrize("mapped", [checkpoint.MAPPED_BYTES, 1], ids=["whole", "a tensor at a time"])
+def test_what_is_saved_is_loaded_bit_for_bit_in_its_order(path, monkeypatch, mapped):
+    monkeypatch.setattr(checkpoint, "MAPPED_BYTES", mapped)
     shared = torch.randn(3, 5)
     tensors = {
         "z/first": shared,
@@ -103,6 +106,17 @@ def test_the_next_owner_of_a_cell_removes_what_was_cut_off_and_nothing_else(tmp_
     every = {(place(key).parent.name, key) for place, key in itertools.product(paths, (mine, trainer, other))}
     assert left == every - cleared
     assert all(place(key).exists() for place, key in itertools.product(paths, (mine, trainer, other)))
+
+
+def test_an_unfinished_model_is_removed_once_nobody_can_be_writing_it(tmp_path):
+    results = Results(tmp_path)
+    results.models.mkdir()
+    young, old = (results.models / f".{name}.safetensors.tmp" for name in ("young", "old"))
+    for path in (young, old):
+        path.touch()
+    os.utime(old, (0, time.time() - 2 * 24 * 3600))
+    results.prune_trained()
+    assert (young.exists(), old.exists()) == (True, False)
 
 
 def test_no_file_is_no_checkpoint(path):

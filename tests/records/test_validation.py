@@ -193,6 +193,15 @@ def end(totals, name):
 
 RULES = {
     "a curve that stops": (lambda r: [v.pop() for v in r["curve"].values()], "ends after round 2 of 3"),
+    "no partition": (
+        lambda r: r["provenance"].update(partition_digest=None),
+        "its provenance.partition_digest is None",
+    ),
+    "a later curve of texts": (
+        lambda r: r["curve"].update(later=["a"] * 3),
+        "its curve.later holds something else than",
+    ),
+    "an empty curve": (lambda r: [v.clear() for v in r["curve"].values()], "it is done, but it has no curve"),
     "a curve without accuracy": (lambda r: r["curve"].pop("accuracy"), "its curve has no accuracy"),
     "more rounds": (lambda r: r["curve"]["round"].__setitem__(-1, 4), "its curve.round does not rise within 1..3"),
     "a short curve": (lambda r: r["curve"]["loss"].pop(), "its curve.loss does not have one value for each of 3"),

@@ -65,6 +65,19 @@ def test_a_field_that_cannot_be_is_refused(wrong):
         verification.from_values(Verification, vars(ONE) | wrong, "verification")
 
 
+def test_rounds_are_counted_from_one():
+    assert replace(OTHER, round=1).round == 1
+    with pytest.raises(UserError, match="round must be at least 1, got 0"):
+        replace(OTHER, round=0)
+
+
+def test_a_file_larger_than_any_verification_is_not_read(tmp_path):
+    path = ONE.write(tmp_path)
+    path.write_text(path.read_text() + " " * verification.LIMIT_BYTES)
+    with pytest.raises(CorruptFile, match=f"bytes, more than {verification.LIMIT_BYTES}"):
+        verification.read(path)
+
+
 # badges -----------------------------------------------------------------------------------------------------
 
 
@@ -216,3 +229,11 @@ def test_two_runs_that_diverge_differ_where_they_say_another_reason():
 def test_accuracies_differ_by_a_hundred_points_at_most(points):
     with pytest.raises(UserError, match=r"points must lie in -100\.\.100"):
         verification.from_values(Verification, vars(OTHER) | {"points": points}, "verification")
+
+
+def test_the_points_of_a_trial_are_those_of_its_held_out_images():
+    trial = copy.deepcopy(RECORD)
+    trial["scores"] = {"validation": {"accuracy": 50.0}}
+    again = copy.deepcopy(trial)
+    again["scores"]["validation"]["accuracy"] = 51.0
+    assert compare(trial, again).points == 1.0

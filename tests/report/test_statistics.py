@@ -91,6 +91,20 @@ def test_the_interval_is_that_of_welch_and_the_test_the_stricter_of_welchs_and_s
     assert found.p == pytest.approx(p[larger])
 
 
+def test_a_counted_score_that_varies_over_seeds_is_not_certain():
+    varying, fixed = drawn(1, 2, 4), np.full((2, 4), 80.0)
+    size = difference(scores(varying), scores(fixed), counted=True)
+    assert size.low < size.mean < size.high
+    half = np.concatenate([varying[:1], fixed[:1]])
+    assert isinstance(difference(scores(half), scores(fixed - 1), counted=True), Withheld), "one task is not certain"
+
+
+@pytest.mark.parametrize(("tasks", "seeds", "enough"), [(1, 4, False), (1, 5, True), (2, 3, True), (2, 2, False)])
+def test_an_interval_needs_three_seeds_a_task_and_four_more_pairs_than_tasks(tasks, seeds, enough):
+    found = difference(scores(drawn(1, tasks, seeds)), scores(drawn(2, tasks, seeds)))
+    assert isinstance(found, Difference if enough else Withheld)
+
+
 def test_over_many_tasks_interval_and_test_are_those_of_the_tasks_means():
     one, other = drawn(1, 6, 2), drawn(2, 6, 2)
     expected = stats.ttest_rel(one.mean(1), other.mean(1))

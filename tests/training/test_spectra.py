@@ -307,6 +307,18 @@ def test_points_on_the_sphere_have_unit_length_in_three_directions():
     assert on_sphere(features[:, :2]).shape == (20, 3)
 
 
+def test_points_on_the_sphere_are_the_three_widest_directions_about_the_mean():
+    draw = torch.manual_seed(0)
+    wide = torch.randn(50, 3, generator=draw) * torch.tensor([9.0, 6.0, 3.0])
+    features = torch.cat([0.01 * torch.randn(50, 4, generator=draw), wide], 1)
+    centred = wide.double() - wide.double().mean(0)
+    expected = centred / centred.norm(dim=1, keepdim=True)
+    for moved in (features, features + 100):
+        assert (on_sphere(moved) @ on_sphere(moved).T - expected @ expected.T).abs().max() < 0.05, (
+            "angles between points"
+        )
+
+
 def test_every_seed_of_a_cell_draws_an_embedding():
     """The layout's generator takes 32 bits of it."""
     features = torch.randn(8, 4, generator=torch.manual_seed(0))
