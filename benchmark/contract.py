@@ -131,11 +131,13 @@ def _like(value: Any, model: Mapping[str, Tensor], name: str, part: bool = False
         return f"{name} has '{min(strange)}', which is not among {_listed(model)}"
     if not part and (missing := [path for path in model if path not in value]):
         return f"{name} lacks '{min(missing)}'"
-    wrong = [path for path, leaf in value.items() if leaf.shape != model[path].shape]
-    if not wrong:
-        return ""
-    path = min(wrong)
-    return f"{name} has the shape {list(value[path].shape)} under '{path}', not {list(model[path].shape)}"
+    if wrong := [path for path, leaf in value.items() if leaf.shape != model[path].shape]:
+        path = min(wrong)
+        return f"{name} has the shape {list(value[path].shape)} under '{path}', not {list(model[path].shape)}"
+    if wrong := [path for path, leaf in value.items() if leaf.dtype != model[path].dtype]:
+        path = min(wrong)
+        return f"{name} has {value[path].dtype} under '{path}', not {model[path].dtype}"
+    return ""
 
 
 def _listed(names: Mapping[str, Any]) -> str:

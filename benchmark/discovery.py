@@ -114,12 +114,17 @@ def _refuse(error: UserError) -> None:
 def files(given: str) -> list[Source]:
     """Return the plugin file at a path, or the files in a folder; raise `UserError` if there is none."""
     path = Path(given).expanduser().absolute()
-    paths = sorted(file for file in path.glob("*.py") if file.name[0] not in "._") if path.is_dir() else [path]
+    paths = sorted(filter(_is_plugin, path.glob("*.py"))) if path.is_dir() else [path]
     if not path.exists():
         raise UserError(f"the plugin file {given} does not exist (seen from {Path.cwd()})")
     if not paths or any(file.suffix != ".py" for file in paths):
         raise UserError(f"{given} must be a Python file (.py), or a folder that holds some")
     return [Source(f"{file} cannot be imported", partial(import_file, file), file) for file in paths]
+
+
+def _is_plugin(file: Path) -> bool:
+    """Return whether a file in a folder of plugins is one: not hidden, private, or a test beside it."""
+    return file.name[0] not in "._" and not file.name.startswith("test_") and file.name != "conftest.py"
 
 
 def import_file(path: Path) -> object:

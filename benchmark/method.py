@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ from fedspan.benchmark.download import Download
 from fedspan.benchmark.errors import HookError, Incompatible, did_you_mean
 from fedspan.benchmark.net import Net
 from fedspan.benchmark.registry import Plugin, plugins
+from fedspan.benchmark.returned import repeatable, unchanged
 from fedspan.benchmark.tree import Tree
 
 # hooks that at most one component may replace
@@ -22,6 +24,9 @@ EXCLUSIVE = ("loss", "phases", "weights", "aggregate", "calibrate", "personalise
 # hooks through which more than an update leaves a client
 SINGLE = ("aggregate", "message")  # those that receive individual clients' updates
 REVEALING = {"stats": "sends statistics of features"} | dict.fromkeys(SINGLE, "looks at single clients' updates")
+
+SEEDED = ("net", "init")  # hooks that may draw from torch's global generator, which the engine seeds for them
+OF_ROUNDS = ("broadcast", "message", "client_start", "client_end", "weights", "aggregate", "server")
 
 States = dict[str, Tree]  # component name -> tree
 
@@ -41,12 +46,25 @@ class Method:
         return set()
 
     def ask(self, component: Component, hook: str, *inputs: Any) -> Any:
-        """Call a hook and return its result; only the first result is checked, so later calls cost nothing extra."""
-        returned = getattr(component, hook)(*inputs)
-        if (component.name, hook) not in self._asked:
-            check_returned(component, hook, inputs, returned)
+        """Call a hook and return its result.
+
+        The first call of each hook is checked, and every call of those of a round or visit; steps cost nothing extra.
+        """
+        call, known = getattr(component, hook), (component.name, hook) in self._asked
+        if known:
+            returned = call(*inputs)
+        else:
+            with unchanged(component, hook, inputs), self._drawn_from_its_own(component, hook):
+                returned = call(*inputs)
             self._asked.add((component.name, hook))
+        if not known or hook in OF_ROUNDS:
+            check_returned(component, hook, inputs, returned)
         return returned
+
+    def _drawn_from_its_own(self, component: Component, hook: str) -> contextlib.AbstractContextManager[None]:
+        if hook in SEEDED:
+            return contextlib.nullcontext()
+        return repeatable(component, hook, "draw from the `rng` of its view, or in `init`")
 
     @cached_property
     def _penalties(self) -> tuple[Component, ...]:

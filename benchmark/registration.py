@@ -22,6 +22,7 @@ RESERVED = ("kind", "name", "version")  # they identify a plugin in a record
 FOR_READERS = ("title", "summary", "papers", "wording", "identifying")  # class attributes for human readers only
 NAMES_FIELDS = ("neutral", "same_shapes", "coefficient", "identifying", "wording", "skew_field")
 FORMS = {str: "a text", bool: "True or False", int: "a whole number", Mapping: "a mapping"}
+BASES = {"algorithm": "Component", "addon": "Component"}  # the class that a plugin extends, else named as its kind
 CALLED = (types.FunctionType, property, functools.cached_property, staticmethod, classmethod)
 
 
@@ -34,6 +35,9 @@ def check_class(cls: type, kind: str, name: str) -> None:
         )
     if not re.search(r"\b(19|20)\d\d\b", cls.__doc__ or ""):
         raise UserError(f"{kind} '{name}' ({place_of(cls)}) needs a docstring that names its source with a year")
+    wanted = BASES.get(kind, kind.title())
+    if wanted not in {owner.__name__ for owner in cls.__mro__ if _of_engine(owner)}:
+        raise UserError(f"{kind} '{name}' ({place_of(cls)}) must extend {wanted}; write class {cls.__name__}({wanted})")
     for owner, member, problem in (*_problems(cls), *_untyped(cls)):
         raise UserError(f"{kind} '{name}' ({place_of(owner, member)}): {problem}")
 

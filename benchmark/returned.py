@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import inspect
 import re
 from collections import Counter
@@ -12,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedspan.benchmark import rng
 from fedspan.benchmark.errors import HookError
 from fedspan.benchmark.registry import Plugin
 
@@ -27,9 +30,45 @@ T = TypeVar("T")
 
 def refusal(plugin: Plugin, hook: str, wanted: str, problem: str) -> HookError:
     """Return the error for a hook that did not return `wanted`, with its file and line."""
+    return HookError(f"{_placed(plugin, hook)} must return {wanted}: {problem}")
+
+
+def _placed(plugin: Plugin, hook: str) -> str:
     code = inspect.unwrap(getattr(type(plugin), hook)).__code__
-    place = f"{code.co_filename}, line {code.co_firstlineno}"
-    return HookError(f"{plugin.kind} '{plugin.name}', {hook} ({place}) must return {wanted}: {problem}")
+    return f"{plugin.kind} '{plugin.name}', {hook} ({code.co_filename}, line {code.co_firstlineno})"
+
+
+@contextlib.contextmanager
+def repeatable(plugin: Plugin, hook: str, instead: str) -> Iterator[None]:
+    """Raise `HookError` if a hook draws a global random number, on which nothing that is repeated may depend."""
+    before = rng.global_state()
+    yield
+    if rng.global_state() != before:
+        raise HookError(f"{_placed(plugin, hook)} draws from a global random generator; {instead}")
+
+
+@contextlib.contextmanager
+def unchanged(plugin: Plugin, hook: str, inputs: Any) -> Iterator[None]:
+    """Raise `HookError` if a hook changes a tensor among its inputs in place."""
+    before = list(_versions(inputs))
+    yield
+    if list(_versions(inputs)) != before:
+        raise HookError(f"{_placed(plugin, hook)} changes an input in place; return new tensors: x + y, not x.add_(y)")
+
+
+def _versions(value: Any) -> Iterator[int]:
+    """Yield how often each tensor in trees and views was changed; of the views, fields alone are looked at."""
+    if isinstance(value, Tensor):
+        yield 0 if value.is_inference() else value._version
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _versions(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _versions(item)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _versions(getattr(value, field.name))
 
 
 def shown(value: Any) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,3 +37,9 @@ def global_rng(seed: int, purpose: str, *where: int | str) -> Iterator[None]:
         yield
     finally:
         torch.set_rng_state(state)
+
+
+def global_state() -> tuple[Any, ...]:
+    """Return the states of the global generators of torch (CPU), NumPy and Python, which no draw may depend on."""
+    words, *rest = np.random.get_state(legacy=True)[1:]  # noqa: NPY002 - it is read, not drawn from
+    return torch.get_rng_state().numpy().tobytes(), np.asarray(words).tobytes(), rest, random.getstate()

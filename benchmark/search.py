@@ -160,6 +160,9 @@ def spaces_of(cls: type[Any]) -> dict[str, Space | Fixed]:
             continue
         kind, *marks = get_args(hint)
         spaces = [mark for mark in marks if isinstance(mark, Space | Fixed)]
+        if not spaces and (bare := [mark for mark in marks if isinstance(mark, tuple | list)]):
+            rule = "a space is written choice(...), linear(low, high) or log(low, high)"
+            raise UserError(f"{field_of(cls, name)} is annotated with {bare[0]!r}; {rule}")
         if len(spaces) > 1:
             raise UserError(f"{field_of(cls, name)} has {len(spaces)} search spaces; keep one")
         for space in spaces:

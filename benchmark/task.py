@@ -15,7 +15,7 @@ from torch import Tensor
 from fedspan.benchmark.errors import HookError, UserError, require
 from fedspan.benchmark.net import Net, wrong_with
 from fedspan.benchmark.registry import Plugin, decorator
-from fedspan.benchmark.returned import check_data, described, refusal, returned, shown
+from fedspan.benchmark.returned import check_data, described, refusal, repeatable, returned, shown
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,9 @@ class Dataset(Plugin):
     def prepare(self, cache: Path) -> Data:
         """Return the dataset, checked and cut to `limit`."""
         require(self.limit >= 0, "dataset.limit", "must be 0 (all) or more", self.limit)
-        data = returned(self, "load", self.load(cache), Data)
+        with repeatable(self, "load", "use one with a seed of its own, as torch.Generator().manual_seed(0)"):
+            loaded = self.load(cache)
+        data = returned(self, "load", loaded, Data)
         check_data(self, data, Images)
         for split, images in (("train", data.train), ("test", data.test)):
             if not len(images):
@@ -274,7 +276,9 @@ class Partition(Plugin):
                 f"clients={clients} is more than the {len(data.train)} training images; "
                 "lower clients, raise dataset.limit"
             )
-        split = returned(self, "assign", self.assign(data, clients, rng), Split)
+        with repeatable(self, self._hook, "draw from `rng`"):
+            assigned = self.assign(data, clients, rng)
+        split = returned(self, "assign", assigned, Split)
         if split.pooled and split.test is None:
             raise self._refusal("test images beside training ones", "all images are pooled, and nobody has a test part")
         trains, tests = len(data.train), len(data.test)
@@ -288,7 +292,11 @@ class Partition(Plugin):
         return Split(train, test, split.pooled)
 
     def _refusal(self, wanted: str, problem: str) -> HookError:
-        return refusal(self, "split" if type(self).assign is Partition.assign else "assign", wanted, problem)
+        return refusal(self, self._hook, wanted, problem)
+
+    @property
+    def _hook(self) -> str:
+        return "split" if type(self).assign is Partition.assign else "assign"
 
     def _checked(self, use: str, parts: Any, clients: int, images: int) -> tuple[np.ndarray, ...]:
         """Return each client's sorted indices; raise `HookError` unless all `clients` have valid ones."""

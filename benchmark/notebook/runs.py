@@ -43,9 +43,9 @@ def run(
 
     Records go to the folder `results`, by default your own, which no published ranking reads. Cells with a record there
     are not trained again; plugin files edited since the last run are reimported. A broken file in a folder of plugins
-    is a warning. With `workers` > 1, that many processes run cells at a time. Raises `UserError` for invalid settings; a
-    failed cell is a row with the status ``failed`` and its reason. A trial (``protocol.validation``) is a row with the
-    stage ``validation``: its accuracy is on held-out images.
+    is a warning. With `workers` > 1, that many processes run cells at a time. Raises `UserError` for invalid settings.
+    A failed cell is a row with the status ``failed`` and its reason. A trial (``protocol.validation``) is a row with
+    the stage ``validation``: its accuracy is on held-out images.
     """
     for said, value in (("settings", settings or {}), ("over", over or {})):
         if not isinstance(value, Mapping):

@@ -125,9 +125,11 @@ def _check_settings(boards: Sequence[Any], points: Sequence[Overrides]) -> None:
             first = next(iter(value), "name")
             raise UserError(f"{said}: '{key}' holds several settings; write them with dots, as {key}.{first}: ...")
         if is_how(key) and key != "board" and asked.setdefault(key, value) != value:
+            hint = "leave it out and give it to the command"
+            if key == "plugins":
+                hint = "write a list of files as [[a.py, b.py]]"
             raise UserError(
-                f"{said}: its cells differ in '{key}', which says how to run and takes one value for all of them; "
-                "leave it out and give it to the command"
+                f"{said}: its cells differ in '{key}', which says how to run and takes one value for all of them; {hint}"
             )
 
 

@@ -2,10 +2,14 @@
 
 import inspect
 import math
+import random
+from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 
+from fedspan.benchmark import method
 from fedspan.benchmark.component import HOOKS, Component, Wire
 from fedspan.benchmark.contract import RULES, blame
 from fedspan.benchmark.errors import HookError
@@ -16,6 +20,7 @@ from fedspan.benchmark.training.costs import costs
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.methods.addons.feddecorr import FedDecorr
 from fedspan.methods.algorithms.fedavg import FedAvg
+from fedspan.methods.algorithms.fedprox import FedProx
 from tests.helpers import toy, toy_cell, trained
 
 ONE_ROUND = {"rounds": 1, "local_epochs": 1}
@@ -114,13 +119,69 @@ def test_every_hook_that_returns_something_has_a_rule():
     assert {case.split(",")[0] for case in WRONG} == set(RULES)
 
 
-def test_only_what_a_hook_returns_first_is_checked():
+def test_what_a_hook_of_a_round_returns_is_checked_in_every_round():
     class Late(FedAvg):
         def server(self, delta, agg):
-            return (delta, {}) if agg.round == 0 else "anything"
+            return (delta, {}) if agg.round == 0 else delta
 
-    with pytest.raises(ValueError, match="unpack"):
+    with pytest.raises(HookError, match=r"server .* must return \(delta, server tree\): it returned a dict of"):
         trained(toy_cell(Late(), protocol={"rounds": 2}))
+
+
+def test_hooks_of_steps_are_checked_once(monkeypatch):
+    """Later steps cost nothing extra."""
+    checked = Counter()
+    monkeypatch.setattr(method, "check_returned", lambda component, hook, *rest: checked.update([hook]))
+    trained(toy_cell(FedProx(), protocol={"rounds": 2}))
+    assert (checked["penalty"], checked["server"]) == (1, 2)
+
+
+def in_place(hook, change):
+    """Return an algorithm with a hook that changes an input and returns what its base class does."""
+
+    def call(self, *inputs):
+        change(*inputs)
+        return getattr(FedAvg, hook)(self, *inputs)
+
+    return type("Careless", (FedAvg,), {hook: call})()
+
+
+def first(tree):
+    return next(iter(tree.values()))
+
+
+@pytest.mark.parametrize("executor", ["loop", "vmap"])
+@pytest.mark.parametrize(
+    ("hook", "change"),
+    [
+        ("server", lambda delta, agg: first(agg.params).mul_(0.5)),
+        ("client_end", lambda delta, local: first(local.start).add_(1)),
+        ("client_end", lambda delta, local: first(delta).zero_()),
+        ("grads", lambda grads, step: first(step.start).mul_(0.9)),
+    ],
+)
+def test_a_hook_that_changes_an_input_in_place_is_refused(hook, change, executor):
+    with pytest.raises(HookError, match=rf"algorithm 'fedavg', {hook} \(.*\) changes an input in place; return new"):
+        trained(toy_cell(in_place(hook, change), protocol=ONE_ROUND), executor=executor)
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(1), lambda: np.random.rand(), random.random])  # noqa: NPY002
+def test_a_hook_that_draws_from_a_global_generator_is_refused(draw):
+    careless = in_place("server", lambda *inputs: draw())
+    with pytest.raises(HookError, match=r"server \(.*\) draws from a global random generator; draw from the `rng`"):
+        trained(toy_cell(careless, protocol=ONE_ROUND))
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.int64, torch.float16])
+def test_a_tree_of_another_type_is_refused(kind):
+    """Sent, it would count other bytes; kept, it would change the type of the model."""
+
+    class Wide(FedAvg):
+        def server(self, delta, agg):
+            return {path: leaf.to(kind) for path, leaf in delta.items()}, {}
+
+    with pytest.raises(HookError, match=rf"server .* delta has {kind} under '.*', not torch\.float32"):
+        trained(toy_cell(Wide(), protocol=ONE_ROUND | {"precision": "float32"}))
 
 
 def raised(work):

@@ -141,6 +141,14 @@ def test_a_field_of_a_type_that_no_setting_has_is_refused(kind):
         make(annotations={"k": kind}, k=None)
 
 
+@pytest.mark.parametrize(
+    ("base", "kind", "wanted"), [(object, "algorithm", "Component"), (Component, "model", "Model")]
+)
+def test_a_class_extends_that_of_its_kind(base, kind, wanted):
+    with pytest.raises(UserError, match=rf"^{kind} 'fresh' \(.*\) must extend {wanted}; write class \w+\({wanted}\)$"):
+        make(base, kind)
+
+
 def test_a_type_that_nobody_defined_is_refused_with_its_field():
     with pytest.raises(UserError, match=r"^Fresh\.k \(.*\): NameError: name 'Nothing' is not defined$"):
         make(annotations={"k": "Nothing"}, k=None)

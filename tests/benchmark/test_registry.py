@@ -215,8 +215,11 @@ def test_a_file_brings_its_plugins_under_a_module_of_its_own(folder):
 
 
 def test_a_folder_brings_the_plugins_of_all_its_files(folder):
+    for test in ("test_first.py", "conftest.py"):  # as `fedspan new --package` writes beside a plugin
+        (folder / test).write_text("import a_package_that_only_tests_have")
     registry.load_files([str(folder)])
     assert {"first", "second"} <= set(plugins("algorithm"))
+    assert registry.broken() == []
 
 
 def test_what_lies_behind_a_plugin_of_a_file_is_that_file(folder):

@@ -104,6 +104,14 @@ def test_a_field_with_two_spaces_is_refused():
         spaces_of(Twice)
 
 
+def test_a_range_without_its_scale_is_refused():
+    class Bare:
+        mu: Annotated[float, (0.1, 1.0)] = 0.1
+
+    with pytest.raises(UserError, match=r"Bare\.mu \(.*\) is annotated with \(0\.1, 1\.0\); a space is written choice"):
+        spaces_of(Bare)
+
+
 def test_a_range_with_broken_ends_on_whole_numbers_names_its_field():
     class Broken:
         width: Annotated[int, linear(0.5, 2)] = 1

@@ -204,6 +204,7 @@ BOARDS = {
     "grid: [{sed: [0, 1]}]": "board.yaml: unknown setting 'sed'; did you mean 'seed'?",
     "base: {protocol: {rounds: 1}}": "'protocol' holds several settings; write them with dots, as protocol.rounds: ...",
     "grid: [{seed: 0, executor: [loop, vmap]}]": "its cells differ in 'executor', which says how to run",
+    "base: {plugins: [a.py, b.py]}": "takes one value for all of them; write a list of files as [[a.py, b.py]]",
     "base: {algorithm: fedprx}": "board.yaml: unknown algorithm 'fedprx'; did you mean 'fedprox'?",
     "base: {1: 2}": "board.yaml: unknown setting '1'",
     "base: {addon.feddecorr.beta: 1}": "board.yaml: 'addon.feddecorr.beta' has no effect",

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedspan.benchmark.component import Aggregate, Component, Local, Step, acts_in
 from fedspan.benchmark.download import Download
 from fedspan.benchmark.errors import Incompatible
-from fedspan.benchmark.method import compose
+from fedspan.benchmark.method import SEEDED, compose
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
@@ -271,7 +271,7 @@ def watched(component, seen):
             before, randomness = photograph(dict(enumerate(inputs))), global_randomness()
             result = original(self, *inputs, **named)
             assert photograph(dict(enumerate(inputs))) == before, f"{cls.name}.{hook} changed an input in place"
-            if hook != "net":  # initialisers draw from the generator that the engine seeded for them
+            if hook not in SEEDED:  # initialisers draw from the generator that the engine seeded for them
                 assert global_randomness() == randomness, f"{cls.name}.{hook} drew a global random number"
             seen.add((cls.name, hook))
             return result

@@ -86,7 +86,13 @@ def labelled(n, clients, classes=2):
 
 
 def split(cls, data, clients, seed=0):
-    return cls().prepare(data, clients, rng.numpy_generator(seed, "partition"))
+    """Return a partition's split; skip the test if a user's partition says that it cannot split these images."""
+    try:
+        return cls().prepare(data, clients, rng.numpy_generator(seed, "partition"))
+    except UserError as refused:
+        if isinstance(refused, HookError) or cls.__module__.startswith("fedspan."):
+            raise
+        pytest.skip(str(refused))
 
 
 @every_partition
@@ -155,7 +161,7 @@ def test_a_model_returns_features_and_their_logits(cls, shape):
 
 @every_model
 def test_a_model_takes_the_images_of_the_papers(cls):
-    assert cls().prepare((3, 32, 32), 10) is not None
+    assert build(cls, (3, 32, 32), 10) is not None
 
 
 @every_model
