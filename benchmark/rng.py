@@ -41,5 +41,6 @@ def global_rng(seed: int, purpose: str, *where: int | str) -> Iterator[None]:
 
 def global_state() -> tuple[Any, ...]:
     """Return the states of the global generators of torch (CPU), NumPy and Python, which no draw may depend on."""
-    words, *rest = np.random.get_state(legacy=True)[1:]  # noqa: NPY002 - it is read, not drawn from
-    return torch.get_rng_state().numpy().tobytes(), np.asarray(words).tobytes(), rest, random.getstate()
+    state: dict[str, Any] = np.random.get_state(legacy=False)  # noqa: NPY002 - only read
+    drawn = state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"], state["gauss"]
+    return torch.get_rng_state().numpy().tobytes(), drawn, random.getstate()

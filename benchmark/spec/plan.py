@@ -129,7 +129,8 @@ def _check_settings(boards: Sequence[Any], points: Sequence[Overrides]) -> None:
             if key == "plugins":
                 hint = "write a list of files as [[a.py, b.py]]"
             raise UserError(
-                f"{said}: its cells differ in '{key}', which says how to run and takes one value for all of them; {hint}"
+                f"{said}: its cells differ in '{key}', which says how to run and takes one value for all of them; "
+                f"{hint}"
             )
 
 

@@ -70,7 +70,6 @@ def here(tmp_path, monkeypatch, unchanged_process):
     """An empty working folder, and nothing of this process is different afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDSPAN_DATA", str(tmp_path / "data"))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return tmp_path
 
 

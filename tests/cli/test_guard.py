@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from fedspan.benchmark.cli.guard import wait_for
+from tests.helpers import PATIENCE
 
 
 class Watched(subprocess.Popen):
@@ -46,7 +47,7 @@ def test_a_signal_that_interrupts_no_call_is_handled_while_a_process_runs():
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, hear)
-    release = threading.Timer(5, process.kill)  # of one that waits and does not hear
+    release = threading.Timer(PATIENCE, process.kill)  # of one that waits and does not hear
     thread = threading.Thread(target=disturb)
     for started in (release, thread):
         started.start()

@@ -1,5 +1,6 @@
 """fedspan data: a file appears whole and right or not at all, whatever the server does."""
 
+import errno
 import gzip
 import hashlib
 import os
@@ -199,7 +200,7 @@ def test_without_network_one_line_says_which_file_to_put_where(server, file, tmp
         download(away, tmp_path / "file.bin")
     message = str(error.value)
     assert "\n" not in message
-    assert "http://127.0.0.1:1/x: [Errno 111] Connection refused" in message
+    assert f"http://127.0.0.1:1/x: [Errno {errno.ECONNREFUSED}] Connection refused" in message
     assert "gone: HTTP Error 404: Not Found" in message
     assert f"put the file into {tmp_path} yourself" in message
     assert names(tmp_path) == []

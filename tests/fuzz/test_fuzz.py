@@ -22,7 +22,6 @@ from fedspan.benchmark.data.archives import open_root
 from fedspan.benchmark.errors import CorruptFile, UserError
 from fedspan.benchmark.records import checkpoint, exchange
 from fedspan.benchmark.records.results import Results
-from fedspan.benchmark.records.validation import validate
 from fedspan.benchmark.running.cell_run import Outcome, make_record
 from fedspan.benchmark.spec.cell import key_of
 from fedspan.benchmark.spec.compose import resolve
@@ -121,7 +120,7 @@ def read_everywhere(folder, content):
     with suppress(CorruptFile):
         exchange.read(path)
     record = results.read(RECORD["key"])
-    assert record is None or validate(record, RECORD["key"])
+    assert record in (None, RECORD), "a damaged file is never another record"
     assert (record is None) == (not path.exists() or path in results.passed_over)
     shutil.rmtree(results.aside, ignore_errors=True)
 

@@ -20,7 +20,6 @@ from tests.mirror.test_runs import record, results, runs  # noqa: F401
 
 @pytest.fixture
 def empty(tmp_path, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (tmp_path / "results").mkdir()
     return Results(tmp_path / "results")
 

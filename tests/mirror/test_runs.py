@@ -25,7 +25,6 @@ CURVE = {"round": [1, 2, 20], "accuracy": [10.0, None, 30.0], "loss": [3.0, 2.0,
 
 @pytest.fixture
 def results(tmp_path, empty_store, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     empty_store(tmp_path / "results")
     return Results(tmp_path / "results")
 

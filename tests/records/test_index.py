@@ -262,7 +262,6 @@ def test_an_empty_file_is_filled_as_another_process_may_be_about_to(results):
 
 
 def test_a_store_that_was_made_again_holds_nothing(tmp_path, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert store_of(tmp_path) is None
     (tmp_path / "mlflow.db").touch()
     store = store_of(tmp_path)

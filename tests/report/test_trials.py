@@ -63,7 +63,6 @@ def test_the_frame_has_their_scores_and_costs_and_no_curve(mixed):
 
 
 def test_mlflow_tells_them_by_a_tag_and_by_the_names_of_their_metrics(mixed, empty_store, tmp_path, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     _, _, results = mixed
     empty_store(results.root)
     mirror = Mirror(results)

@@ -421,7 +421,6 @@ def test_no_result_is_read_from_a_trial(made):
 
 
 def test_mlflow_has_both_rows_and_a_run_for_each_study(made, tmp_path, empty_store, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     example, cells, _, results, selections = made
     write_report(example, cells, results, tmp_path / "pages", selections)
     empty_store(results.root)

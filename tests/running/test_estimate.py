@@ -14,6 +14,7 @@ from fedspan.benchmark.running.cell_run import Outcome, make_record
 from fedspan.benchmark.running.estimate import Speed, cost, family, measure_speed, step_flops, tried, workload
 from fedspan.benchmark.spec.plan import plan
 from fedspan.benchmark.spec.settings import How
+from fedspan.benchmark.training import meter
 from fedspan.benchmark.training.run import Run
 from fedspan.tasks.fleets.stragglers import Stragglers
 from tests import helpers
@@ -179,14 +180,11 @@ def rounds(monkeypatch):
 
         clock = SimpleNamespace(perf_counter=lambda: elapsed[0], process_time=lambda: share * elapsed[0])
         monkeypatch.setattr(estimate.Run, "advance", advance)
-        monkeypatch.setattr(estimate, "time", clock)
+        for module in (estimate, meter):
+            monkeypatch.setattr(module, "time", clock)
         return taken
 
     return make
-
-
-def preparing(run_seconds):
-    return pytest.approx(run_seconds, abs=0.5)  # what preparing took is measured
 
 
 @pytest.mark.parametrize("share", [1.0, 0.25, 2.0])
@@ -196,13 +194,13 @@ def test_rounds_that_were_tried_stand_for_all_in_seconds_of_a_processor(rounds, 
     rounds(itertools.chain([warming_up], itertools.repeat({"local": 2.0, "server": 0.5, "evaluate": 0.1})), share)
     [planned] = cells(PROTOCOL)
     expected = min(share, 1.0) * (10 * 2.5 + (2 + 1) * 0.1)
-    assert tried(planned.cell, How.of(planned.config), 0.0) == preparing(expected)
+    assert tried(planned.cell, How.of(planned.config), 0.0) == pytest.approx(expected)
 
 
 def test_a_round_in_which_the_machine_stalls_says_nothing_of_the_others(rounds):
     left = rounds({"local": seconds, "evaluate": 0.0} for seconds in (9.0, 2.0, 90.0, 2.0))  # the first warms up
     [planned] = cells(PROTOCOL)
-    assert tried(planned.cell, How.of(planned.config), 93) == preparing(10 * 2.0)
+    assert tried(planned.cell, How.of(planned.config), 93) == pytest.approx(10 * 2.0)
     assert not list(left)
 
 
@@ -278,7 +276,7 @@ def test_a_cell_that_diverges_takes_the_time_until_then(tmp_path):
     [planned] = cells({"protocol.lr": 1e5})
     with pytest.raises(Diverged):
         Run(planned.cell, How(tmp_path, tmp_path)).advance()
-    assert 0 < expected([planned], Results(tmp_path)).seconds < 60
+    assert expected([planned], Results(tmp_path)).seconds > 0
 
 
 def test_an_impossible_stack_costs_nothing_and_the_reason_is_given(tmp_path):

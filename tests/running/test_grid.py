@@ -286,6 +286,20 @@ def test_a_failure_has_its_reason_in_one_line(error, reason):
     assert "\n" not in found
 
 
+def test_a_cell_that_times_out_once_its_record_is_written_is_no_failure(tmp_path, monkeypatch):
+    [planned] = plan([{"dataset.limit": 60, "clients": 2, "partition": "iid", "protocol.rounds": 1}])
+    real = job.run_cell
+
+    def late(*inputs):
+        real(*inputs)
+        raise TimedOut("timed out after 3 s")
+
+    monkeypatch.setattr(job, "run_cell", late)
+    made = job.run_job(resolve({**planned.overrides, "paths.results": str(tmp_path), "tracking": False}), [])
+    assert made["status"] == "done"
+    assert list(Results(tmp_path).failures.glob("*")) == []
+
+
 def test_a_worker_that_loky_renews_between_two_cells_is_no_warning():
     [warning] = [line for line in inspect.getsource(process_executor).splitlines() if RENEWED in line]
     with warnings.catch_warnings(record=True) as said:
