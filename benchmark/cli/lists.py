@@ -174,10 +174,14 @@ def _show_spaces(names: Sequence[str]) -> int:
     console = Console()
     console.print(table)
     if untuned:
-        said = f"without a search space, so never tuned: {', '.join(untuned)} (docs/new-method.md says how to add one)"
-        console.print(said, markup=False, highlight=False, soft_wrap=True)
+        console.print(never_tuned(untuned), markup=False, highlight=False, soft_wrap=True)
     warn_of_broken_plugins()
     return 0
+
+
+def never_tuned(settings: Iterable[str]) -> str:
+    """Return in words that these settings of methods have no search space."""
+    return f"without a search space, so never tuned: {', '.join(settings)} (docs/new-method.md says how to add one)"
 
 
 def _show_compatibility(words: Sequence[str]) -> int:

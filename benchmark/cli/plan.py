@@ -6,17 +6,20 @@ import argparse
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedspan.benchmark.cli.lists import never_tuned
+from fedspan.benchmark.component import Component
 from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
+from fedspan.benchmark.registry import prefix_of
 from fedspan.benchmark.report import recipes
 from fedspan.benchmark.report.declared import check_declared
 from fedspan.benchmark.report.units import write_bytes, write_flops
@@ -25,10 +28,11 @@ from fedspan.benchmark.running.grid import outdated
 from fedspan.benchmark.running.launchers import check_how
 from fedspan.benchmark.running.progress import duration
 from fedspan.benchmark.running.sharing import obstacle
+from fedspan.benchmark.search import untold
 from fedspan.benchmark.spec.overrides import axes_of, split_hydra
 from fedspan.benchmark.spec.plan import Planned, distinct, plan_grid
 from fedspan.benchmark.spec.settings import How
-from fedspan.benchmark.spec.studies import studies_of
+from fedspan.benchmark.spec.studies import Study, studies_of
 from fedspan.benchmark.training.costs import ASSUMES, of_all
 
 
@@ -56,11 +60,22 @@ def show(arguments: argparse.Namespace) -> int:
         each = f"a method on a task, {counts} trial{'s' if numbers != [1] else ''} each"
         of = f" of {counted_as(len(studies), 'study', 'studies')} ({each})"
         _show_missing("tuning", "trial", trials, [], results, how, of)
+        if untuned := sorted({f"{one.name}'s {setting}" for study in studies for one, setting in _untuned(study)}):
+            print(never_tuned(untuned))
     _show_missing("results" if studies else "", "cell", reported, unknown, results, how)
     for found in selections:
         if found.study.exhausted:
             print(f"{found.study.method} on {found.study.task}: {found.note}")
     return 0
+
+
+def _untuned(study: Study) -> Iterator[tuple[Component, str]]:
+    """Yield component and name of each numeric setting of a study's method that has no search space."""
+    cell = study.default[0].cell
+    for component in (cell.algorithm, *cell.addons):
+        for field in untold(type(component)):
+            if (setting := f"{prefix_of(component)}.{field}") not in study.space:
+                yield component, setting
 
 
 def _show_missing(

@@ -227,6 +227,16 @@ class OfAFile(Component):
     assert (told.status, "0.125" in told.out) == (0, True)
 
 
+def test_a_plan_names_the_settings_that_no_trial_searches(fedspan, tuned, with_toys):
+    tuned("fedavg", "fedprox")
+    assert "never tuned" not in fedspan("plan", *ASKED).out
+    tuned("toy_slow")
+    said = "without a search space, so never tuned: toy_slow's algorithm.seconds (docs/new-method.md"
+    assert said in fedspan("plan", *ASKED).out
+    tuned("toy_slow", space={"algorithm.seconds": [0.0, 0.1]})
+    assert "never tuned" not in fedspan("plan", *ASKED).out
+
+
 @pytest.mark.usefixtures("with_toys")
 def test_a_plugin_s_numeric_field_without_a_space_is_named(fedspan):
     told = fedspan("list", "methods", "--spaces", "toy_spaced")
