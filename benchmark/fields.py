@@ -81,13 +81,18 @@ def from_values(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
     `where` is the override prefix for messages, such as ``algorithm`` in ``algorithm.mu``.
     """
+    return cls(**checked(cls, values, where))
+
+
+def checked(cls: type[Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return values of a dataclass's fields in their types; raise `UserError` like `from_values`."""
     hints = _hints(typing.cast(Any, cls))
-    checked = {}
+    found = {}
     for name, value in values.items():
         if name not in hints:
             raise UserError(f"unknown field '{where}.{name}'{did_you_mean(name, hints)}")
-        checked[name] = _typed(hints[name], value, f"{where}.{name}".lstrip("."))
-    return cls(**checked)
+        found[name] = _typed(hints[name], value, f"{where}.{name}".lstrip("."))
+    return found
 
 
 @functools.cache

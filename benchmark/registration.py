@@ -14,7 +14,7 @@ from string import Formatter
 from typing import Any, ClassVar
 
 from fedspan.benchmark.errors import UserError, place_of
-from fedspan.benchmark.fields import defaults_of, hints_of, settable
+from fedspan.benchmark.fields import checked, defaults_of, hints_of, settable
 from fedspan.benchmark.search import spaces_of
 
 ENGINE = "fedspan.benchmark."
@@ -31,7 +31,7 @@ def check_class(cls: type, kind: str, name: str) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UserError(
             f"{kind} name {name!r} ({place_of(cls)}) must be lower case letters, digits and _; "
-            f'write @{kind}("{code_name(cls)}")'
+            f'write @{kind}("{_spelt(name) or code_name(cls)}")'
         )
     if not re.search(r"\b(19|20)\d\d\b", cls.__doc__ or ""):
         raise UserError(f"{kind} '{name}' ({place_of(cls)}) needs a docstring that names its source with a year")
@@ -44,7 +44,13 @@ def check_class(cls: type, kind: str, name: str) -> None:
 
 def code_name(cls: type) -> str:
     """Return a plugin name made from that of its class: ``my_idea`` for ``MyIdea``."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__.lstrip("_")).lower()
+    return _spelt(cls.__name__)
+
+
+def _spelt(name: str) -> str:
+    """Return a name as that of a plugin: ``fed_x_1`` for ``FedX-1``; empty if nothing of it is left."""
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return re.sub(r"[^a-z0-9]+", "_", apart).rstrip("_").lstrip("_0123456789")
 
 
 def base_of(cls: type) -> type:
@@ -70,7 +76,11 @@ def check_fields(cls: type, kind: str, name: str) -> None:
             raise UserError(
                 f"{kind} '{name}' ({place_of(cls, field.name)}) cannot have a field called '{field.name}'; rename it"
             )
-    defaults_of(cls)
+    for setting, default in defaults_of(cls).items():
+        try:
+            checked(cls, {setting: default}, "")
+        except UserError as error:
+            raise UserError(f"{kind} '{name}' ({place_of(cls, setting)}): the default of {error}") from None
     spaces_of(cls)
     for owner, member, problem in _misread(cls):
         raise UserError(f"{kind} '{name}' ({place_of(owner, member)}): {problem}")

@@ -88,6 +88,13 @@ def test_a_class_attribute_of_the_wrong_form_is_refused(body, message):
     assert "fresh" not in plugins("algorithm")
 
 
+def test_a_default_of_another_type_is_refused():
+    with pytest.raises(
+        UserError, match=r"^algorithm 'fresh' \(.*\): the default of k must be a whole number, got 0\.5$"
+    ):
+        make(annotations={"k": int}, k=0.5)
+
+
 def test_a_field_without_a_default_is_refused():
     with pytest.raises(UserError, match=r"Fresh\.mu \(.*\) needs a default value"):
         make(annotations={"mu": float})
