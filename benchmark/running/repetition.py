@@ -18,6 +18,7 @@ import torch
 from fedspan.benchmark import numerics
 from fedspan.benchmark.data.array_cache import AFRESH
 from fedspan.benchmark.errors import UserError, is_number
+from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.exchange import counted, is_later_score
 from fedspan.benchmark.records.model import Record, headline
 from fedspan.benchmark.records.record import leaves_of
@@ -208,7 +209,9 @@ class Repetition:
         how: dict[str, Any] = {name: value for name, value in recorded.items() if value is not None} | dict(self.how)
         threads, cores = how.get("threads", 1), os.cpu_count() or 1
         if not isinstance(threads, int) or threads > cores:
-            raise UserError(f"it took {threads} threads, this machine has {cores} cores; try threads={cores}")
+            raise UserError(
+                f"it took {threads} threads, this machine has {counted_as(cores, 'core')}; try threads={cores}"
+            )
         own = {"paths.results": str(self.results.root), "tracking": False}
         return {**self.planned.overrides, **how, **own}
 

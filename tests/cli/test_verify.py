@@ -393,6 +393,29 @@ def test_a_record_of_a_gpu_can_be_computed_on_a_processor_where_that_is_asked_fo
     assert ran.out.endswith("1 identical\nkept in results/verifications\n")  # the numbers here are a processor's
 
 
+MADE = {"device": "cpu", "executor": "loop", "threads": 1, "numerics": "portable"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("device", "cuda:0"), ("executor", "vmap"), ("threads", 2), ("numerics", "native")]
+)
+def test_each_setting_that_changes_the_rounding_is_told(name, value):
+    again = {"provenance": MADE | {name: value}}
+    assert repetition.set_otherwise({"provenance": MADE}, again) == [f"{name}={value}"]
+    assert repetition.set_otherwise(again, again) == []
+
+
+def test_a_record_of_more_threads_than_this_machine_has_cores_is_left_to_another(monkeypatch, tmp_path):
+    monkeypatch.setattr(repetition, "lack", lambda record, how: "")
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    planned = SimpleNamespace(overrides={}, cell=SimpleNamespace(key="a"))
+    asked = repetition.Repetition(
+        record={"provenance": MADE | {"threads": 2}}, planned=planned, how={}, scratch=tmp_path
+    )
+    with pytest.raises(UserError, match="it took 2 threads, this machine has 1 core; try threads=1"):
+        asked.settings()
+
+
 def test_any_gpu_is_like_that_of_the_record(monkeypatch, tmp_path):
     monkeypatch.setattr(repetition, "lack", lambda record, how: "")
     planned = SimpleNamespace(overrides={}, cell=SimpleNamespace(key="a"))

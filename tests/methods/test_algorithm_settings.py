@@ -3,7 +3,7 @@
 import pytest
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.fields import from_values
+from fedspan.benchmark.fields import defaults_of, from_values
 from fedspan.benchmark.registry import find, plugins
 from fedspan.benchmark.tree import digest
 from tests.helpers import toy_cell, trained
@@ -39,6 +39,36 @@ BAD = [
     ("fedproto", {"weight": -1.0}, "algorithm.weight must not be negative, got -1.0"),
     ("feddisco", {"a": -0.5}, "algorithm.a must not be negative, got -0.5"),
     ("fedrep", {"head_epochs": 0}, "algorithm.head_epochs must be at least 1, got 0"),
+    ("fedadagrad", {"beta1": 1.0}, "algorithm.beta1 must lie in [0, 1), got 1.0"),
+    ("fedadagrad", {"tau": 0.0}, "algorithm.tau must be positive, got 0.0"),
+    ("fedadam", {"lr": 0.0}, "algorithm.lr must be positive, got 0.0"),
+    ("fedadam", {"tau": 0.0}, "algorithm.tau must be positive, got 0.0"),
+    ("fedyogi", {"beta1": 1.0}, "algorithm.beta1 must lie in [0, 1), got 1.0"),
+    ("fedyogi", {"lr": 0.0}, "algorithm.lr must be positive, got 0.0"),
+    ("feddc", {"alpha": 0.0}, "algorithm.alpha must be positive, got 0.0"),
+    ("feddyn", {"alpha": -1.0}, "algorithm.alpha must be positive, got -1.0"),
+    ("fedprox", {"mu": -1.0}, "algorithm.mu must not be negative, got -1.0"),
+    ("fedsmoo", {"prox": 0.0}, "algorithm.prox must be positive, got 0.0"),
+    ("fedsmoo", {"rho": -1.0}, "algorithm.rho must be positive, got -1.0"),
+    ("lg_fedavg", {"warm_up": 1.0}, "algorithm.warm_up must lie in [0, 1), got 1.0"),
+    ("fedala", {"layers": -1}, "algorithm.layers must not be negative, got -1"),
+    ("fedala", {"share": 0.0}, "algorithm.share must lie in (0, 1], got 0.0"),
+    ("fedala", {"eta": 0.0}, "algorithm.eta must be positive, got 0.0"),
+    ("fedala", {"threshold": 0.0}, "algorithm.threshold must be positive, got 0.0"),
+    ("fedala", {"passes": 0}, "algorithm.passes must be at least 1, got 0"),
+    ("fedamp", {"lam": -1.0}, "algorithm.lam must not be negative, got -1.0"),
+    ("fedamp", {"alpha": 0.0}, "algorithm.alpha must be positive, got 0.0"),
+    ("fedamp", {"sigma": 0.0}, "algorithm.sigma must be positive, got 0.0"),
+    ("fedamp", {"self_weight": 1.1}, "algorithm.self_weight must lie in [0, 1], got 1.1"),
+    ("fedntd", {"beta": -1.0}, "algorithm.beta must not be negative, got -1.0"),
+    ("fedntd", {"tau": 0.0}, "algorithm.tau must be positive, got 0.0"),
+    ("fedrod", {"gamma": -1.0}, "algorithm.gamma must not be negative, got -1.0"),
+    ("elastic", {"tau": -1.0}, "algorithm.tau must not be negative, got -1.0"),
+    ("elastic", {"mu": 1.0}, "algorithm.mu must lie in [0, 1), got 1.0"),
+    ("fedrep", {"body_epochs": -1}, "algorithm.body_epochs must be 0 (protocol.local_epochs) or more, got -1"),
+    ("fedspeed", {"rho": -1.0}, "algorithm.rho must not be negative, got -1.0"),
+    ("fedspeed", {"alpha": 1.1}, "algorithm.alpha must lie in [0, 1], got 1.1"),
+    ("fedspeed", {"prox": 0.0}, "algorithm.prox must be positive, got 0.0"),
     ("fedlc", {"tau": float("nan")}, "algorithm.tau must be a finite number, got nan"),
 ]
 
@@ -48,6 +78,19 @@ def test_a_setting_outside_its_domain_is_one_line(name, values, message):
     with pytest.raises(UserError) as error:
         from_values(find("algorithm", name), values, "algorithm")
     assert str(error.value) == message
+
+
+def test_the_domain_of_each_number_is_tested():
+    any_number = {("feddisco", "b")}
+    tested = {(name, setting) for name, values, _ in BAD for setting in values}
+    numbers = {
+        (name, field)
+        for name, cls in plugins("algorithm").items()
+        if cls.__module__.startswith("fedspan.")
+        for field, value in defaults_of(cls).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    assert numbers - tested == any_number
 
 
 BORDERS = [
