@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 def key(seed: int, purpose: str, *where: int | str) -> int:
@@ -43,4 +44,5 @@ def global_state() -> tuple[Any, ...]:
     """Return the states of the global generators of torch (CPU), NumPy and Python, which no draw may depend on."""
     state: dict[str, Any] = np.random.get_state(legacy=False)  # noqa: NPY002 - only read
     drawn = state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"], state["gauss"]
-    return torch.get_rng_state().numpy().tobytes(), drawn, random.getstate()
+    with _disable_current_modes():  # the meter's would count the state among the tensors of a step
+        return torch.get_rng_state().numpy().tobytes(), drawn, random.getstate()

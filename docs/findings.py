@@ -252,6 +252,16 @@ def disagreements(runs: Runs) -> list[list[str]]:
             lambda alpha: runs.personal("APFL", alpha),
         ),
         (
+            "LG-FedAvg on `personal`: six sevenths of the rounds as FedAvg's (released) minus none (Algorithm 1)",
+            lambda alpha: runs.personal("LG-FedAvg (86% warm-up as FedAvg)", alpha),
+            lambda alpha: runs.personal("LG-FedAvg", alpha),
+        ),
+        (
+            "FedProto on `personal`: weight 0.1 (the authors' command for CIFAR10) minus 1 (their default)",
+            lambda alpha: runs.personal("FedProto (weight 0.1)", alpha),
+            lambda alpha: runs.personal("FedProto", alpha),
+        ),
+        (
             "FedAMP on `personal`: alpha 10,000 and from the cloud model (a public copy) minus 1 and from its own",
             lambda alpha: runs.personal("FedAMP (alpha 10000, from the cloud model)", alpha),
             lambda alpha: runs.personal("FedAMP", alpha),

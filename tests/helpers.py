@@ -442,7 +442,7 @@ class AdaptedStart(Component):
     """Clients begin from weights fitted to images drawn from theirs, as in Zhang et al. 2023."""
 
     def init(self, params, shared, buffers):
-        return {}, {"wrong": torch.zeros(())}
+        return {}, {"wrong": next(iter(params.values())).new_zeros(())}
 
     def client_start(self, params, local):
         rows = torch.randperm(local.n, generator=local.rng)[: local.n // 2 + 1]

@@ -31,7 +31,7 @@ def test_no_image_is_given_to_another_program(monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", None)
     monkeypatch.setattr(subprocess, "check_call", None)
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", None)
-    with pytest.raises(Unreadable, match="no image of a known format"):
+    with pytest.raises(Unreadable, match="not an image of a known format"):
         decode(EPS, 4)
 
 
