@@ -109,3 +109,17 @@ def test_images_of_few_lines_are_not_taken_for_channels_first(shape):
     x = torch.zeros(shape, dtype=torch.uint8)
     data = facts(train=Images(x, Y), test=Images(x, Y), mean=(0.5,) * shape[3], std=(0.5,) * shape[3])
     assert dataset_of(data).prepare(None) is data
+
+
+def test_a_dataset_that_draws_from_a_global_generator_is_refused(tmp_path):
+    """Its images would differ from process to process."""
+
+    @toy("dataset", "drawn")
+    class Drawn(Dataset):
+        def load(self, cache):
+            return images(x=(255 * torch.rand(X.shape)).to(torch.uint8))
+
+    with pytest.raises(
+        HookError, match=r"dataset 'drawn', load \(.*\) draws from a global random generator; use one with"
+    ):
+        Drawn().prepare(tmp_path)

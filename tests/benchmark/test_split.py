@@ -1,5 +1,7 @@
 """Splits with test images of their own, images with domains, and what is scored on them."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -371,3 +373,15 @@ def test_ten_thousand_clients_take_part_a_few_at_a_time_and_leave_nothing_behind
     stateful = trained(toy_cell(Scaffold(), **many))
     taken = {client for round in range(2) for client in participants(10_000, 0.001, 0, round)}
     assert set(stateful.state.rows) == taken
+
+
+def test_a_partition_that_draws_from_a_global_generator_is_refused():
+    class Careless(IID):
+        def split(self, labels, classes, clients, rng):
+            return np.array_split(np.random.permutation(len(labels)), clients)  # noqa: NPY002
+
+    data = Blobs().load(Path())
+    with pytest.raises(
+        HookError, match=r"partition 'iid', split \(.*\) draws from a global random .*; draw from `rng`"
+    ):
+        Careless().prepare(data, 3, np.random.default_rng(0))
