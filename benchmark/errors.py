@@ -40,12 +40,15 @@ def closest(name: str, known: Iterable[str]) -> list[str]:
     return next(filter(None, (difflib.get_close_matches(one, known, 1, 0.6) for one in (name, name.lower()))), [])
 
 
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"``, empty without a close match."""
+    return "".join(f"; did you mean '{near}'?" for near in closest(name, known))
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` or, without a close match, the known names."""
+    """Return the suggestion of a close match or, without one, the known names."""
     known = sorted(known)
-    if near := closest(name, known):
-        return f"; did you mean '{near[0]}'?"
-    return f"; known: {', '.join(known)}" if known else ""
+    return suggestion(name, known) or (f"; known: {', '.join(known)}" if known else "")
 
 
 def require(condition: bool, where: str, rule: str, got: Any) -> None:

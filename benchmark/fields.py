@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from fedspan.benchmark.errors import UserError, did_you_mean, field_of, is_number, require
+from fedspan.benchmark.errors import UserError, did_you_mean, field_of, is_number, require, suggestion
 
 
 def defaults_of(cls: type[Any]) -> dict[str, Any]:
@@ -108,9 +108,9 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if origin is Literal:
         choices = get_args(hint)
         if value not in choices or isinstance(value, bool) != isinstance(choices[0], bool):
-            raise UserError(
-                f"{where} must be one of {', '.join(map(str, choices))}, got {value!r}{_near(value, choices)}"
-            )
+            known = list(map(str, choices))
+            near = suggestion(str(value), known)
+            raise UserError(f"{where} must be one of {', '.join(known)}, got {value!r}{near}")
         return value
     if origin in (Union, types.UnionType):
         if value is None and type(None) in get_args(hint):
@@ -161,8 +161,3 @@ def _text(value: str, where: str) -> str:
     plain = all(unicodedata.category(letter) not in ("Cc", "Cs", "Zl", "Zp") for letter in value)
     require(plain, where, "must not have control characters", value)
     return value
-
-
-def _near(value: Any, choices: tuple[Any, ...]) -> str:
-    hint = did_you_mean(str(value), map(str, choices))
-    return hint if "did you mean" in hint else ""

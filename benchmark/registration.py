@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import inspect
 import re
@@ -13,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from string import Formatter
 from typing import Any, ClassVar
 
-from fedspan.benchmark.errors import UserError, place_of
+from fedspan.benchmark.errors import UserError, place_of, suggestion
 from fedspan.benchmark.fields import checked, defaults_of, hints_of, settable
 from fedspan.benchmark.search import spaces_of
 
@@ -182,13 +181,12 @@ def _of_value(base: type, name: str, value: Any) -> str:
         return ""
     constants = [one for one, member in inspect.getmembers_static(base) if not isinstance(member, CALLED)]
     shown = f"{name}: {type(value).__name__} = {value!r:.60}"
-    near = _near(name, [one for one in (*constants, *FOR_READERS) if not one.startswith("_")])
+    near = _near(name, (*constants, *FOR_READERS))
     return f"'{name}' has no annotation, so it is not a setting{near}; write {shown}, or _{name} for a constant"
 
 
-def _near(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, [one for one in known if not one.startswith("_")], n=1, cutoff=0.6)
-    return f"; did you mean '{near[0]}'?" if near else ""
+def _near(name: str, known: Iterable[str]) -> str:
+    return suggestion(name, [one for one in known if not one.startswith("_")])
 
 
 def _of_engine(cls: type) -> bool:

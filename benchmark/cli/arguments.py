@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import NoReturn
 
-from fedspan.benchmark.errors import UserError, did_you_mean
+from fedspan.benchmark.errors import UserError, suggestion
 
 
 class Parser(argparse.ArgumentParser):
@@ -20,11 +20,10 @@ class Parser(argparse.ArgumentParser):
         """Return the arguments in `words`; raise `UserError` for an unknown option and for one with an empty value."""
         for word in words:
             if word.startswith("-") and word.split("=")[0] not in self._option_string_actions:
-                hint = did_you_mean(word.split("=")[0], self._option_string_actions)
-                if "?" not in hint:
-                    multirun = word in ("-m", "--multirun")
-                    hint = "; only 'fedspan run' has it" if multirun else "; settings are written name=value"
-                raise UserError(f"unknown option '{word}'{hint}")
+                multirun = word in ("-m", "--multirun")
+                other = "; only 'fedspan run' has it" if multirun else "; settings are written name=value"
+                near = suggestion(word.split("=")[0], self._option_string_actions)
+                raise UserError(f"unknown option '{word}'{near or other}")
         arguments = self.parse_intermixed_args(words)
         for option, action in self._option_string_actions.items():
             if getattr(arguments, action.dest, None) == "":

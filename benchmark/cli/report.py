@@ -23,7 +23,7 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.report import render_terminal, site
 from fedspan.benchmark.report.frame import point_of
-from fedspan.benchmark.report.partitions import draw_partitions, picture_of
+from fedspan.benchmark.report.partitions import draw_partitions
 from fedspan.benchmark.report.render_terminal import WIDTH
 from fedspan.benchmark.report.report import Report, put, write_report
 from fedspan.benchmark.report.summary import FILE, Summary, read
@@ -71,8 +71,7 @@ def show(arguments: argparse.Namespace) -> int:
                 _tell(made, whole=bool(named))
                 built.append(made)
                 status = max(status, 0 if made.whole else 2)
-                done = {result.point for result in made.summary.results}
-                draw_partitions(_one_of_each(cells, done), pages / site.PARTITIONS, How.of(cells[0].config).data)
+                draw_partitions(_scored(cells, made), pages / site.PARTITIONS, How.of(cells[0].config).data)
         except UserError as error:
             if named:
                 raise
@@ -203,13 +202,10 @@ def _tell(made: Report, whole: bool) -> None:
     print(f"page: {next(path for path in made.written if path.name == 'index.html')}")
 
 
-def _one_of_each(cells: Sequence[Planned], points: set[str]) -> list[Planned]:
-    """Return the first cell with results of each picture of a partition."""
-    found: dict[str, Planned] = {}
-    for planned in cells:
-        if (name := picture_of(planned.cell)) not in found and point_of(planned.cell.what) in points:
-            found[name] = planned
-    return list(found.values())
+def _scored(cells: Sequence[Planned], made: Report) -> list[Planned]:
+    """Return the cells with results in a report."""
+    done = {result.point for result in made.summary.results}
+    return [planned for planned in cells if point_of(planned.cell.what) in done]
 
 
 def _write_site(pages: Path, summaries: Sequence[Summary], clean: bool) -> None:
