@@ -224,6 +224,15 @@ def test_the_next_command_names_all_boards_that_ran(fedspan, board):
     assert "next: fedspan report board=mine,other\n" in ran.out
 
 
+def test_a_report_draws_the_partitions_of_its_results_only(fedspan, here):
+    split = {"dataset": "digits", "partition": ["iid", "pathological"], "protocol.rounds": 1}
+    (here / "split.yaml").write_text(yaml.safe_dump({"base": split, "grid": [{"algorithm": "fedavg"}]}))
+    fedspan("run", "board=split.yaml", "partition=pathological", "workers=1", "tracking=false")
+    assert fedspan("report", "board=split.yaml").status == 0
+    [picture] = Path("leaderboards/pages/partitions").glob("*.json")
+    assert "2 of 10 classes per client" in json.loads(picture.read_text())["words"]
+
+
 def test_settings_that_only_the_boards_tasks_know_replace_its_own(fedspan, here):
     (here / "split.yaml").write_text(
         yaml.safe_dump({"title": "Split", "base": {"partition": "pathological"}, "grid": [{"algorithm": "fedavg"}]})
