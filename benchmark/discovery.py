@@ -76,7 +76,7 @@ def broken(source: Source, error: BaseException) -> Broken:
     path = source.path.resolve() if source.path else None
     place = "" if isinstance(error, UserError) else f" ({_place(error, path)})"
     claims = error.claims if isinstance(error, Clash) and path else None
-    return Broken(source.names, f"{source.label}: {_one_line(error)}{place}", path, claims)
+    return Broken(source.names, f"{source.label}: {_one_line(error)}{place}{_neighbour(error, path)}", path, claims)
 
 
 def everywhere(packages: Iterable[str]) -> Iterator[Source]:
@@ -203,6 +203,14 @@ def _one_line(error: BaseException) -> str:
     text = str(error.msg if isinstance(error, SyntaxError) else error)
     kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
     return kind + " ".join(text.split())
+
+
+def _neighbour(error: BaseException, path: Path | None) -> str:
+    """Return what to do about the import of a module beside a plugin file, whose source no record would name."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if not (path and name and any(path.with_name(module).exists() for module in (f"{name}.py", name))):
+        return ""
+    return f"; '{name}' beside it cannot be imported, as a plugin is one file: move its code there, or install it"
 
 
 def _place(error: BaseException, path: Path | None) -> str:

@@ -247,6 +247,8 @@ MISTAKES = {
     "empty": r"empty must be a Python file \(.py\), or a folder that holds some",
     "broken.py": r"broken.py cannot be imported: ZeroDivisionError: division by zero \(.*broken.py, line 7\)",
     "again.py": "again.py cannot be imported: algorithm 'fedavg' is registered twice",
+    "helped.py": r"No module named 'first' \(.*, line 1\); 'first' beside it cannot be imported, as a plugin",
+    "alone.py": r"No module named 'nowhere' \(.*, line 1\)$",
 }
 
 
@@ -256,6 +258,8 @@ def test_a_file_that_brings_nothing_is_one_line(folder, given, message):
     (folder / "empty").mkdir()
     (folder / "broken.py").write_text(METHOD.format(name="half") + "1 / 0")
     (folder / "again.py").write_text(METHOD.format(name="fedavg"))
+    (folder / "helped.py").write_text("from first import First")
+    (folder / "alone.py").write_text("import nowhere")
     with pytest.raises(UserError, match=message):
         registry.load_files([given])
     assert "half" not in plugins("algorithm"), "half a file registered something"
