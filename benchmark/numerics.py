@@ -89,7 +89,7 @@ def choose(asked: str | None, device: str, precision: str, threads: int) -> str:
 
 def check() -> None:
     """Raise `UserError` if torch uses instructions that `portable` forbids; from then on its choice is fixed."""
-    if differing := [f"{library} {found}" for library, (found, good) in taken().items() if not good]:
+    if differing := [f"{library} {found}" for library, (found, good) in instructions_in_use().items() if not good]:
         raise UserError(
             "numerics=portable is not possible in this process: torch already uses other instructions "
             f"({', '.join(differing)}); import FedSpan before anything computes with torch, or use numerics=native"
@@ -98,14 +98,14 @@ def check() -> None:
 
 def check_native() -> None:
     """Raise `UserError` if torch computes portably in this process: its results would not be native ones."""
-    if all(good for _, good in taken().values()):
+    if all(good for _, good in instructions_in_use().values()):
         raise UserError(
             "these cells need native numerics, and torch is portable in this process since FedSpan was imported; start "
             f"Python with {CHOICE}={NATIVE} in its environment"
         )
 
 
-def taken() -> dict[str, tuple[str, bool]]:
+def instructions_in_use() -> dict[str, tuple[str, bool]]:
     """Return each library's instructions in this process and whether `portable` allows them."""
     import torch
 

@@ -174,7 +174,7 @@ def spaces_of(cls: type[Any]) -> dict[str, Space | Fixed]:
 
 
 @dataclass(frozen=True)
-class Setting:
+class SettingDescription:
     """A setting of a plugin in words: `about` is the source of its search space, or why it is not tuned."""
 
     name: str
@@ -184,14 +184,14 @@ class Setting:
     about: str
 
 
-def described(cls: type[Any], prefix: str) -> list[Setting]:
+def describe_settings(cls: type[Any], prefix: str) -> list[SettingDescription]:
     """Return the settings of a class in words, their names after `prefix` and a dot."""
     hints, spaces, found = hints_of(cls), spaces_of(cls), []
     for name, default in defaults_of(cls).items():
         space = spaces.get(name)
         about = "" if space is None else space.source if isinstance(space, Space) else space.why
         tuned = str(space) if isinstance(space, Space) else ""
-        found.append(Setting(f"{prefix}.{name}", default, values_text(hints[name]), tuned, about))
+        found.append(SettingDescription(f"{prefix}.{name}", default, values_text(hints[name]), tuned, about))
     return found
 
 
@@ -204,7 +204,7 @@ def typed(space: Space | Fixed, kind: Any) -> Space | Fixed:
     return replace(space, values=tuple(map(int, space.values)), whole=True)
 
 
-def untold(cls: type[Any]) -> list[str]:
+def fields_without_space(cls: type[Any]) -> list[str]:
     """Return the numeric fields of a class with neither a search space nor a `fixed` reason."""
     told, hints = spaces_of(cls), hints_of(cls)
     return [field.name for field in dataclasses.fields(cls) if field.name not in told and _numeric(hints[field.name])]

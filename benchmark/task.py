@@ -167,13 +167,13 @@ def _cut(images: Images, limit: int) -> Images:
     if limit >= len(images):
         return images
     labels = images.y.numpy()
-    turn = turns(labels)
+    turn = occurrence_numbers(labels)
     source = images.client if images.domain is None else images.domain
     if source is not None:
         sources, origin = int(source.max()) + 1, source.numpy()
         # Classes start with different sources, so that even a small limit reaches every source.
-        order = np.lexsort(((origin + labels) % sources, turns(labels * sources + origin), labels))
-        turn[order] = turns(labels[order])
+        order = np.lexsort(((origin + labels) % sources, occurrence_numbers(labels * sources + origin), labels))
+        turn[order] = occurrence_numbers(labels[order])
     kept = torch.from_numpy(np.sort(np.lexsort((labels, turn))[:limit]))
     return images.take(kept)
 
@@ -186,7 +186,7 @@ def share_of(count: int, share: float) -> int:
     return int(round(count * share, 9) + 0.5)
 
 
-def turns(keys: np.ndarray) -> np.ndarray:
+def occurrence_numbers(keys: np.ndarray) -> np.ndarray:
     """Return, for each element, the number of equal elements before it."""
     order = np.argsort(keys, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(keys))])

@@ -72,11 +72,11 @@ def _checks(config: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
 
 
 def _numerics() -> tuple[bool, str, str]:
-    found = ", ".join(f"{library} {what}" for library, (what, _) in numerics.taken().items())
+    found = ", ".join(f"{library} {what}" for library, (what, _) in numerics.instructions_in_use().items())
     if numerics.prepared() == numerics.NATIVE:
         why = f"portable {lack}" if (lack := numerics.missing_features()) else f"{numerics.CHOICE}=native"
         return True, "numerics", f"native ({why}): {found}"
-    return all(good for _, good in numerics.taken().values()), "numerics", f"portable: {found}"
+    return all(good for _, good in numerics.instructions_in_use().values()), "numerics", f"portable: {found}"
 
 
 def _dataset(name: str, cls: type[Plugin], data: Path) -> tuple[bool, str, str]:

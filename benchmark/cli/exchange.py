@@ -14,7 +14,7 @@ from fedspan.benchmark.mirror.runs import Mirror, Unreachable
 from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.patience import doing
 from fedspan.benchmark.records import exchange
-from fedspan.benchmark.records.exchange import Found
+from fedspan.benchmark.records.exchange import CheckOutcome
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.verification import Repeated, readable
 from fedspan.benchmark.spec.settings import How
@@ -75,7 +75,7 @@ def validate(arguments: argparse.Namespace) -> int:
     return max(statuses)
 
 
-def _tell(found: Found, verb: str) -> int:
+def _tell(found: CheckOutcome, verb: str) -> int:
     for name, why in found.refused.items():
         fail(f"{name} is refused: {why}")
     print(found.summary(verb))

@@ -25,7 +25,7 @@ from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.registry import KINDS, Plugin, plugins, prefix_of, why_unknown
 from fedspan.benchmark.report.axes import text
 from fedspan.benchmark.running.compat import Compatibility
-from fedspan.benchmark.search import Setting, Space, described, spaces_of, untold
+from fedspan.benchmark.search import SettingDescription, Space, describe_settings, fields_without_space, spaces_of
 from fedspan.benchmark.spec.board import load_board
 from fedspan.benchmark.spec.compose import options, resolve
 from fedspan.benchmark.spec.overrides import settings_of
@@ -130,7 +130,7 @@ def _tell(cls: type[Plugin], console: Console) -> None:
     console.print(Text(paragraphs, style="dim" if cls.summary else ""))
     if more := disclosure(cls):
         console.print(Text(f"\n{more[0].upper()}{more[1:]}."))
-    if settings := described(cls, prefix_of(cls)):
+    if settings := describe_settings(cls, prefix_of(cls)):
         console.print(_settings_table(settings))
     for paper in papers_of(cls):
         known = dict.fromkeys(filter(None, (paper.short, paper.title, paper.venue)))  # short may equal title
@@ -140,7 +140,7 @@ def _tell(cls: type[Plugin], console: Console) -> None:
     console.print()
 
 
-def _settings_table(settings: Sequence[Setting]) -> Table:
+def _settings_table(settings: Sequence[SettingDescription]) -> Table:
     """Return a table of a plugin's settings; nothing is said of tuning where nothing is tuned."""
     told = any(one.space or one.about for one in settings)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -170,7 +170,7 @@ def _show_spaces(names: Sequence[str]) -> int:
             about = space.source if isinstance(space, Space) else space.why
             row = (name, f"{prefix}.{field}", str(defaults_of(cls)[field]), str(space), about)
             table.add_row(*map(Text, row))
-        untuned += [f"{name}'s {prefix}.{field}" for field in untold(cls) if cls is not Protocol]
+        untuned += [f"{name}'s {prefix}.{field}" for field in fields_without_space(cls) if cls is not Protocol]
     console = Console()
     console.print(table)
     if untuned:

@@ -28,9 +28,9 @@ from fedspan.benchmark.running.grid import outdated
 from fedspan.benchmark.running.launchers import check_how
 from fedspan.benchmark.running.progress import duration
 from fedspan.benchmark.running.sharing import obstacle
-from fedspan.benchmark.search import untold
+from fedspan.benchmark.search import fields_without_space
 from fedspan.benchmark.spec.overrides import axes_of, split_hydra
-from fedspan.benchmark.spec.plan import Planned, distinct, plan_grid
+from fedspan.benchmark.spec.plan import PlannedCell, distinct, plan_grid
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.spec.studies import Study, studies_of
 from fedspan.benchmark.training.costs import ASSUMES, of_all
@@ -73,13 +73,19 @@ def _untuned(study: Study) -> Iterator[tuple[Component, str]]:
     """Yield component and name of each numeric setting of a study's method that has no search space."""
     cell = study.default[0].cell
     for component in (cell.algorithm, *cell.addons):
-        for field in untold(type(component)):
+        for field in fields_without_space(type(component)):
             if (setting := f"{prefix_of(component)}.{field}") not in study.space:
                 yield component, setting
 
 
 def _show_missing(
-    part: str, name: str, cells: Sequence[Planned], unknown: Sequence[Planned], results: Results, how: How, of: str = ""
+    part: str,
+    name: str,
+    cells: Sequence[PlannedCell],
+    unknown: Sequence[PlannedCell],
+    results: Results,
+    how: How,
+    of: str = "",
 ) -> None:
     """Print how many cells of a part are done and missing, and the cost of the missing ones.
 
@@ -111,7 +117,7 @@ def _show_missing(
             print(f"will be skipped: {count} ({why})")
 
 
-def _show_gain(missing: Sequence[Planned], how: How, wall: float, lone: bool) -> None:
+def _show_gain(missing: Sequence[PlannedCell], how: How, wall: float, lone: bool) -> None:
     """Print the lower bound to which `wall` seconds shrink if idle workers help with the cells."""
     each = (how.workers or 1) // len(missing)
     if each <= 1 or obstacle(how, lone) or how.executor != "loop":  # other executors train clients side by side
@@ -122,7 +128,7 @@ def _show_gain(missing: Sequence[Planned], how: How, wall: float, lone: bool) ->
             print(f"each on {gain.workers} workers: {least} at least ({share})")
 
 
-def _show_costs(planned: Sequence[Planned]) -> int:
+def _show_costs(planned: Sequence[PlannedCell]) -> int:
     def giga(value: float) -> str:
         return write_flops(1e9 * value)
 

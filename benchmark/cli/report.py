@@ -30,14 +30,14 @@ from fedspan.benchmark.report.summary import FILE, Summary, read
 from fedspan.benchmark.spec.board import Board, board_files, load_board
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, single, split_hydra
-from fedspan.benchmark.spec.plan import Planned, digest_of_cells, plan_grid
+from fedspan.benchmark.spec.plan import PlannedCell, digest_of_cells, plan_grid
 from fedspan.benchmark.spec.presets import unknown_setting, yaml_files
 from fedspan.benchmark.spec.settings import SCALES, How, first_change
 from fedspan.benchmark.spec.studies import Study, digest_of_trials, studies
 from fedspan.benchmark.spec.tuning import Tune
 
 Axes = Mapping[str, list[Any]]
-Grid = tuple[Board, list[Planned], list[Study]]
+Grid = tuple[Board, list[PlannedCell], list[Study]]
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -168,12 +168,12 @@ def _keys(results: Results) -> set[str]:
     return {path.stem for folder in folders for path in folder.glob("*.json") if is_record_file(path)}
 
 
-def _any_known(known: set[str], cells: Sequence[Planned], tuned: Sequence[Study] = ()) -> bool:
+def _any_known(known: set[str], cells: Sequence[PlannedCell], tuned: Sequence[Study] = ()) -> bool:
     """Return whether a cell, or a trial of a study, is among the `known` keys."""
     return any(planned.cell.key in known for planned in itertools.chain(cells, *(study.cells for study in tuned)))
 
 
-def _is_current(board: Board, cells: Sequence[Planned], scale: str) -> bool:
+def _is_current(board: Board, cells: Sequence[PlannedCell], scale: str) -> bool:
     """Return whether a frozen version has the cells and trials of today's board, whose pages then cover it."""
     try:
         today = load_board(board.lineage)
@@ -202,7 +202,7 @@ def _tell(made: Report, whole: bool) -> None:
     print(f"page: {next(path for path in made.written if path.name == 'index.html')}")
 
 
-def _scored(cells: Sequence[Planned], made: Report) -> list[Planned]:
+def _scored(cells: Sequence[PlannedCell], made: Report) -> list[PlannedCell]:
     """Return the cells with results in a report."""
     done = {result.point for result in made.summary.results}
     return [planned for planned in cells if point_of(planned.cell.what) in done]

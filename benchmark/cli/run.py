@@ -24,7 +24,7 @@ from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.registry import broken
 from fedspan.benchmark.report.declared import check_declared
 from fedspan.benchmark.running import retry as again
-from fedspan.benchmark.running.grid import LOOK_SECONDS, kept_text, refresh, run_grid, show_traceback
+from fedspan.benchmark.running.grid import POLL_SECONDS, kept_text, refresh, run_grid, show_traceback
 from fedspan.benchmark.running.hydra_jobs import make_launcher
 from fedspan.benchmark.running.job import run_job
 from fedspan.benchmark.running.launchers import check_how, launcher_words
@@ -32,9 +32,9 @@ from fedspan.benchmark.running.leases import EXPIRY, Busy, Leases, machine
 from fedspan.benchmark.running.progress import describe
 from fedspan.benchmark.running.sharing import check_workers
 from fedspan.benchmark.running.summary import next_step
-from fedspan.benchmark.spec.compose import by_hydra, plain, resolve, words_of
+from fedspan.benchmark.spec.compose import by_hydra, override_words, plain_config, resolve
 from fedspan.benchmark.spec.overrides import axes_of, override_text, settings_of, split_hydra
-from fedspan.benchmark.spec.plan import Planned, distinct, plan_grid
+from fedspan.benchmark.spec.plan import PlannedCell, distinct, plan_grid
 from fedspan.benchmark.spec.settings import FULL, How, is_how, is_place
 from fedspan.benchmark.spec.studies import studies_of
 from fedspan.benchmark.training.process import device_of, numerics_of
@@ -110,7 +110,7 @@ def tune(arguments: argparse.Namespace) -> int:
     return run(arguments)
 
 
-def _take_numerics(planned: Sequence[Planned], arguments: argparse.Namespace) -> None:
+def _take_numerics(planned: Sequence[PlannedCell], arguments: argparse.Namespace) -> None:
     """Switch this process and its workers to the numerics of the cells; raise `UserError` if they need both modes.
 
     torch cannot change its instructions once loaded, so the command restarts itself if necessary.
@@ -131,16 +131,16 @@ def _take_numerics(planned: Sequence[Planned], arguments: argparse.Namespace) ->
         os.execv(sys.executable, [sys.executable, *python[1:], *words, *arguments.settings])
 
 
-def _show(planned: Sequence[Planned], part: str, for_hydra: Sequence[str]) -> int:
+def _show(planned: Sequence[PlannedCell], part: str, for_hydra: Sequence[str]) -> int:
     """Print the configuration that a run of the cell would use."""
     if len(planned) > 1:
         raise UserError(f"--cfg shows one cell; these settings make {len(planned)}")
-    config = by_hydra([*words_of(planned[0].overrides), *for_hydra], hydra_config=part != "job")
+    config = by_hydra([*override_words(planned[0].overrides), *for_hydra], hydra_config=part != "job")
     print(OmegaConf.to_yaml(config.hydra if part == "hydra" else config), end="")
     return 0
 
 
-def _run_one(planned: Planned, how: How) -> int:
+def _run_one(planned: PlannedCell, how: How) -> int:
     """Run a single cell from the configuration that Hydra composes, print the outcome, and mirror it."""
     device_of(how.device)
     check_workers(how)
@@ -152,7 +152,7 @@ def _run_one(planned: Planned, how: How) -> int:
         results.check_writable()
     results.forget_failure(planned.cell.key)
     outcome = _when_free(planned, results)
-    results.sweep()
+    results.remove_leftovers()
     status = _tell(outcome, planned, how, known)
     if how.tracking and outcome["status"] != "skipped" and not outcome.get("refused"):
         try:
@@ -162,16 +162,16 @@ def _run_one(planned: Planned, how: How) -> int:
     return status
 
 
-def _when_free(planned: Planned, results: Results) -> Record:
+def _when_free(planned: PlannedCell, results: Results) -> Record:
     """Return the outcome of a cell; wait while another machine may be computing it.
 
     Raise `UserError` if another process on this machine is.
     """
-    words, key, label = words_of(planned.overrides), planned.cell.key, planned.cell.label
+    words, key, label = override_words(planned.overrides), planned.cell.key, planned.cell.label
     leases, told = Leases(results.leases, EXPIRY), False
     while True:
         try:
-            return run_job(plain(by_hydra(words)), words, lone=True)
+            return run_job(plain_config(by_hydra(words)), words, lone=True)
         except Busy as busy:
             while (owner := leases.owner(key)) is not None:
                 if owner.machine == machine():
@@ -179,11 +179,11 @@ def _when_free(planned: Planned, results: Results) -> Record:
                 if not told:
                     print(f"{owner} has begun {label}; waiting for it, or for {EXPIRY:g} s without a sign of life")
                 told = True
-                time.sleep(LOOK_SECONDS)
-            leases.bury(key)
+                time.sleep(POLL_SECONDS)
+            leases.release_dead(key)
 
 
-def _tell(outcome: Record, planned: Planned, how: How, known: bool) -> int:
+def _tell(outcome: Record, planned: PlannedCell, how: How, known: bool) -> int:
     """Print a cell's outcome; return 2 if its settings or data were refused, 1 if it failed or was skipped, else 0."""
     status, label = outcome["status"], planned.cell.label
     path = Results(how.results).path(planned.cell.key)

@@ -29,7 +29,7 @@ from fedspan.benchmark.spec.board import Board, load_board
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, override_text, single
-from fedspan.benchmark.spec.plan import Planned, plan_grid
+from fedspan.benchmark.spec.plan import PlannedCell, plan_grid
 from fedspan.benchmark.spec.settings import How, first_change, is_place
 from fedspan.benchmark.spec.studies import studies_of
 
@@ -49,7 +49,7 @@ class Submission:
 
     board: Board
     axes: dict[str, list[Any]]
-    cells: list[Planned]
+    cells: list[PlannedCell]
     sample: int
     how: dict[str, Any]
 

@@ -11,7 +11,7 @@ from fedspan.benchmark.records.model import compared_metric, judged
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.registry import KINDS
 from fedspan.benchmark.spec.board import Board, Figure, Table
-from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.plan import PlannedCell
 from fedspan.benchmark.spec.settings import is_how, is_place
 
 NAME = "sweep"
@@ -20,7 +20,9 @@ OF_TASKS = ("clients", "participation", "unseen", *(kind for kind in KINDS if ki
 APART = ("seed", "scale")  # settings along which runs are averaged, or never compared
 
 
-def board_of(words: Sequence[str], axes: Mapping[str, list[Any]], cells: Sequence[Planned], results: Results) -> Board:
+def board_of(
+    words: Sequence[str], axes: Mapping[str, list[Any]], cells: Sequence[PlannedCell], results: Results
+) -> Board:
     """Return the board of the cells of a command line with these words.
 
     Its rows are the methods and the settings of the protocol that vary, its columns what varies of the task.
@@ -53,7 +55,7 @@ def _says_how(name: str) -> bool:
     return is_how(name) or is_place(name)
 
 
-def _compared(cells: Sequence[Planned], results: Results) -> list[str]:
+def _compared(cells: Sequence[PlannedCell], results: Results) -> list[str]:
     """Return the accuracies by which the methods of some cells are compared, from their records."""
     read = (results.read(planned.cell.key) for planned in cells)
     done = (record for record in read if record and record["status"] == "done")

@@ -35,17 +35,17 @@ from fedspan.benchmark.records.provenance import instructions, processor_name
 from fedspan.benchmark.records.record import digest_of
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import cells_of
-from fedspan.benchmark.records.verification import Draw, Verification
+from fedspan.benchmark.records.verification import RecordSample, Verification
 from fedspan.benchmark.registry import how_settings
-from fedspan.benchmark.running.progress import Status, read_as, where
+from fedspan.benchmark.running.progress import CellStatus, read_as, where
 from fedspan.benchmark.running.repetition import (
     FirstDifference,
     Repetition,
     compare,
     compared_by,
-    lack,
+    differing_settings,
     machines,
-    set_otherwise,
+    missing_gpu,
 )
 from fedspan.benchmark.running.signals import Stopped
 from fedspan.benchmark.spec.compose import resolve
@@ -63,7 +63,7 @@ HERE = (
     "paths",
     "plugins",
 )  # settings of how a cell runs
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 NEAR = 0.9  # similarity of a mistyped key: keys are digests, which share a few digits by chance
 
 
@@ -159,7 +159,7 @@ def repeatable(keys: Sequence[str], results: Results, how: Mapping[str, Any]) ->
             return results.read(key)
         return None
 
-    return [key for key in keys if (record := known(key)) is None or not lack(record, how)]
+    return [key for key in keys if (record := known(key)) is None or not missing_gpu(record, how)]
 
 
 def show(arguments: argparse.Namespace, kept_in: Path | None = None) -> int:
@@ -178,7 +178,7 @@ def show(arguments: argparse.Namespace, kept_in: Path | None = None) -> int:
         here, among = repeatable(keys, results, request.how) or keys, request.among
         if left_out := len(keys) - len(here):
             among += f" but {left_out} made on a GPU"
-        keys, sample = here, Draw(min(request.sample, len(here)), len(here), seed, among)
+        keys, sample = here, RecordSample(min(request.sample, len(here)), len(here), seed, among)
         keys = sampled(keys, sample.size, seed)
         console.print(f"sample: {sample}")
     verdicts = Verdicts(console, len(keys), results, sample)
@@ -221,7 +221,7 @@ def _run(todo: Sequence[Repetition], verdicts: Verdicts, workers: int) -> None:
         waiting = {pool.submit(repetition.run): repetition for repetition in todo}
         try:
             while waiting:
-                done, _ = wait(waiting, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
+                done, _ = wait(waiting, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
                 for future in done:
                     repetition = waiting.pop(future)
                     try:
@@ -243,7 +243,7 @@ class Verdicts:
     console: Console
     total: int
     results: Results
-    sample: Draw | None
+    sample: RecordSample | None
     counts: Counter[str] = field(default_factory=Counter)
     kept: int = 0  # verifications
     _live: Live | None = None
@@ -280,7 +280,7 @@ class Verdicts:
         if difference is not None:
             lines = [difference.text, *lines, *machines(record, again)]
         outcome = "identical" if difference is None else "differs"
-        if difference is None or not (otherwise := set_otherwise(record, again)):
+        if difference is None or not (otherwise := differing_settings(record, again)):
             try:
                 verification_of(record, again, difference, self.sample).write(self.results.verifications)
                 self.kept += 1
@@ -335,13 +335,13 @@ class Verdicts:
         table = Table(box=None, show_header=False, padding=(0, 1))
         for repetition in self._running:
             key = repetition.planned.cell.key
-            if status := read_as(repetition.results.status / f"{key}.json", Status):
+            if status := read_as(repetition.results.status / f"{key}.json", CellStatus):
                 table.add_row(key, Text(status.label), *where(status))
         return table
 
 
 def verification_of(
-    record: Record, again: Record, difference: FirstDifference | None, sample: Draw | None
+    record: Record, again: Record, difference: FirstDifference | None, sample: RecordSample | None
 ) -> Verification:
     """Return the verification of a repetition."""
     made = again["provenance"]

@@ -62,13 +62,13 @@ class DeviceData:
         """The number of clients that hold images."""
         return len(self.indices)
 
-    def trained(self, client: int) -> Tensor:
+    def train_indices(self, client: int) -> Tensor:
         """Return the indices of a client's training images: its own, or those of all clients."""
         return self.indices[client] if self._everybody is None else self._everybody
 
     def size(self, client: int) -> int:
         """Return the number of images that a client trains on."""
-        return len(self.trained(client))
+        return len(self.train_indices(client))
 
     @cached_property
     def mean_images(self) -> float:
@@ -81,7 +81,7 @@ class DeviceData:
 
     def counts(self, client: int) -> Tensor:
         """Return a client's number of training images per class, [classes]."""
-        labels = self.train.y[self.trained(client).to(self.device)]
+        labels = self.train.y[self.train_indices(client).to(self.device)]
         return torch.bincount(labels, minlength=self.classes).to(self.protocol.dtype)
 
     def batch_sizes(self, n: int) -> list[int]:
@@ -112,7 +112,7 @@ class DeviceData:
 
     def _batches(self, client: int, round: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         generator = rng.generator(self.seed, "batches", round, client, epoch)
-        mine = self.trained(client)
+        mine = self.train_indices(client)
         sizes = self.batch_sizes(len(mine))
         order = mine[torch.randperm(len(mine), generator=generator)][: sum(sizes)].to(self.device)
         draws = [draw(len(order), generator) for draw, _ in self._augmentation]

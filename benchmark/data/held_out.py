@@ -9,7 +9,7 @@ import torch
 
 from fedspan.benchmark import rng
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.task import Data, Split, share_of, turns
+from fedspan.benchmark.task import Data, Split, occurrence_numbers, share_of
 
 
 def hold_out(data: Data, split: Split, share: float, seed: int) -> tuple[Data, Split]:
@@ -56,5 +56,5 @@ def stratified(labels: np.ndarray, share: float, draws: np.random.Generator) -> 
     order = draws.permutation(len(give))  # breaks ties between remainders
     give[order[np.argsort(give[order] - due[order], kind="stable")][:rest]] += 1
     order, turn = draws.permutation(len(labels)), np.empty(len(labels), dtype=np.int64)
-    turn[order] = turns(labels[order])
+    turn[order] = occurrence_numbers(labels[order])
     return turn < give[labels]

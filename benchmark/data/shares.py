@@ -11,7 +11,7 @@ import torch
 
 from fedspan.benchmark import rng
 from fedspan.benchmark.data.held_out import hold_out
-from fedspan.benchmark.data.unseen import set_apart
+from fedspan.benchmark.data.unseen import split_off_unseen
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.task import Data, Split
 
@@ -64,7 +64,7 @@ def shares(cell: Cell, data_folder: Path) -> Shares:
     """Return the shares of a cell's partition; raise `UserError` if it cannot split the dataset."""
     data = cell.dataset.prepare(data_folder)
     whole = cell.partition.prepare(data, cell.clients, rng.numpy_generator(cell.seed, "partition"))
-    split, newcomers = set_apart(whole, cell.training_clients, cell.seed)
+    split, newcomers = split_off_unseen(whole, cell.training_clients, cell.seed)
     used, mine = split.apply(data)
 
     def counts(names: Sequence[str], key: torch.Tensor | None) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.task import Split
 
 
-def set_apart(split: Split, training_clients: int, seed: int) -> tuple[Split, Split | None]:
+def split_off_unseen(split: Split, training_clients: int, seed: int) -> tuple[Split, Split | None]:
     """Return the split of the training clients, drawn by `seed`, and that of the unseen ones (None if all train).
 
     Both renumber their clients in the original order. Raises `UserError` if clients have no test images of their own:

@@ -14,7 +14,7 @@ from fedspan.benchmark.mirror.runs import EXPERIMENT, FORMER, Unreachable, clien
 from fedspan.benchmark.records.atomic import content_of
 from fedspan.benchmark.records.exchange import runnable
 from fedspan.benchmark.records.model import Record
-from fedspan.benchmark.records.record import WHOLE_BYTES, parse, record_digest
+from fedspan.benchmark.records.record import WHOLE_BYTES, parse, short_digest
 
 
 def from_mlflow(uri: str) -> Iterator[tuple[str, Callable[[], Record]]]:
@@ -49,6 +49,6 @@ def _fetched(client: Any, run: str, digest: str) -> Record:
         except Exception as error:
             raise CorruptFile(f"it cannot be fetched: {error}".split("\n")[0]) from error
     record = parse(content, None)
-    if record_digest(record) != digest:
+    if short_digest(record) != digest:
         raise CorruptFile("its digest is not that of its run")
     return runnable(record)

@@ -19,7 +19,7 @@ from fedspan.benchmark.errors import is_number
 from fedspan.benchmark.mirror import database
 from fedspan.benchmark.records.index import Index, store_of
 from fedspan.benchmark.records.model import TRIAL, Record, is_trial
-from fedspan.benchmark.records.record import flatten, is_record_file, leaves_of, record_digest
+from fedspan.benchmark.records.record import flatten, is_record_file, leaves_of, short_digest
 from fedspan.benchmark.records.results import Results
 
 log = logging.getLogger("fedspan")
@@ -142,7 +142,7 @@ class Mirror:
         """
         sent = 0
         for record in self._changed(keys):
-            digest = record_digest(record)
+            digest = short_digest(record)
             if record["status"] == "failed" and record["key"] in self._finished:
                 continue  # another machine's result stays
             runs = self.runs.setdefault(record["key"], {})

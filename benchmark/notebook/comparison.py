@@ -148,7 +148,7 @@ def _scores(runs: pd.DataFrame) -> dict[str, dict[int, float]]:
     scores: dict[str, dict[int, float]] = {}
     for task, seed, status, accuracy in runs[["task_id", "seed", "status", "accuracy"]].to_numpy(dtype=object):
         if status == "diverged" or accuracy is not pd.NA:
-            scores.setdefault(task, {})[seed] = statistics.lost(+1) if status == "diverged" else accuracy
+            scores.setdefault(task, {})[seed] = statistics.diverged_score(+1) if status == "diverged" else accuracy
     return scores
 
 

@@ -19,7 +19,7 @@ from fedspan.benchmark.registry import broken, reload_edited
 from fedspan.benchmark.running.grid import run_grid
 from fedspan.benchmark.running.hydra_jobs import make_launcher
 from fedspan.benchmark.running.launchers import launcher_words
-from fedspan.benchmark.spec.plan import Planned, plan_grid
+from fedspan.benchmark.spec.plan import PlannedCell, plan_grid
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.spec.studies import studies_of
 from fedspan.benchmark.training.process import numerics_of, restored
@@ -77,7 +77,7 @@ def run(
     return frame_of(place, found, trials=True)
 
 
-def _possible_here(planned: Sequence[Planned]) -> How:
+def _possible_here(planned: Sequence[PlannedCell]) -> How:
     """Return how the cells run; raise `UserError` if they need other numerics than this process has."""
     how = How.of(planned[0].config)
     if how.device == "cpu" and any(numerics_of(one.cell, how) == numerics.NATIVE for one in planned):

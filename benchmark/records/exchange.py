@@ -31,7 +31,7 @@ LATER_SCORES = ("worst_tenth_accuracy",)  # missing in records of earlier versio
 
 
 @dataclass
-class Found:
+class CheckOutcome:
     """Outcome of checking record files, by name, with remarks on the valid ones."""
 
     what: str = "records"
@@ -44,7 +44,7 @@ class Found:
     def remark(self, name: str, record: Record, badge: Badge) -> None:
         """Count a record by its badge, and note if its sources are not those available here."""
         self.badges[badge.text] += 1
-        if said := told_of_sources(record, badge):
+        if said := sources_remark(record, badge):
             self.sources.setdefault(said, []).append(name)
 
     @property
@@ -69,7 +69,7 @@ class Found:
             yield f"{len(names)} {said}: {names[0]}" + (f" and {len(names) - 1} more" if names[1:] else "")
 
 
-def told_of_sources(record: Record, badge: Badge) -> str:
+def sources_remark(record: Record, badge: Badge) -> str:
     """Return a remark if a record was made by other, unknown or uncommitted sources, else an empty string."""
     try:
         if said := stale(record["provenance"], rebuild(record["spec"]).cell, badge.repeated_by):
@@ -129,12 +129,12 @@ def record_files(paths: Sequence[Path]) -> Iterator[Path]:
                 yield path
 
 
-def validate_files(paths: Sequence[Path], repeated: Repeated, beside: Iterable[Record] = ()) -> Found:
+def validate_files(paths: Sequence[Path], repeated: Repeated, beside: Iterable[Record] = ()) -> CheckOutcome:
     """Check every record, and that records of the same task have the same data and the same partition.
 
     Records in `beside` are trusted: a record that contradicts one of them is refused.
     """
-    found, digests = Found(), DataDigests()
+    found, digests = CheckOutcome(), DataDigests()
     for record in beside:
         digests.add(record, trusted=True)
     for path in record_files(paths):
@@ -206,14 +206,14 @@ def _conflict(name: str, digest: str, key: str, other: str) -> str:
     return f"its provenance.{name} is {digest[:12]}, that of {key} on the same task {other[:12]}"
 
 
-def collect(results: Results, records: Iterable[tuple[str, Callable[[], Record]]]) -> Found:
+def collect(results: Results, records: Iterable[tuple[str, Callable[[], Record]]]) -> CheckOutcome:
     """Import new records; refuse by name those that are damaged or contradict a record here, or most of the others.
 
     Two records of a cell agree if they have the same status, scores, curve and costs, except for costs that depend on
     how the cell ran. Two records of a task must have the same data; records here are trusted. Each record is loaded
     twice, so that memory holds one at a time.
     """
-    found, digests, given = Found(), DataDigests(), list(records)
+    found, digests, given = CheckOutcome(), DataDigests(), list(records)
     for record in results.all():
         digests.add(record, trusted=True)
     for name, load in given:
@@ -240,9 +240,9 @@ def collect(results: Results, records: Iterable[tuple[str, Callable[[], Record]]
     return found
 
 
-def collect_verifications(results: Results, folder: Path) -> Found:
+def collect_verifications(results: Results, folder: Path) -> CheckOutcome:
     """Import the verifications of a results folder that are not here yet; refuse damaged ones by name."""
-    found = Found("verifications")
+    found = CheckOutcome("verifications")
     for name, load in verifications_of(folder):
         try:
             one = load()
@@ -254,9 +254,9 @@ def collect_verifications(results: Results, folder: Path) -> Found:
     return found
 
 
-def validate_verifications(folder: Path) -> Found:
+def validate_verifications(folder: Path) -> CheckOutcome:
     """Check every verification of a results folder."""
-    found = Found("verifications")
+    found = CheckOutcome("verifications")
     for name, load in verifications_of(folder):
         try:
             load()
@@ -306,7 +306,7 @@ def from_folder(folder: Path) -> Iterator[tuple[str, Callable[[], Record]]]:
         yield str(path), partial(read, path)
 
 
-def words_of(record: Record) -> list[str]:
+def recorded_words(record: Record) -> list[str]:
     """Return the settings that repeat a record's run, from its command; raise `CorruptFile` if there is none."""
     try:
         words = shlex.split(str(record["provenance"].get("command")))

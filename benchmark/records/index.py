@@ -24,7 +24,7 @@ from fedspan.benchmark.records import model, record, sources, validation
 from fedspan.benchmark.records.atomic import discard
 from fedspan.benchmark.records.model import Record, core_seconds, judged, machine_of
 from fedspan.benchmark.records.record import digest_of
-from fedspan.benchmark.records.sources import of_sources
+from fedspan.benchmark.records.sources import code_provenance
 from fedspan.benchmark.spec.cell import key_of
 
 NAME = "index.db"
@@ -78,7 +78,7 @@ class Entry:
             accuracy=judged(found)[1],
             seconds=core_seconds(found),
             machine=machine_of(found["provenance"]),
-            made=json.dumps(of_sources(found["provenance"])),
+            made=json.dumps(code_provenance(found["provenance"])),
         )
 
     @property

@@ -260,7 +260,7 @@ def judged(record: Mapping[str, Any]) -> tuple[str, float | None]:
     return last, _of_stage(stages, last)
 
 
-def headline(record: Mapping[str, Any]) -> float | None:
+def trained_accuracy(record: Mapping[str, Any]) -> float | None:
     """Return the accuracy at the end of training in percent, for a trial on held-out images; None if missing.
 
     The record may be the unchecked content of a file.

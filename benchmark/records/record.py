@@ -28,7 +28,7 @@ def digest_of(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-def record_digest(record: Mapping[str, Any]) -> str:
+def short_digest(record: Mapping[str, Any]) -> str:
     """Return the beginning of a record's digest, which distinguishes it from a recomputed record."""
     return digest_of(record)[:16]
 

@@ -71,7 +71,7 @@ class Results:
         """Return the path of a cell's checkpoint."""
         return self.checkpoints / f"{key}.safetensors"
 
-    def trained(self, train_key: str) -> Path:
+    def trained_model_path(self, train_key: str) -> Path:
         """Return the path of a trained model, kept for cells that differ only in what follows training."""
         return self.models / f"{train_key}.safetensors"
 
@@ -109,7 +109,7 @@ class Results:
             for path in folder.glob(f".{name}.*.tmp"):
                 discard(path)
 
-    def sweep(self) -> None:
+    def remove_leftovers(self) -> None:
         """Remove files of finished cells left by a kill or a failing disk: checkpoints, leases and the like."""
         for folder in (self.records, self.failures, self.earlier, self.checkpoints, self.status, self.leases):
             for path in folder.glob("*") if folder != self.records else folder.glob(".*.tmp"):
@@ -212,7 +212,7 @@ class Results:
             raise UserError(f"{path} is damaged ({why}) and cannot be set aside: {error}; move it away") from error
         log.warning("%s is damaged: %s; it was moved to %s", path, why, now)
 
-    def put_aside(self, key: str) -> None:
+    def set_record_aside(self, key: str) -> None:
         """Set the record of a cell aside, so that the cell is recomputed, unless another process has done so."""
         try:
             self._move(self.path(key))

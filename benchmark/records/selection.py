@@ -12,7 +12,7 @@ from typing import Any
 
 from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.model import Record
-from fedspan.benchmark.spec.plan import Planned, plan_grid
+from fedspan.benchmark.spec.plan import PlannedCell, plan_grid
 from fedspan.benchmark.spec.studies import Study, Trial, studies_of
 
 WORST = -math.inf  # accuracy of a trial that diverged or cannot run
@@ -54,7 +54,7 @@ class Selection:
         return "cannot run" if self.impossible == self.diverged else "diverged or cannot run"
 
     @property
-    def tuned(self) -> list[Planned]:
+    def tuned(self) -> list[PlannedCell]:
         """The reported cells with the chosen settings; none until all trials have run."""
         return [] if self.chosen is None else self.study.tuned(self.chosen)
 
@@ -93,7 +93,7 @@ def select(study: Study, read: Read) -> Selection:
     return Selection(study, accuracies, chosen, _strangers(runs), impossible)
 
 
-def cells_of(axes: Mapping[str, list[Any]], read: Read) -> list[Planned]:
+def cells_of(axes: Mapping[str, list[Any]], read: Read) -> list[PlannedCell]:
     """Return all cells of a command line that can have records, each once.
 
     These are the cells of its board or sweeps and, if it tunes, all trials and the cells with the chosen settings.

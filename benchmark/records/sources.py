@@ -50,7 +50,7 @@ def source_digests(cell: Cell) -> dict[str, str]:
     found = {}
     for part in cell.plugins:
         sources = sources_behind(type(part).__module__)
-        found[f"{part.kind}:{part.name}"] = digest_of(sources.values() or [f"code = {_code_of(type(part))!r}"])
+        found[f"{part.kind}:{part.name}"] = syntax_digest(sources.values() or [f"code = {_code_of(type(part))!r}"])
     return found
 
 
@@ -106,14 +106,14 @@ class Code(Protocol):
 def stale(made: Mapping[str, Any], cell: Cell, repeated_by: Iterable[Code] = ()) -> str:
     """Return a remark if a cell's record was made by other or by unknown sources, else an empty string.
 
-    `made` is its provenance, of which `of_sources` is enough. The cell's own plugins count, and an engine with
+    `made` is its provenance, of which `code_provenance` is enough. The cell's own plugins count, and an engine with
     uncommitted changes: tests hold a committed one to its numbers. `repeated_by` is the code of identical repetitions;
     a repetition by the sources available here, and by this engine where the record's was uncommitted, proves that they
     give the record's numbers.
     """
     here = source_digests(cell)
     edited = changed(made.get("sources"), here)
-    files = [] if made.get("engine") == engine_digest() else of_engine(made)
+    files = [] if made.get("engine") == engine_digest() else uncommitted_engine_files(made)
     if any(changed(by.sources, here) == () and (not files or by.engine == engine_digest()) for by in repeated_by):
         return ""
     if edited is None:
@@ -123,15 +123,15 @@ def stale(made: Mapping[str, Any], cell: Cell, repeated_by: Iterable[Code] = ())
     return f"made by other sources ({', '.join(edited)})" if edited else ""
 
 
-def of_sources(made: Mapping[str, Any]) -> dict[str, Any]:
+def code_provenance(made: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a record's provenance that `stale` reads: the engine only if it had uncommitted changes."""
     found = {"sources": made.get("sources", {})}
-    if files := of_engine(made):
+    if files := uncommitted_engine_files(made):
         found |= {"uncommitted": files, "engine": made.get("engine")}
     return found
 
 
-def of_engine(made: Mapping[str, Any]) -> list[str]:
+def uncommitted_engine_files(made: Mapping[str, Any]) -> list[str]:
     """Return the files of the engine that had uncommitted changes when `made` was."""
     return [path for path in made.get("uncommitted") or () if str(path).startswith(f"{_engine_root().name}/")]
 
@@ -139,7 +139,7 @@ def of_engine(made: Mapping[str, Any]) -> list[str]:
 @cache
 def engine_digest() -> str:
     """Return a digest of the engine's source, without the modules that no number depends on."""
-    return digest_of(path.read_text(encoding="utf-8") for path in engine_files())
+    return syntax_digest(path.read_text(encoding="utf-8") for path in engine_files())
 
 
 def engine_files() -> list[Path]:
@@ -157,13 +157,13 @@ def _engine_root() -> Path:
     return Path(str(engine.__file__)).parent
 
 
-def digest_of(sources: Iterable[str]) -> str:
+def syntax_digest(sources: Iterable[str]) -> str:
     """Return a short sha256 over the syntax of sources."""
-    return _digest_of(tuple(sources))
+    return _cached_syntax_digest(tuple(sources))
 
 
 @cache
-def _digest_of(sources: tuple[str, ...]) -> str:
+def _cached_syntax_digest(sources: tuple[str, ...]) -> str:
     """Return the digest of sources, cached: thousands of records are compared with the sources of a few plugins."""
     return FORM + hashlib.sha256("\n".join(_syntax(source) for source in sources).encode()).hexdigest()[:16]
 

@@ -32,7 +32,7 @@ KEY = re.compile(r"[0-9a-f]{20}")
 
 
 @dataclass(frozen=True)
-class Draw:
+class RecordSample:
     """A random sample of records: `size` of the `of` records that `among` names, drawn with the seed `sample_seed`."""
 
     size: int = 0
@@ -89,7 +89,7 @@ class Verification:
             texts = all(isinstance(value, str) for value in getattr(self, name).values())
             require(texts, name, "must map names to texts", getattr(self, name))
         if self.sample:
-            from_values(Draw, self.sample, "sample")
+            from_values(RecordSample, self.sample, "sample")
 
     @property
     def kind(self) -> str:
@@ -220,7 +220,7 @@ def samples(badges: Iterable[Badge]) -> list[tuple[str, str]]:
     drawn: dict[str, list[Verification]] = {}
     for one in (one for badge in badges for one in badge.verifications):
         if one.sample:
-            drawn.setdefault(str(from_values(Draw, one.sample, "sample")), []).append(one)
+            drawn.setdefault(str(from_values(RecordSample, one.sample, "sample")), []).append(one)
     return [(text, _outcomes(found)) for text, found in sorted(drawn.items())]
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 from fedspan.benchmark.report import forest, statistics
 from fedspan.benchmark.report.axes import spoken
 from fedspan.benchmark.report.ranking import ASSUMES, Place, rank
-from fedspan.benchmark.report.statistics import Difference, Gap, Scores, Withheld
+from fedspan.benchmark.report.statistics import Difference, Gap, SeedScores, Withheld
 from fedspan.benchmark.report.table import TableCell, TableRow, Tabulated
 from fedspan.benchmark.report.tuning import DEFAULT
 
@@ -175,12 +175,12 @@ def _columns_of_all(table: Tabulated, tasks: Iterable[int], rows: Sequence[Table
             yield i
 
 
-def _differ(table: Tabulated) -> Callable[[Scores, Scores], Gap | None]:
+def _differ(table: Tabulated) -> Callable[[SeedScores, SeedScores], Gap | None]:
     """Return the function that computes the difference of two rows of a table."""
     return partial(statistics.difference, better=table.metric.better, counted=table.metric.counted)
 
 
-def _ranks(scores: Sequence[Scores], kinds: Sequence[str], better: int) -> dict[int, tuple[float, int, float]]:
+def _ranks(scores: Sequence[SeedScores], kinds: Sequence[str], better: int) -> dict[int, tuple[float, int, float]]:
     """Return each row's average rank, number of blocks and win rate, all among the rows of its kind."""
     found: dict[int, tuple[float, int, float]] = {}
     for kind in dict.fromkeys(kinds):
@@ -192,7 +192,7 @@ def _ranks(scores: Sequence[Scores], kinds: Sequence[str], better: int) -> dict[
     return found
 
 
-def _bounds(table: Tabulated, references: Mapping[str, Scores], common: Sequence[int]) -> Iterator[Bound]:
+def _bounds(table: Tabulated, references: Mapping[str, SeedScores], common: Sequence[int]) -> Iterator[Bound]:
     """Yield the bounds of a table that have runs, each compared with the reference of its kind."""
     for row in table.rows:
         if not row.bound or not (scores := table.scores(row)):
@@ -209,17 +209,17 @@ def _with_runs(table: Tabulated) -> list[tuple[int, TableRow]]:
     return sorted(found, key=lambda numbered: table.kind(numbered[1]) == DEFAULT)
 
 
-def _finite_mean(scores: Scores, tasks: Sequence[int]) -> float:
+def _finite_mean(scores: SeedScores, tasks: Sequence[int]) -> float:
     """Return a row's mean over tasks; NaN without tasks or if a run diverged."""
     means = [statistics.mean_of(scores[task].values()) for task in tasks]
     return fmean(means) if means and all(map(math.isfinite, means)) else math.nan
 
 
-Cost = tuple[float, float, float, float]  # rounds, bytes, seconds, simulated seconds
+TargetCost = tuple[float, float, float, float]  # rounds, bytes, seconds, simulated seconds
 
 
 @dataclass(frozen=True)
-class Reach:
+class TimeToTarget:
     """How soon the runs of one cell reach the target: restricted means over all runs with an outcome.
 
     `rounds` is the first evaluated round at or above the target, `traffic` the bytes sent and received by all clients
@@ -253,7 +253,7 @@ class Targets:
     table: Tabulated
     reference: TableRow
     targets: tuple[float, ...]
-    rows: tuple[tuple[TableRow, tuple[Reach | None, ...]], ...]
+    rows: tuple[tuple[TableRow, tuple[TimeToTarget | None, ...]], ...]
 
 
 def reach_targets(table: Tabulated, frame: pd.DataFrame) -> Targets | None:
@@ -284,7 +284,7 @@ def reach_targets(table: Tabulated, frame: pd.DataFrame) -> Targets | None:
     return Targets(table=table, reference=table.rows[first], targets=targets, rows=rows)
 
 
-def _untimed(reach: Reach | None) -> Reach | None:
+def _untimed(reach: TimeToTarget | None) -> TimeToTarget | None:
     return reach and replace(reach, seconds=math.nan, seconds_std=math.nan)
 
 
@@ -307,10 +307,10 @@ class _CellRuns:
         """Mean accuracy in percent at the last evaluated round, NaN without runs."""
         return fmean(float(run.curve[1][-1]) for run in self.done) if self.done else math.nan
 
-    def costs(self, target: float) -> tuple[list[Cost], list[Cost]]:
+    def costs(self, target: float) -> tuple[list[TargetCost], list[TargetCost]]:
         """Return the costs of the runs that arrive, up to arrival, and the total costs of the others."""
-        arrived: list[Cost] = []
-        censored: list[Cost] = []
+        arrived: list[TargetCost] = []
+        censored: list[TargetCost] = []
         for run in self.done:
             rounds, accuracy = run.curve
             above = np.flatnonzero(accuracy >= target)
@@ -332,17 +332,17 @@ def _last(by_round: Mapping[int, float]) -> float:
     return by_round[max(by_round)] if by_round else math.nan
 
 
-def _reach(cell: _CellRuns | None, target: float) -> Reach | None:
+def _reach(cell: _CellRuns | None, target: float) -> TimeToTarget | None:
     if cell is None or math.isnan(target) or not (cell.done or cell.diverged):
         return None
     arrived, censored = cell.costs(target)
     last = cell.done[0].rounds if cell.done else 0
     if not arrived:
-        return Reach(n=0, never=len(censored) or cell.diverged, asked=cell.asked, last=last)
+        return TimeToTarget(n=0, never=len(censored) or cell.diverged, asked=cell.asked, last=last)
     every = [*arrived, *censored]
     rounds, traffic, seconds, simulated = (fmean(values) for values in zip(*every, strict=True))
     spread = stdev(cost[2] for cost in every) if len(every) > 1 and math.isfinite(seconds) else math.nan
-    return Reach(
+    return TimeToTarget(
         n=len(arrived),
         never=len(censored),
         asked=cell.asked,

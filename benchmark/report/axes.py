@@ -16,7 +16,7 @@ from fedspan.benchmark import names
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.registry import KINDS
-from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.plan import PlannedCell
 
 NONE = "none"  # no add-ons, or a setting that a cell does not have
 PROTOCOL = "protocol"
@@ -88,12 +88,12 @@ class Axes:
     `more` holds labels along axes that are not settings.
     """
 
-    def __init__(self, cells: Sequence[Planned], more: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(self, cells: Sequence[PlannedCell], more: Mapping[str, Sequence[str]] | None = None) -> None:
         self._values: dict[tuple[str, str], dict[str, set[str]]] = {}
         self._known: dict[str, list[str]] = {name: list(labels) for name, labels in (more or {}).items()}
         self._seeds = [planned.cell.seed for planned in cells]
         self._alike = [(planned.overrides.get(PROTOCOL), planned.cell.identity_without_seed) for planned in cells]
-        self._first: dict[tuple[Any, ...], Planned] = {}  # the first of the cells that differ only in the seed
+        self._first: dict[tuple[Any, ...], PlannedCell] = {}  # the first of the cells that differ only in the seed
         for alike, planned in zip(self._alike, cells, strict=True):
             self._first.setdefault(alike, planned)
         for planned in self._first.values():
@@ -163,7 +163,7 @@ class Axes:
         return f"{spec['name']}({', '.join(shown)})" if shown else str(spec["name"])
 
 
-def _plugins(planned: Planned) -> list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+def _plugins(planned: PlannedCell) -> list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     """Return (axis, spec with its name, default values) of each plugin of a cell and of its protocol."""
     cell, what = planned.cell, planned.cell.settings
     plugins = [(kind, what[kind], defaults_of(type(getattr(cell, kind)))) for kind in KINDS if kind != "addon"]

@@ -11,7 +11,7 @@ from fedspan.benchmark.report.differences import kept_axes
 from fedspan.benchmark.report.metric import check_metric
 from fedspan.benchmark.report.tuning import DEFAULT, TUNED
 from fedspan.benchmark.spec.board import Board, Figure, Table, load_board
-from fedspan.benchmark.spec.plan import Planned, placed, plan
+from fedspan.benchmark.spec.plan import PlannedCell, placed, plan
 from fedspan.benchmark.spec.settings import is_how, is_place
 
 SCORED = ("sweep", "bars")  # kinds of figures that show a metric
@@ -44,7 +44,7 @@ def _parts(board: Board) -> Iterator[tuple[str, Table | Figure]]:
         yield f"figure {number}", figure
 
 
-def _axes(board: Board, cells: Sequence[Planned]) -> tuple[Axes, range]:
+def _axes(board: Board, cells: Sequence[PlannedCell]) -> tuple[Axes, range]:
     """Return the axes of a board's page and the positions of its rows; a tuned board has each cell twice."""
     if board.tune is None:
         return Axes(cells), range(len(cells))

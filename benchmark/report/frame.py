@@ -21,7 +21,7 @@ from fedspan.benchmark.records.verification import Badge, Repeated
 from fedspan.benchmark.report.axes import flat
 from fedspan.benchmark.spec.cell import Cell, key_of, training_clients
 from fedspan.benchmark.spec.overrides import command_of, override_text
-from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.plan import PlannedCell
 from fedspan.benchmark.training import costs
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class CellRow:
     computed: Mapping[str, float] | str = ""  # costs that follow from shapes alone, or the reason why there are none
 
 
-def collect(cells: Sequence[Planned], results: Results, computed: bool = False) -> pd.DataFrame:
+def collect(cells: Sequence[PlannedCell], results: Results, computed: bool = False) -> pd.DataFrame:
     """Return one `CellRow` per cell, in cell order; if `computed`, with the costs that follow from shapes alone."""
     rows, shared = [], _Shared()
     repeated = Repeated.of(results)
@@ -116,7 +116,7 @@ class _Shared:
         self._points: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._values: dict[Any, Any] = {}
 
-    def of_point(self, planned: Planned) -> dict[str, Any]:
+    def of_point(self, planned: PlannedCell) -> dict[str, Any]:
         """Return the fields of a `CellRow` that are the same for cells that differ only in the seed."""
         cell = planned.cell
         if (alike := (cell.identity_without_seed, planned.origin.identity_without_seed)) not in self._points:
@@ -144,7 +144,7 @@ def _model_digests(record: Record | None) -> Mapping[str, Any]:
     return record.get("digests", {}).get("stages", {}) if record else {}
 
 
-def _row(planned: Planned, record: Record | None, repeated: Repeated, shared: _Shared) -> CellRow:
+def _row(planned: PlannedCell, record: Record | None, repeated: Repeated, shared: _Shared) -> CellRow:
     cell = planned.cell
     made: Provenance = record["provenance"] if record else {}
     final = record if record and record["status"] != "failed" else None
@@ -205,7 +205,7 @@ def _without_seed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name != "seed"}
 
 
-def _command(planned: Planned) -> str:
+def _command(planned: PlannedCell) -> str:
     """Return the shell command that computes a cell's record, from the cell: a record's own command is not trusted."""
     return command_of(override_text(name, value) for name, value in planned.overrides.items())
 

@@ -13,7 +13,7 @@ from fedspan.benchmark.report.partition_figure import figure
 from fedspan.benchmark.report.report import put
 from fedspan.benchmark.report.site import MOST_PICTURES
 from fedspan.benchmark.spec.cell import Cell
-from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.plan import PlannedCell
 
 
 def picture_of(cell: Cell) -> str:
@@ -24,12 +24,12 @@ def picture_of(cell: Cell) -> str:
     return slug(" ".join([*words, *(f"{name} {share}" for name, share in apart.items() if share)]))
 
 
-def draw_partitions(cells: Sequence[Planned], folder: Path, data: Path) -> None:
+def draw_partitions(cells: Sequence[PlannedCell], folder: Path, data: Path) -> None:
     """Draw the partitions of `cells`, one picture for each name that `picture_of` gives.
 
     `data` is the folder of the datasets; datasets that are not on this machine are skipped.
     """
-    wanted: dict[str, dict[str, Planned]] = {}
+    wanted: dict[str, dict[str, PlannedCell]] = {}
     for planned in cells:
         wanted.setdefault(planned.cell.dataset.name, {}).setdefault(picture_of(planned.cell), planned)
     for name, pictures in wanted.items():

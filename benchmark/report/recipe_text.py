@@ -10,7 +10,7 @@ from fedspan.benchmark.records.atomic import write_atomically
 from fedspan.benchmark.report.recipe_files import lines, name_of
 from fedspan.benchmark.report.recipes import Audit, Recipe, Sourced, audit
 from fedspan.benchmark.spec.board import Board, load_board
-from fedspan.benchmark.spec.plan import Planned, plan
+from fedspan.benchmark.spec.plan import PlannedCell, plan
 from fedspan.benchmark.spec.presets import yaml_files
 
 PAGE = Path("docs/recipes.md")
@@ -25,24 +25,24 @@ source, each difference without a reason, and each printed number without a cell
 """
 
 
-def all_boards() -> list[tuple[Board, list[Planned]]]:
+def all_boards() -> list[tuple[Board, list[PlannedCell]]]:
     """Return every board that is not a union of others, with its full-size cells."""
     boards = [load_board(name) for name in sorted(yaml_files("boards"))]
     return [(board, plan(board.expand())) for board in boards if not board.boards]
 
 
-def to_markdown(boards: Sequence[tuple[Board, Sequence[Planned]]], found: Audit) -> str:
+def to_markdown(boards: Sequence[tuple[Board, Sequence[PlannedCell]]], found: Audit) -> str:
     """Return the page as Markdown."""
     sections: dict[str, list[Recipe]] = {}
     for (board, _), recipe in zip(boards, found.recipes, strict=True):
-        sections.setdefault(family(board), []).append(recipe)
+        sections.setdefault(papers_heading(board), []).append(recipe)
     text = HEAD + "\n".join(_summary(found)) + "\n"
     for title in sorted(sections, key=lambda title: (title == OWN, title)):
         text += f"\n## {title}\n\n" + "\n".join(_table(sections[title])) + "\n"
     return text
 
 
-def family(board: Board) -> str:
+def papers_heading(board: Board) -> str:
     """Return the heading of a board: the names of its papers, or `OWN` without any."""
     names = {name_of(source.partition("/")[0]).partition(" (")[0].partition(",")[0] for source in board.sources}
     return " and ".join(sorted(names)) or OWN

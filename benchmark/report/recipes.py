@@ -18,7 +18,7 @@ from fedspan.benchmark.report.axes import flat, text
 from fedspan.benchmark.report.printed import VALUE, Printed, all_printed, kind_of, printed_in
 from fedspan.benchmark.report.recipe_files import OURS, Excuse, RecipeLine, Stated, lines, name_of, stated
 from fedspan.benchmark.spec.board import Board, load_board
-from fedspan.benchmark.spec.plan import Planned, plan
+from fedspan.benchmark.spec.plan import PlannedCell, plan
 
 NO_SETTINGS = {"schema", "scale", "protocol.validation"}  # validation: a trial reproduces nothing
 COMPARED = ("algorithm", "addons", "addon.", "diagnostics.")  # compared or observed on a board of our own
@@ -76,14 +76,14 @@ def _same(value: Any, wanted: Any) -> bool:
     return bool(json.dumps(value) == json.dumps(wanted) or (value == wanted and type(value) is not bool))
 
 
-def settings_of(planned: Planned) -> dict[str, Any]:
+def settings_of(planned: PlannedCell) -> dict[str, Any]:
     """Return the settings of a cell that may need a source, by dotted names."""
     cell = planned.cell
     what = flat({name: value for name, value in cell.settings.items() if name in cell.what})
     return {name: value for name, value in what.items() if name not in NO_SETTINGS and not name.endswith(".version")}
 
 
-def _needed(planned: Planned, what: Mapping[str, Any], full: str) -> Iterator[str]:
+def _needed(planned: PlannedCell, what: Mapping[str, Any], full: str) -> Iterator[str]:
     """Yield the settings that need a source: all on a paper's board, on our own those set but not compared."""
     if full == "paper":
         yield from what
@@ -106,7 +106,7 @@ def _plain(value: Any) -> Any:
 # one board ----------------------------------------------------------------------------------------
 
 
-def examine(board: Board, cells: Iterable[Planned]) -> Recipe:
+def examine(board: Board, cells: Iterable[PlannedCell]) -> Recipe:
     """Return the sources of the settings of a board's full-size cells, and the problems found."""
     recipe = Recipe(board.name)
     numbers, others = _numbers(board)
@@ -118,7 +118,7 @@ def examine(board: Board, cells: Iterable[Planned]) -> Recipe:
         if not any(row.paper == paper and (not row.tables or table in row.tables) for row in known):
             recipe.problems.append(f"board '{board.name}': {source} has no settings in hyperparameters.csv")
     rows = [row for row in known if row.paper in papers]
-    missing: dict[str, list[Planned]] = {}
+    missing: dict[str, list[PlannedCell]] = {}
     seen: set[str] = set()
     owners: dict[tuple[str, ...], set[str]] = {}
     known_settings: dict[tuple[Any, ...], tuple[dict[str, Any], str]] = {}  # of cells that differ only in the seed
@@ -284,7 +284,7 @@ class Audit:
     ours: int
 
 
-def audit(boards: Sequence[tuple[Board, Sequence[Planned]]]) -> Audit:
+def audit(boards: Sequence[tuple[Board, Sequence[PlannedCell]]]) -> Audit:
     """Return the results of `examine` for all boards, with unused stated settings and recipe lines as problems."""
     recipes = tuple(examine(board, cells) for board, cells in boards)
     problems = [problem for recipe in recipes for problem in recipe.problems]

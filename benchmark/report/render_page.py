@@ -30,7 +30,7 @@ from fedspan.benchmark.report.tuning import TunedMethod, cost_of_trials, sensiti
 from fedspan.benchmark.report.units import cost_columns, write_bytes, write_flops, write_seconds
 from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.overrides import place_words
-from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.plan import PlannedCell
 from fedspan.benchmark.spec.settings import How
 
 MOST_LISTED = 200  # listed cells without a result
@@ -120,7 +120,7 @@ def _where(how: How) -> str:
 
 
 def runs_pages(
-    point: str, planned: Planned, runs: Sequence[Any], ranked: bool, pictured: bool = False
+    point: str, planned: PlannedCell, runs: Sequence[Any], ranked: bool, pictured: bool = False
 ) -> Iterator[tuple[str, bytes]]:
     """Yield file name and content of each page of one method's seeds on one task, with `MOST_RUNS` runs a page.
 
@@ -136,7 +136,7 @@ def runs_pages(
 
 
 def _runs_page(
-    planned: Planned, runs: Sequence[Any], ranked: bool, pictured: bool, pages: Sequence[tuple[str, str]], name: str
+    planned: PlannedCell, runs: Sequence[Any], ranked: bool, pictured: bool, pages: Sequence[tuple[str, str]], name: str
 ) -> bytes:
     cell, family = planned.cell, family_of(planned)
     task = task_of(planned, scores=next((run.scores for run in runs if run.scores), None))

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fedspan.benchmark.names import counted_as
-from fedspan.benchmark.report.analysis import Analysis, Reach, Standing, Targets
+from fedspan.benchmark.report.analysis import Analysis, Standing, Targets, TimeToTarget
 from fedspan.benchmark.report.axes import title
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.table import TableCell, Tabulated
@@ -148,13 +148,13 @@ def to_csv(table: Tabulated) -> str:
     return inert_csv(lines)
 
 
-def _means(reach: Reach, clocked: bool) -> dict[str, float]:
+def _means(reach: TimeToTarget, clocked: bool) -> dict[str, float]:
     """Return the mean costs of reaching a target; with `clocked` also the time by the fleets' clocks."""
     means = {"rounds": reach.rounds, "bytes": reach.traffic, "seconds": reach.seconds}
     return means | {"simulated_seconds": reach.simulated} if clocked else means
 
 
-def reach_text(reach: Reach | None) -> tuple[str, str]:
+def reach_text(reach: TimeToTarget | None) -> tuple[str, str]:
     """Return when a target is reached, and its cost as a second line; a mean that is a lower bound is never the first.
 
     ``4 rounds`` and ``398 MB · 62.0 ± 3.1 s``, with ``1.2 h simulated`` by a fleet's clock;

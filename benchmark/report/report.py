@@ -38,7 +38,7 @@ from fedspan.benchmark.report.tuning import (
     tuned_methods,
 )
 from fedspan.benchmark.spec.board import Board, Figure
-from fedspan.benchmark.spec.plan import Planned, distinct, plan
+from fedspan.benchmark.spec.plan import PlannedCell, distinct, plan
 from fedspan.benchmark.spec.settings import FULL, How
 from fedspan.benchmark.training.costs import STAGE
 
@@ -61,7 +61,7 @@ class Report:
 
 
 def write_report(
-    board: Board, cells: Sequence[Planned], results: Results, out: Path, selections: Sequence[Selection] = ()
+    board: Board, cells: Sequence[PlannedCell], results: Results, out: Path, selections: Sequence[Selection] = ()
 ) -> Report:
     """Write the page of a board with its tables and figures, and the pages of the runs behind its numbers.
 
@@ -168,7 +168,7 @@ def _tuning_files(tuned: Sequence[TunedMethod]) -> dict[str, bytes]:
     return {f"{name}.csv": render_text.inert_csv(frame.to_dict("records")).encode() for name, frame in frames.items()}
 
 
-def _recipe(board: Board, cells: Sequence[Planned]) -> list[Sourced]:
+def _recipe(board: Board, cells: Sequence[PlannedCell]) -> list[Sourced]:
     """Return the sources of the cells' full-size settings; nothing if they cannot be read."""
     try:
         settings = examine(board, (replace(planned, cell=planned.origin) for planned in cells)).settings
@@ -183,7 +183,7 @@ def _stale(frame: pd.DataFrame) -> list[str]:
     return [f"{count} {text}; {REMEDY}" for text, count in sorted(counts.items())]
 
 
-def _passed_over(cells: Sequence[Planned], results: Results) -> Iterator[str]:
+def _passed_over(cells: Sequence[PlannedCell], results: Results) -> Iterator[str]:
     """Yield the files of cells that cannot be used, and why."""
     keys = {planned.cell.key for planned in cells}
     for path, why in sorted(results.passed_over.items()):
@@ -198,13 +198,13 @@ def _extras(table: Tabulated, frame: pd.DataFrame) -> Extras:
     return Extras(analysis, reach_targets(table, frame), tuple(diagram for diagram in drawn if diagram is not None))
 
 
-def _write_runs(cells: Sequence[Planned], frame: pd.DataFrame, results: Results, out: Path, board: Summary) -> None:
+def _write_runs(cells: Sequence[PlannedCell], frame: pd.DataFrame, results: Results, out: Path, board: Summary) -> None:
     """Write the page of the runs of every point of a board that has any, and copy their records to the site.
 
     Boards share points, each with seeds of its own; all of them write the page with all records of the point.
     """
     ranked = {result.point for result in board.results}  # these have pages over all boards
-    points: dict[str, list[tuple[Planned, Any]]] = {}
+    points: dict[str, list[tuple[PlannedCell, Any]]] = {}
     for planned, run in zip(cells, frame.itertuples(index=False), strict=True):
         points.setdefault(str(run.point), []).append((planned, run))
     for planned, run in _other_seeds(points, results):
@@ -224,8 +224,8 @@ def _write_runs(cells: Sequence[Planned], frame: pd.DataFrame, results: Results,
 
 
 def _other_seeds(
-    points: Mapping[str, Sequence[tuple[Planned, Any]]], results: Results
-) -> Iterator[tuple[Planned, Any]]:
+    points: Mapping[str, Sequence[tuple[PlannedCell, Any]]], results: Results
+) -> Iterator[tuple[PlannedCell, Any]]:
     """Yield the runs in the results folder of the same points with further seeds."""
     known = {run.key for pairs in points.values() for _, run in pairs}
     found = [(point_of(spec), spec["seed"]) for entry, spec in results.specs() if entry.key not in known]

@@ -15,7 +15,7 @@ from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.pages import place_text
 from fedspan.benchmark.report.tuning import Reported, tables_of
 from fedspan.benchmark.spec.board import Board
-from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.plan import PlannedCell
 from fedspan.benchmark.spec.studies import Study
 
 UNDECIDED = "too few runs for a place"
@@ -32,7 +32,7 @@ class Stand:
 Standings = Mapping[str, Mapping[str, Stand]]  # table -> row -> place and mean
 
 
-def standings(board: Board, cells: Sequence[Planned], results: Results, studies: Sequence[Study] = ()) -> Standings:
+def standings(board: Board, cells: Sequence[PlannedCell], results: Results, studies: Sequence[Study] = ()) -> Standings:
     """Return the standings of each table's rows, best first; tables that cannot be made are left out.
 
     `studies` are those of a tuned board, whose methods also have rows with the settings chosen by their trials.

@@ -22,7 +22,7 @@ from scipy import special, stats
 
 from fedspan.benchmark.names import counted_as
 
-Scores = Mapping[Any, Mapping[int, float]]
+SeedScores = Mapping[Any, Mapping[int, float]]
 T = TypeVar("T")
 
 LEVEL = 0.05
@@ -90,7 +90,7 @@ FIXED_TASKS = (
 )
 
 
-def lost(better: int) -> float:
+def diverged_score(better: int) -> float:
     """Return the score of a diverged run, which is worse than any number."""
     return -math.inf if better > 0 else math.inf
 
@@ -113,7 +113,9 @@ def same_tasks(
             if first in row and other in row
             for seed in row[first].keys() & row[other].keys()
         ]
-        if any(one not in (lost(+1), lost(-1)) for one, _ in pairs) and all(one == two for one, two in pairs):
+        if any(one not in (diverged_score(+1), diverged_score(-1)) for one, _ in pairs) and all(
+            one == two for one, two in pairs
+        ):
             same[other] = first
     return same
 
@@ -147,7 +149,7 @@ class Pairs:
     lost: tuple[int, int]
 
 
-def paired(one: Scores, other: Scores) -> dict[Any, Pairs]:
+def paired(one: SeedScores, other: SeedScores) -> dict[Any, Pairs]:
     """Return the paired differences of two rows by task, on the seeds that both have."""
     return {task: _pairs(values, other[task]) for task, values in one.items() if other.get(task) and values}
 
@@ -171,7 +173,7 @@ def _exact(value: float, size: float) -> float:
     return 0.0 if abs(value) <= size * 10.0**-DIGITS else value
 
 
-def difference(one: Scores, other: Scores, better: int = +1, counted: bool = False) -> Gap | None:
+def difference(one: SeedScores, other: SeedScores, better: int = +1, counted: bool = False) -> Gap | None:
     """Return the mean difference over the common tasks with its interval and test, None without a pair of runs.
 
     With fewer than `MANY_TASKS` tasks the variance is that over seeds, separate for each task, with Satterthwaite's
@@ -269,7 +271,7 @@ def holm(chances: Sequence[float]) -> list[bool]:
     return rejected
 
 
-def average_ranks(scores: Sequence[Scores], better: int) -> tuple[list[float], int]:
+def average_ranks(scores: Sequence[SeedScores], better: int) -> tuple[list[float], int]:
     """Return the rows' average ranks (1 is best, ties share) over the (task, seed) pairs that all rows have.
 
     The second value is the number of these pairs; without any the ranks are NaN. Diverged runs share the last ranks.
@@ -286,7 +288,7 @@ def average_ranks(scores: Sequence[Scores], better: int) -> tuple[list[float], i
     return stats.rankdata(-better * values, axis=1).mean(0).tolist(), len(common)
 
 
-def win_rates(scores: Sequence[Scores], better: int) -> list[float]:
+def win_rates(scores: Sequence[SeedScores], better: int) -> list[float]:
     """Return each row's win rate over its comparisons, in percent; a tie is half a win.
 
     A comparison is with one other row on a task and seed that both have; without any the rate is NaN. A diverged run

@@ -30,7 +30,7 @@ from fedspan.benchmark.report.table import Tabulated
 from fedspan.benchmark.report.tuning import TUNED, Reported
 from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.compose import option, tuned
-from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.plan import PlannedCell
 from fedspan.benchmark.spec.presets import preset
 from fedspan.benchmark.spec.settings import SCALES
 from fedspan.benchmark.task import Partition
@@ -116,7 +116,9 @@ class Result:
     @property
     def outcomes(self) -> dict[int, float]:
         """The accuracy of each seed, minus infinity if it diverged."""
-        return {int(seed): value for seed, value in self.seeds.items()} | dict.fromkeys(self.lost, statistics.lost(+1))
+        return {int(seed): value for seed, value in self.seeds.items()} | dict.fromkeys(
+            self.lost, statistics.diverged_score(+1)
+        )
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,7 @@ def position(mine: float, worths: Sequence[float]) -> float:
 
 
 def _results(
-    runs: Sequence[tuple[Planned, Any]], point: str, tuning: str, searched: frozenset[str], budget: str
+    runs: Sequence[tuple[PlannedCell, Any]], point: str, tuning: str, searched: frozenset[str], budget: str
 ) -> Iterator[Result]:
     """Yield the results of a method on a task, one for each dataset digest and stage among its runs."""
     planned = runs[0][0]
@@ -290,7 +292,7 @@ def _judged(scores: Mapping[str, Mapping[str, Any]]) -> tuple[str, float | None]
     return next(((stage, float(accuracy)) for stage, accuracy in found if accuracy is not None), ("", None))
 
 
-def _own_images(planned: Planned, scores: Mapping[str, Mapping[str, Any]]) -> bool:
+def _own_images(planned: PlannedCell, scores: Mapping[str, Mapping[str, Any]]) -> bool:
     """Return whether clients have their own test images, judged by a global model's scores, else by the partition."""
     for of_stage in (scores.get(stage, {}) for stage in STAGES):
         if of_stage.get("accuracy") is not None:
@@ -298,7 +300,7 @@ def _own_images(planned: Planned, scores: Mapping[str, Mapping[str, Any]]) -> bo
     return type(planned.cell.partition).assign is not Partition.assign
 
 
-def task_of(planned: Planned, digest: str = "", scores: Mapping[str, Mapping[str, Any]] | None = None) -> Task:
+def task_of(planned: PlannedCell, digest: str = "", scores: Mapping[str, Mapping[str, Any]] | None = None) -> Task:
     """Return the task of a cell; `digest` is the dataset's, `scores` are those of one run, by stage."""
     cell = planned.cell
     field = cell.partition.skew_field
@@ -330,12 +332,12 @@ def _with_skew(label: str, field: str, skew: float | None) -> str:
     return f"{name}({field}={text(skew)}{', ' + rest if rest else ')'}"
 
 
-def family_of(planned: Planned) -> str:
+def family_of(planned: PlannedCell) -> str:
     """Return the method's name without settings: its components' names."""
     return " + ".join(component.name for component in (planned.cell.algorithm, *planned.cell.addons))
 
 
-def method_name(planned: Planned, searched: Collection[str] = ()) -> str:
+def method_name(planned: PlannedCell, searched: Collection[str] = ()) -> str:
     """Return the method's name with its settings, except searched ones and values that the protocol implies.
 
     A protocol implies its tuned value of a setting, or else the default: where it tunes a setting, the default shows.
@@ -365,7 +367,7 @@ def method_name(planned: Planned, searched: Collection[str] = ()) -> str:
     return " + ".join(names) + (f", {', '.join(changed)}" if changed else "")
 
 
-def _tuned(planned: Planned) -> dict[str, Any]:
+def _tuned(planned: PlannedCell) -> dict[str, Any]:
     """Return the settings that the cell's protocol tunes for its method, whatever values the cell itself gives them."""
     rules = preset(str(planned.overrides.get("protocol", "default"))).tuned
     own = {"seed"}.union(*(rule.set for rule in rules))

@@ -55,7 +55,9 @@ class TableCell:
 
     def outcomes(self, better: int) -> dict[int, float]:
         """Return the value of each seed that has one or diverged; a diverged run is worse than any value."""
-        return self.values | {run.seed: statistics.lost(better) for run in self.runs if run.status == "diverged"}
+        return self.values | {
+            run.seed: statistics.diverged_score(better) for run in self.runs if run.status == "diverged"
+        }
 
     @property
     def values(self) -> dict[int, float]:

@@ -22,13 +22,13 @@ from fedspan.benchmark.records.selection import WORST, Selection
 from fedspan.benchmark.report.arrange import comparable
 from fedspan.benchmark.report.axes import TUNING, Axes, text
 from fedspan.benchmark.report.expected_best import Best, budgets, expected_best
-from fedspan.benchmark.report.statistics import Gap, difference, lost, mean_of
+from fedspan.benchmark.report.statistics import Gap, difference, diverged_score, mean_of
 from fedspan.benchmark.report.table import Tabulated
 from fedspan.benchmark.report.tabulation import tabulate
 from fedspan.benchmark.report.units import write_seconds
 from fedspan.benchmark.search import Space, are_numbers
 from fedspan.benchmark.spec.board import Table
-from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.plan import PlannedCell
 from fedspan.benchmark.spec.studies import Trial
 
 DEFAULT, TUNED = "default", "tuned"
@@ -43,18 +43,18 @@ class Reported:
     and `budgets` what each method was given for that. On a board that is not tuned, these three are empty.
     """
 
-    cells: tuple[Planned, ...]
-    named: tuple[Planned, ...]
+    cells: tuple[PlannedCell, ...]
+    named: tuple[PlannedCell, ...]
     tuning: tuple[str, ...] = ()
     searched: tuple[frozenset[str], ...] = ()
     budgets: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, cells: Sequence[Planned], selections: Sequence[Selection]) -> Reported:
+    def of(cls, cells: Sequence[PlannedCell], selections: Sequence[Selection]) -> Reported:
         """Return the cells of a board; those of each tuned method with the defaults, then with the chosen settings."""
         if not selections:
             return cls(tuple(cells), tuple(cells))
-        rows: list[tuple[Planned, Planned, str, frozenset[str], str]] = []
+        rows: list[tuple[PlannedCell, PlannedCell, str, frozenset[str], str]] = []
         known = {planned.cell.key: planned for planned in cells}
         for selection in selections:
             named = [known.pop(one.cell.key, one) for one in selection.study.default]
@@ -111,7 +111,7 @@ class TrialRow:
 
 
 @dataclass(frozen=True)
-class Cost:
+class TrialCost:
     """Cost of trials in processor seconds: the sum over the `known` ones of those that `ran`, NaN if none is known."""
 
     seconds: float
@@ -119,7 +119,7 @@ class Cost:
     ran: int
 
     @classmethod
-    def of(cls, trials: Collection[TrialRow]) -> Cost:
+    def of(cls, trials: Collection[TrialRow]) -> TrialCost:
         """Return the cost of the trials that have run on every seed."""
         known = [trial.seconds for trial in trials if math.isfinite(trial.seconds)]
         ran = sum(trial.status != "missing" for trial in trials)
@@ -155,9 +155,9 @@ class TunedMethod:
         return bool(self.default or self.tuned) or any(trial.status != "missing" for trial in self.trials)
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> TrialCost:
         """The cost of the trials."""
-        return Cost.of(self.trials)
+        return TrialCost.of(self.trials)
 
     @property
     def settings(self) -> str:
@@ -249,7 +249,7 @@ def _tested(frame: pd.DataFrame) -> dict[str, float]:
         scores: Mapping[str, Any] = row.stages.get("final", {})
         accuracy = accuracy_of(scores)
         if row.status == "diverged":
-            found[row.key] = lost(+1)
+            found[row.key] = diverged_score(+1)
         elif accuracy is not None:
             found[row.key] = float(accuracy)
     return found
@@ -265,7 +265,7 @@ def tuning_facts(found: Sequence[TunedMethod]) -> dict[str, Any]:
         "trials": len(trials),
         "diverged": sum(trial.status == "diverged" for trial in trials),
         "skipped": sum(trial.status == "skipped" for trial in trials),
-        "cost": Cost.of(trials),
+        "cost": TrialCost.of(trials),
         "validation": found[0].validation if found else math.nan,
         "budgets": sorted({best.k for one in found for best in one.best}),
     }

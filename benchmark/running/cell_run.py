@@ -22,7 +22,7 @@ from fedspan.benchmark.spec.cell import SCHEMA, Cell
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.training.diagnostics import for_figures
 from fedspan.benchmark.training.meter import reset_peak_memory
-from fedspan.benchmark.training.process import device_of, numerics_of, settle
+from fedspan.benchmark.training.process import device_of, numerics_of, set_up_process
 from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.saving import keep_trained, resume, save, take_trained
 from fedspan.benchmark.training.scoring import score_stages
@@ -113,7 +113,7 @@ def _make_ready(cell: Cell, how: How, results: Results) -> None:
     """Check that the record can be written, and set this process up as the cell needs it."""
     results.check_free(cell.key)
     results.check_writable()
-    settle(how)
+    set_up_process(how)
     reset_peak_memory(device_of(how.device))
     provenance(cell)  # read once, before training: code edited meanwhile is not what trains
 
@@ -128,7 +128,7 @@ def _train(
             run.cells_beside = max(run.cells_beside, beside())
         _keep(write, run, path)
 
-    path, trained = results.checkpoint(run.cell.key), results.trained(run.cell.train_key)
+    path, trained = results.checkpoint(run.cell.key), results.trained_model_path(run.cell.train_key)
     resumed = _start_from(resume, run, path, results)
     if not resumed and run.cell.train_key != run.cell.key and _start_from(take_trained, run, trained, results):
         return

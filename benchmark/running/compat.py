@@ -16,7 +16,7 @@ from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.compose import make_cell
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Data
-from fedspan.benchmark.training.costs import hand_over, without_values
+from fedspan.benchmark.training.costs import untrained_result, without_values
 from fedspan.benchmark.training.run import assemble
 
 WORKS, ALONE = "+", "alone"
@@ -79,7 +79,7 @@ def why_not(cell: Cell, data: Data) -> str | None:
         method, net, paths = assemble(cell, data)
         started = without_values(cell, data, method, net, paths)
         if method.guard:  # only a client's hand-over shows what leaves it
-            hand_over(*started)
+            untrained_result(*started)
     except (Incompatible, HookError) as reason:
         return str(reason)
     except Exception as error:

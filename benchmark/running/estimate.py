@@ -18,7 +18,7 @@ from rich.status import Status
 from rich.text import Text
 
 from fedspan.benchmark import rng
-from fedspan.benchmark.data.unseen import set_apart
+from fedspan.benchmark.data.unseen import split_off_unseen
 from fedspan.benchmark.errors import Diverged, Incompatible, UserError
 from fedspan.benchmark.fleet import Fleet
 from fedspan.benchmark.names import counted_as
@@ -27,11 +27,11 @@ from fedspan.benchmark.records.provenance import machine_here
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
-from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.plan import PlannedCell
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Data, Partition, Split
 from fedspan.benchmark.training.costs import without_values
-from fedspan.benchmark.training.process import settle
+from fedspan.benchmark.training.process import set_up_process
 from fedspan.benchmark.training.run import Run, assemble, expected_participants, participants
 from fedspan.benchmark.training.workers.schedule import round_seconds
 
@@ -67,7 +67,7 @@ class Speed:
     flops: int
 
 
-def family(what: Mapping[str, Any]) -> str:
+def cost_key(what: Mapping[str, Any]) -> str:
     """Return the cost key: cells with equal keys cost the same.
 
     It covers everything but seed, partition, learning rate, and the methods' float settings: rates and coefficients do
@@ -90,7 +90,7 @@ def workload(what: Mapping[str, Any]) -> str:
 
 
 def estimate(
-    missing: Sequence[Planned], results: Results, console: Console, unknown: Sequence[Planned] = ()
+    missing: Sequence[PlannedCell], results: Results, console: Console, unknown: Sequence[PlannedCell] = ()
 ) -> Estimate:
     """Return the expected total cost of the `missing` cells and of `unknown`, stand-ins for cells not chosen yet.
 
@@ -104,10 +104,10 @@ def estimate(
     measured: dict[str, list[float]] = {}
     for entry, spec in results.specs():
         if entry.status == "done" and entry.seconds is not None and entry.machine == here:
-            measured.setdefault(family(spec), []).append(entry.seconds)
-    kinds: dict[str, list[Planned]] = {}
+            measured.setdefault(cost_key(spec), []).append(entry.seconds)
+    kinds: dict[str, list[PlannedCell]] = {}
     for planned in missing:
-        kinds.setdefault(family(planned.cell.what), []).append(planned)
+        kinds.setdefault(cost_key(planned.cell.what), []).append(planned)
     known = kinds.keys() & measured.keys()
     calibrated = new = len(kinds) - len(known)
     total = 0.0
@@ -162,7 +162,7 @@ def spread_gain(cell: Cell, how: How, workers: int) -> SpreadGain | None:
     if cell.fleet.acts or cell.method().one_client:
         return None
     data = cell.dataset.prepare(how.data)
-    split, _ = set_apart(_split(cell, data), cell.training_clients, cell.seed)
+    split, _ = split_off_unseen(_split(cell, data), cell.training_clients, cell.seed)
     drawn = 1 if cell.participation >= 1 else min(ROUNDS, cell.protocol.rounds)
     who = cell.training_clients, cell.participation, cell.seed
     rounds = [participants(*who, number, cell.protocol.sampling) for number in range(drawn)]
@@ -192,13 +192,13 @@ class _Calibrating:
             self._console.print(said, markup=False, highlight=False, soft_wrap=True)
 
 
-def expected_seconds(planned: Planned, speeds: dict[str, Speed], seconds: float) -> float:
+def expected_seconds(planned: PlannedCell, speeds: dict[str, Speed], seconds: float) -> float:
     """Return the expected seconds of a cell, 0 if it diverges at once; add its workload to `speeds` if missing.
 
     `seconds` is the time to train it here. Raises `UserError` if it cannot run, `Incompatible` if nothing can run it.
     """
     cell, how = planned.cell, How.of(planned.config)
-    settle(how)
+    set_up_process(how)
     data = cell.dataset.prepare(how.data)
     try:
         flops = step_flops(cell, data)
@@ -206,7 +206,7 @@ def expected_seconds(planned: Planned, speeds: dict[str, Speed], seconds: float)
         if name not in speeds:
             speeds[name] = measure_speed(cell, how, flops, seconds)
         whole = cost(cell, data, speeds[name], flops)
-        return tried(cell, how, seconds) if whole < SHORT * cell.protocol.rounds else whole
+        return extrapolated_seconds(cell, how, seconds) if whole < SHORT * cell.protocol.rounds else whole
     except Diverged:  # its record will give the reason
         return 0.0
 
@@ -240,7 +240,7 @@ def _evaluations(cell: Cell) -> int:
     return -(-cell.protocol.rounds // cell.protocol.eval_every) + 1
 
 
-def tried(cell: Cell, how: How, seconds: float) -> float:
+def extrapolated_seconds(cell: Cell, how: How, seconds: float) -> float:
     """Return the seconds of a whole cell, extrapolated from the rounds it trains here in `seconds`.
 
     If it diverges in them, so does the cell, and this is all that it takes.

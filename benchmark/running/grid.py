@@ -37,9 +37,9 @@ from fedspan.benchmark.running.progress import GridDisplay
 from fedspan.benchmark.running.signals import GRACE, Stopped
 from fedspan.benchmark.running.summary import next_step, show_scores
 from fedspan.benchmark.spec.cell import Cell
-from fedspan.benchmark.spec.compose import words_of
+from fedspan.benchmark.spec.compose import override_words
 from fedspan.benchmark.spec.overrides import command_of, override_text
-from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.plan import PlannedCell
 from fedspan.benchmark.spec.settings import How
 
 log = logging.getLogger("fedspan")
@@ -48,10 +48,10 @@ DEATHS = 2  # of workers after which a cell counts as failed; the last must happ
 STARTS = 3  # failed launches in a row, without a started cell, until the grid ends: such early deaths leave no lease
 MIRROR_SECONDS = 2.0  # wait for the mirror at the end before telling the user
 MIRROR_NICE = 10  # a tenth of a busy core; at 19 a hundredth, and a grid on a busy machine takes minutes to end
-LOOK_SECONDS = 0.5  # between polls of cells that other processes compute
+POLL_SECONDS = 0.5  # between polls of cells that other processes compute
 
 
-def run_grid(planned: Sequence[Planned], launcher: Launcher, asked: Sequence[str] = ()) -> int:
+def run_grid(planned: Sequence[PlannedCell], launcher: Launcher, asked: Sequence[str] = ()) -> int:
     """Run every planned cell that has no record yet; return how many have no result afterwards.
 
     All cells share the settings of where and how to run. `asked` are the command-line words that chose them; the
@@ -86,7 +86,7 @@ def run_grid(planned: Sequence[Planned], launcher: Launcher, asked: Sequence[str
             display = GridDisplay(console, results, todo, len(planned) - len(todo), workers)
             with display.watching(), _passing_on(results):
                 launch_all(launcher, todo, results, how)
-    results.sweep()
+    results.remove_leftovers()
     known = results.entries(keys) if missing else known
     failed = [failure for key in keys if key not in known and (failure := results.failure(key)) is not None]
     ran = {cell.cell.key for cell in todo}
@@ -102,9 +102,11 @@ def all_mirrored(results: Results, known: Mapping[str, Entry]) -> bool:
     return all(mirrored.get(key) == entry.beginning for key, entry in known.items())
 
 
-def outdated(planned: Sequence[Planned], known: Mapping[str, Entry], results: Results) -> dict[str, list[Planned]]:
+def outdated(
+    planned: Sequence[PlannedCell], known: Mapping[str, Entry], results: Results
+) -> dict[str, list[PlannedCell]]:
     """Return the cells whose records other sources made, grouped by remark."""
-    found: dict[str, list[Planned]] = {}
+    found: dict[str, list[PlannedCell]] = {}
     repeated = Repeated.of(results)
     fits: dict[tuple[Any, ...], bool] = {}  # a cache: cells share plugins, and records share sources
     for cell in planned:
@@ -122,7 +124,7 @@ def outdated(planned: Sequence[Planned], known: Mapping[str, Entry], results: Re
     return found
 
 
-def refresh(planned: Sequence[Planned], known: Mapping[str, Entry], results: Results, fresh: bool) -> list[str]:
+def refresh(planned: Sequence[PlannedCell], known: Mapping[str, Entry], results: Results, fresh: bool) -> list[str]:
     """Return a line for each way in which records of these cells were not made by the current sources.
 
     With `fresh` such records are set aside, so that their cells run again.
@@ -130,7 +132,7 @@ def refresh(planned: Sequence[Planned], known: Mapping[str, Entry], results: Res
     found = outdated(planned, known, results)
     if fresh:
         for cell in (cell for cells in found.values() for cell in cells):
-            results.put_aside(cell.cell.key)
+            results.set_record_aside(cell.cell.key)
     what = f"moved to {results.aside}" if fresh else REMEDY
     return [
         f"{counted_as(len(cells), 'record')} {said}: {cells[0].cell.label}"
@@ -140,7 +142,7 @@ def refresh(planned: Sequence[Planned], known: Mapping[str, Entry], results: Res
     ]
 
 
-def sharing_last(cells: Iterable[Planned]) -> list[Planned]:
+def sharing_last(cells: Iterable[PlannedCell]) -> list[PlannedCell]:
     """Return the cells in order, but with those that can reuse another one's trained model at the end."""
     cells = list(cells)
     trainers: dict[str, str] = {}
@@ -149,7 +151,7 @@ def sharing_last(cells: Iterable[Planned]) -> list[Planned]:
     return sorted(cells, key=lambda planned: trainers[planned.cell.train_key] != planned.cell.key)
 
 
-def _impossible(planned: Planned, how: How) -> bool:
+def _impossible(planned: PlannedCell, how: How) -> bool:
     """Return whether a cell's stack cannot be composed; if so, record it as skipped, which needs no device or data."""
     try:
         planned.cell.method()
@@ -159,12 +161,12 @@ def _impossible(planned: Planned, how: How) -> bool:
     return False
 
 
-def _not_run(planned: Planned, how: How, outcome: Outcome) -> Record:
+def _not_run(planned: PlannedCell, how: How, outcome: Outcome) -> Record:
     """Return the record of a cell that no worker could record, with the command that runs it."""
-    return make_record(planned.cell, replace(how, command=command_of(words_of(planned.overrides))), outcome, None)
+    return make_record(planned.cell, replace(how, command=command_of(override_words(planned.overrides))), outcome, None)
 
 
-def launch_all(launcher: Launcher, todo: Sequence[Planned], results: Results, how: How) -> None:
+def launch_all(launcher: Launcher, todo: Sequence[PlannedCell], results: Results, how: How) -> None:
     """Launch cells until each has an outcome; a worker that dies costs only its own cell.
 
     A launcher that loses one worker may stop the others too. The cells running at that moment are the suspects: they
@@ -176,7 +178,7 @@ def launch_all(launcher: Launcher, todo: Sequence[Planned], results: Results, ho
     deaths: Counter[str] = Counter()
     alone: set[str] = set()  # keys of cells whose last start was alone
     fruitless = 0
-    groups, elsewhere = [list(todo)], list[Planned]()
+    groups, elsewhere = [list(todo)], list[PlannedCell]()
     while groups or elsewhere:
         if not groups:
             free, suspects = _first_free(elsewhere, leases, results)
@@ -191,7 +193,7 @@ def launch_all(launcher: Launcher, todo: Sequence[Planned], results: Results, ho
         alone = alone | started if len(group) == 1 else alone - started
         trouble = _launch_once(launcher, group)
         left = [cell for cell in group if not _has_outcome(cell, results)]
-        suspects = [cell for cell in left if leases.bury(cell.cell.key)]
+        suspects = [cell for cell in left if leases.release_dead(cell.cell.key)]
         busy = [cell for cell in left if leases.owner(cell.cell.key) is not None]
         rest = [cell for cell in left if cell not in suspects and cell not in busy]
         fruitless = fruitless + 1 if rest and len(rest) == len(group) else 0
@@ -206,8 +208,8 @@ def launch_all(launcher: Launcher, todo: Sequence[Planned], results: Results, ho
 
 
 def _survivors(
-    suspects: Sequence[Planned], deaths: Counter[str], alone: set[str], results: Results, how: How
-) -> list[Planned]:
+    suspects: Sequence[PlannedCell], deaths: Counter[str], alone: set[str], results: Results, how: How
+) -> list[PlannedCell]:
     """Count a death of each cell's worker; return the cells to start again and record the others as failed."""
     left = []
     for cell in suspects:
@@ -222,7 +224,9 @@ def _survivors(
     return left
 
 
-def _first_free(cells: Sequence[Planned], leases: Leases, results: Results) -> tuple[list[Planned], list[Planned]]:
+def _first_free(
+    cells: Sequence[PlannedCell], leases: Leases, results: Results
+) -> tuple[list[PlannedCell], list[PlannedCell]]:
     """Wait for cells that other processes compute.
 
     Return the first that are free, and those whose worker died; neither if all have outcomes.
@@ -231,13 +235,13 @@ def _first_free(cells: Sequence[Planned], leases: Leases, results: Results) -> t
     while cells := [cell for cell in cells if not _has_outcome(cell, results)]:
         free = [cell for cell in cells if leases.owner(cell.cell.key) is None and not _has_outcome(cell, results)]
         if free:
-            suspects = [cell for cell in free if leases.bury(cell.cell.key)]
+            suspects = [cell for cell in free if leases.release_dead(cell.cell.key)]
             return [cell for cell in free if cell not in suspects], suspects
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return [], []
 
 
-def _launch_once(launcher: Launcher, cells: Sequence[Planned]) -> str:
+def _launch_once(launcher: Launcher, cells: Sequence[PlannedCell]) -> str:
     """Launch the cells; return the error of a worker in one line, empty if there is none."""
     jobs = [[override_text(key, value) for key, value in cell.overrides.items()] for cell in cells]
     try:
@@ -256,14 +260,14 @@ def _cells(cells: Sequence[Any]) -> str:
     return counted_as(len(cells), "cell")
 
 
-def _has_outcome(planned: Planned, results: Results) -> bool:
+def _has_outcome(planned: PlannedCell, results: Results) -> bool:
     key = planned.cell.key
     return results.path(key).exists() or (results.failures / f"{key}.json").exists()
 
 
 def summarise(
     console: Console,
-    planned: Sequence[Planned],
+    planned: Sequence[PlannedCell],
     known: Sequence[Entry],
     failed: Sequence[Record],
     ran: set[str],

@@ -23,14 +23,14 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.records.model import headline
+from fedspan.benchmark.records.model import trained_accuracy
 from fedspan.benchmark.running.job import run_job
 from fedspan.benchmark.running.leases import Busy
 from fedspan.benchmark.running.signals import GRACE, Stopped
-from fedspan.benchmark.spec.compose import by_hydra, plain, resolve
+from fedspan.benchmark.spec.compose import by_hydra, plain_config, resolve
 from fedspan.benchmark.spec.overrides import axes_of
 
-LOOK_SECONDS = 1.0  # between checks that the driver is alive
+POLL_SECONDS = 1.0  # between checks that the driver is alive
 RENEWED = "A worker stopped while some jobs were given to the"  # the start of loky's warning
 
 
@@ -47,7 +47,7 @@ def _end_with(driver: int) -> None:
 
     def watch() -> None:
         while os.getppid() == driver:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(2 * GRACE)
         os._exit(128 + signal.SIGTERM)
@@ -68,7 +68,7 @@ class GridJob:
     def __call__(self, config: DictConfig) -> float | UserError:
         _end_with(self.driver)
         try:
-            record = run_job(plain(config), list(HydraConfig.get().overrides.task))
+            record = run_job(plain_config(config), list(HydraConfig.get().overrides.task))
         except UserError as error:
             return error
         except Busy:
@@ -79,7 +79,7 @@ class GridJob:
             if _is_joblibs():
                 time.sleep(GRACE)  # when one joblib worker ends, all end, and others may still be saving
             os._exit(128 + signal.SIGTERM)
-        return math.nan if (reached := headline(record)) is None else reached
+        return math.nan if (reached := trained_accuracy(record)) is None else reached
 
 
 class JobConfigs:

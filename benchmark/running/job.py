@@ -16,7 +16,7 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.cell_run import CellProgress, Outcome, make_record, run_cell
 from fedspan.benchmark.running.leases import Busy, Leases
 from fedspan.benchmark.running.progress import StatusFile
-from fedspan.benchmark.running.sharing import Alone, Among
+from fedspan.benchmark.running.sharing import GridWorkers, SingleRunWorkers
 from fedspan.benchmark.running.signals import TimedOut, stopping
 from fedspan.benchmark.spec.compose import make_cell
 from fedspan.benchmark.spec.overrides import command_of
@@ -48,9 +48,9 @@ def run_job(config: Mapping[str, Any], words: Sequence[str], lone: bool = False)
 
             def beside() -> int:
                 lease.check(at_once=True)  # the stages after the last round may outlast it, and the other has a record
-                return lease.most_beside()
+                return lease.most_cells_beside()
 
-            share = Alone(how) if lone else Among(how, lease.beside)
+            share = SingleRunWorkers(how) if lone else GridWorkers(how, lease.beside)
             return run_cell(cell, how, watch, beside, share)
     except Busy:
         raise

@@ -135,7 +135,7 @@ class Leases:
         number, owner = self.newest(key)
         return None if owner is None or self._void(key, number, owner) else owner
 
-    def bury(self, key: str) -> bool:
+    def release_dead(self, key: str) -> bool:
         """Release a dead owner's lease; return whether there was one."""
         number, owner = self.newest(key)
         if owner is None or not self._void(key, number, owner):
@@ -235,13 +235,13 @@ class Lease:
                 self._beside = max(self._beside, self.beside())
 
     def beside(self) -> int:
-        """Return how many cells other processes of this machine are computing now, with the limits of `most_beside`."""
+        """Return how many cells other processes of this machine are computing now, as `most_cells_beside` limits it."""
         try:
             return sum(owner.machine == machine() and owner.pid != os.getpid() for owner in self.leases.held())
         except OSError:
             return 0
 
-    def most_beside(self) -> int:
+    def most_cells_beside(self) -> int:
         """Return the most cells seen in other processes of this machine: at the claim, at each beat, and now.
 
         Only cells with leases in the same folder count; any other load on the machine is unknown.

@@ -25,7 +25,7 @@ from fedspan.benchmark.records.model import STAGES, TRIAL, Count, Number, Percen
 from fedspan.benchmark.records.record import LIMIT_BYTES
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.cell_run import CellProgress
-from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.plan import PlannedCell
 
 LATEST = 5  # finished cells shown above the bar
 INTERVAL = 0.5  # seconds between writes of a status file, and between reads
@@ -61,7 +61,7 @@ class StatusFile:
             self.path.unlink(missing_ok=True)
 
 
-class Status(msgspec.Struct):
+class CellStatus(msgspec.Struct):
     """A worker's status of its cell; before the first client only label and rounds are known."""
 
     label: str = ""
@@ -95,7 +95,9 @@ def read_as(path: Path, kind: type[S]) -> S | None:
 class GridDisplay:
     """One live display on a terminal; elsewhere one line per finished cell."""
 
-    def __init__(self, console: Console, results: Results, todo: Sequence[Planned], done: int, workers: int) -> None:
+    def __init__(
+        self, console: Console, results: Results, todo: Sequence[PlannedCell], done: int, workers: int
+    ) -> None:
         self.console, self.results, self.workers = console, results, workers
         self.todo = labels_of(todo)
         self.known, self.total = done, done + len(todo)
@@ -149,7 +151,7 @@ class GridDisplay:
         said = describe(msgspec.structs.asdict(record))
         return f"[{number}/{self.total}] {said}  {label}  ({spent})"
 
-    def seconds_left(self, running: Sequence[Status]) -> float | None:
+    def seconds_left(self, running: Sequence[CellStatus]) -> float | None:
         """Return the expected seconds until the end, or None before any progress."""
         elapsed = time.monotonic() - self.started
         fraction = len(self.finished) + sum(_fraction(status) for status in running)
@@ -162,7 +164,7 @@ class GridDisplay:
         running = [
             msgspec.structs.replace(status, label=label)
             for key, label in self.todo.items()
-            if key not in self.finished and (status := read_as(self.results.status / f"{key}.json", Status))
+            if key not in self.finished and (status := read_as(self.results.status / f"{key}.json", CellStatus))
         ]
         failed = sum(status == "failed" for status in self.finished.values())
         left = self.seconds_left(running)
@@ -177,9 +179,9 @@ class GridDisplay:
         return Group(*([latest] if self._latest else []), self._bar, table)
 
 
-def labels_of(cells: Sequence[Planned]) -> dict[str, str]:
+def labels_of(cells: Sequence[PlannedCell]) -> dict[str, str]:
     """Return the labels by key; equal ones get the settings in which their cells differ, as in a rate sweep."""
-    alike: dict[str, list[Planned]] = {}
+    alike: dict[str, list[PlannedCell]] = {}
     for planned in cells:
         alike.setdefault(planned.cell.label, []).append(planned)
     found = {planned.cell.key: label for label, group in alike.items() for planned in group}
@@ -200,7 +202,7 @@ def describe(record: Mapping[str, Any]) -> str:
     return plain(f"{record.get('status')}: {record.get('reason')}")
 
 
-def where(status: Status) -> tuple[str, str, str]:
+def where(status: CellStatus) -> tuple[str, str, str]:
     """Return round, client and accuracy of a running cell, as far as known."""
     if not status.clients:
         return ("preparing", "", "")
@@ -211,7 +213,7 @@ def where(status: Status) -> tuple[str, str, str]:
     )
 
 
-def _fraction(status: Status) -> float:
+def _fraction(status: CellStatus) -> float:
     return min(1.0, (status.round + status.client / max(status.clients, 1)) / status.rounds)
 
 

@@ -20,12 +20,12 @@ from fedspan.benchmark.data.array_cache import AFRESH
 from fedspan.benchmark.errors import UserError, is_number
 from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.exchange import counted, is_later_score
-from fedspan.benchmark.records.model import Record, headline
+from fedspan.benchmark.records.model import Record, trained_accuracy
 from fedspan.benchmark.records.record import leaves_of
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import changed
 from fedspan.benchmark.spec.overrides import override_text
-from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.plan import PlannedCell
 
 
 @dataclass(frozen=True)
@@ -125,11 +125,11 @@ def _by(points: float | None) -> str:
 
 
 def _points(record: Record, again: Record) -> float | None:
-    there, here = (headline(one) for one in (record, again))
+    there, here = (trained_accuracy(one) for one in (record, again))
     return None if there is None or here is None else here - there
 
 
-def set_otherwise(record: Record, again: Record) -> list[str]:
+def differing_settings(record: Record, again: Record) -> list[str]:
     """Return the settings of how a cell runs, as ``name=value`` of the repetition, that are not those of the record.
 
     Each of them changes the rounding. Any CUDA device is like any other.
@@ -168,7 +168,7 @@ def machines(record: Record, again: Record) -> Iterator[str]:
         yield f"uncommitted here: {', '.join(uncommitted)}"
 
 
-def lack(record: Record, how: Mapping[str, Any]) -> str:
+def missing_gpu(record: Record, how: Mapping[str, Any]) -> str:
     """Return what this machine lacks to repeat a record as made, except for the settings `how`; empty if nothing."""
     made = record["provenance"]
     if "device" in how or not made.get("device", "cpu").startswith("cuda") or torch.cuda.is_available():
@@ -184,7 +184,7 @@ class Repetition:
     """A cell recomputed in `scratch`; the settings `how` replace those of the record."""
 
     record: Record
-    planned: Planned
+    planned: PlannedCell
     scratch: Path
     how: Mapping[str, Any] = field(default_factory=dict)
     _process: subprocess.Popen[str] | None = None
@@ -197,7 +197,7 @@ class Repetition:
 
     def settings(self) -> dict[str, Any]:
         """Return all settings of the cell and of how it runs; raise `UserError` if this machine cannot run it so."""
-        if lacking := lack(self.record, self.how):
+        if lacking := missing_gpu(self.record, self.how):
             raise UserError(lacking)
         made = self.record["provenance"]
         recorded = {

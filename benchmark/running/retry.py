@@ -11,7 +11,7 @@ import yaml
 from fedspan.benchmark.errors import CorruptFile, UserError
 from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.atomic import write_atomically
-from fedspan.benchmark.records.exchange import words_of
+from fedspan.benchmark.records.exchange import recorded_words
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.registry import how_settings
@@ -42,7 +42,7 @@ def prepare(results: Results, given: Mapping[str, Any]) -> dict[str, Any] | None
     grid, runs, left = [], list[tuple[Record, dict[str, Any]]](), 0
     for record in results.failed():
         try:
-            words = words_of(record)
+            words = recorded_words(record)
             if "plugins" in given:  # perhaps because the files lie elsewhere now
                 words = [word for word in words if not word.startswith("plugins=")]
             made = settings_of(words)

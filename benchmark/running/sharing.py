@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fedspan")
 
-LOOK_SECONDS = 5.0  # between counts of the other cells: those of a grid do not start at the same moment
+POLL_SECONDS = 5.0  # between counts of the other cells: those of a grid do not start at the same moment
 LAUNCHERS = (None, "basic", "joblib")  # of this machine; others give each cell its own cores
 
 
@@ -54,32 +54,32 @@ def check_workers(how: How) -> None:
         connect(how)
 
 
-def useful(run: Run, workers: int) -> int:
+def useful_workers(run: Run, workers: int) -> int:
     """Return how many of the `workers` have clients to train in the coming round, at least one."""
     clients = len(run.participants())
-    return min(workers, max(1, -(-clients // run.alone.together(clients, workers))))
+    return min(workers, max(1, -(-clients // run.local_executor.together(clients, workers))))
 
 
-class Alone:
+class SingleRunWorkers:
     """Workers of a single run: all requested ones, but no more than have clients in a round."""
 
     def __init__(self, how: How) -> None:
-        self.asked = how.workers or 1
+        self.requested = how.workers or 1
         self._told = False
 
     def __call__(self, run: Run) -> int:
         """Return the number of workers for the coming round; 1 means the process of the cell alone."""
-        workers = useful(run, self.asked)
-        if self.asked > workers and not self._told:
+        workers = useful_workers(run, self.requested)
+        if self.requested > workers and not self._told:
             self._told = True
             clients = len(run.participants())
             some = f"{clients} clients train" if clients > 1 else "one client trains"
             beside = " side by side" if workers < clients else ""
-            log.warning("workers=%d, but %s%s in a round: %d will do", self.asked, some, beside, workers)
+            log.warning("workers=%d, but %s%s in a round: %d will do", self.requested, some, beside, workers)
         return workers
 
 
-class Among:
+class GridWorkers:
     """Workers of a cell in a grid: `workers` divided by the number of cells that this machine computes now.
 
     So cells run side by side, and the last ones share the workers that have run out of cells. `beside` counts the other
@@ -87,14 +87,14 @@ class Among:
     """
 
     def __init__(self, how: How, beside: Callable[[], int]) -> None:
-        self.asked = 1 if obstacle(how) else how.workers or 1
+        self.requested = 1 if obstacle(how) else how.workers or 1
         self.beside = beside
         self._share, self._looked = 1, time.monotonic()
 
     def __call__(self, run: Run) -> int:
         """Return the number of workers for the coming round; 1 means the process of the cell alone."""
-        if self.asked == 1:
+        if self.requested == 1:
             return 1
-        if (now := time.monotonic()) - self._looked >= LOOK_SECONDS:
-            self._looked, self._share = now, self.asked // (1 + self.beside())
-        return useful(run, max(1, self._share))
+        if (now := time.monotonic()) - self._looked >= POLL_SECONDS:
+            self._looked, self._share = now, self.requested // (1 + self.beside())
+        return useful_workers(run, max(1, self._share))

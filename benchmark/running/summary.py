@@ -16,13 +16,13 @@ from fedspan.benchmark import names
 from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.overrides import place_words
-from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.plan import PlannedCell
 from fedspan.benchmark.spec.settings import How, first_change
 
 MOST_TASKS, MOST_METHODS = 3, 12  # shown on the terminal; the page of a board has all
 
 
-def show_scores(console: Console, planned: Sequence[Planned], accuracies: Mapping[str, float | None]) -> None:
+def show_scores(console: Console, planned: Sequence[PlannedCell], accuracies: Mapping[str, float | None]) -> None:
     """Print the mean accuracy of each method over its seeds, by task, best first."""
     found = scores(planned, accuracies)
     for task, methods in list(found.items())[:MOST_TASKS]:
@@ -41,7 +41,7 @@ def show_scores(console: Console, planned: Sequence[Planned], accuracies: Mappin
         console.print(f"and {len(found) - MOST_TASKS} more tasks", highlight=False)
 
 
-def scores(planned: Sequence[Planned], accuracies: Mapping[str, float | None]) -> dict[str, dict[str, list[float]]]:
+def scores(planned: Sequence[PlannedCell], accuracies: Mapping[str, float | None]) -> dict[str, dict[str, list[float]]]:
     """Return task -> method -> accuracies of its seeds, methods ordered by mean, highest first.
 
     `accuracies` are those of finished cells by key, in percent; None where a method has none. A method under several

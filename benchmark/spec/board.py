@@ -14,7 +14,7 @@ from typing import Any
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.spec.compose import fitting, kept, resolve
-from fedspan.benchmark.spec.presets import Tuning, applies, load_yaml, tunings, yaml_files
+from fedspan.benchmark.spec.presets import SettingRule, applies, load_yaml, setting_rules, yaml_files
 from fedspan.benchmark.spec.settings import SCALES, What, is_how, is_place
 from fedspan.benchmark.spec.shown import Figure, Table
 from fedspan.benchmark.spec.tuning import Tune, tuning_settings
@@ -50,7 +50,7 @@ class Scale:
     """
 
     settings: Overrides = field(default_factory=dict)
-    rules: tuple[Tuning, ...] = ()
+    rules: tuple[SettingRule, ...] = ()
     keep: tuple[str, ...] = ()
     tune: Overrides = field(default_factory=dict)
 
@@ -362,7 +362,7 @@ def _scales(raw: Mapping[str, Any], path: Path) -> dict[str, Scale]:
             raise UserError(f"{path}: scales.{name} must be a mapping, got {value!r}")
         tuning, changes = tuning_settings(value)
         settings = {key: setting for key, setting in changes.items() if key not in ("tuned", "keep")}
-        rules = tunings(value.get("tuned", []), f"{path}: scales.{name}")
+        rules = setting_rules(value.get("tuned", []), f"{path}: scales.{name}")
         keep = value.get("keep", [])
         if not isinstance(keep, list):
             raise UserError(f"{path}: scales.{name}.keep must be a list of settings")

@@ -22,7 +22,7 @@ from fedspan.benchmark.registry import Plugin, UnknownPlugin, find, load_files, 
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.spec.overrides import override_text
-from fedspan.benchmark.spec.presets import Tuning, applies, default_choices, preset, yaml_files
+from fedspan.benchmark.spec.presets import SettingRule, applies, default_choices, preset, yaml_files
 from fedspan.benchmark.spec.settings import What, how_defaults, paths_of, what_defaults
 
 log = logging.getLogger("fedspan")
@@ -115,7 +115,7 @@ def by_hydra(words: Sequence[str], hydra_config: bool = False) -> DictConfig:
         raise UserError(str(error).strip().split("\n")[0]) from None
 
 
-def plain(config: DictConfig) -> dict[str, Any]:
+def plain_config(config: DictConfig) -> dict[str, Any]:
     """Return a composed configuration as plain Python, without Hydra's own node."""
     return {
         key: value
@@ -124,7 +124,7 @@ def plain(config: DictConfig) -> dict[str, Any]:
     }
 
 
-def words_of(overrides: Mapping[str, Any]) -> list[str]:
+def override_words(overrides: Mapping[str, Any]) -> list[str]:
     """Return overrides as written on a command line."""
     return [override_text(key, value) for key, value in overrides.items()]
 
@@ -149,7 +149,7 @@ class Composer:
         self._options: dict[tuple[str, str], dict[str, Any]] = {}
         self._nodes: dict[tuple[str, int, str], Any] = {}  # with settings, by the node without settings
         self._built: dict[tuple[str, int], tuple[Any, Any]] = {}  # by the node's id; the node is kept to keep its id
-        self._rules: dict[str, tuple[Tuning, ...]] = {}
+        self._rules: dict[str, tuple[SettingRule, ...]] = {}
         self._defaults = defaults_of(What)
         self._whats: dict[str, What] = {}  # by its values
 

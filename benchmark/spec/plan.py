@@ -20,7 +20,7 @@ Asked = TypeVar("Asked", bound=Overrides)
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedCell:
     """A cell of a grid with its overrides; `full` is the corresponding cell at the board's full size.
 
     An `ablation` does not compete in rankings.
@@ -38,9 +38,9 @@ class Planned:
         return self.full or self.cell
 
 
-def plan(points: Sequence[Overrides]) -> list[Planned]:
+def plan(points: Sequence[Overrides]) -> list[PlannedCell]:
     """Return the distinct cells of a grid, in order, with every name and value checked."""
-    planned: dict[str, Planned] = {}
+    planned: dict[str, PlannedCell] = {}
     composer = Composer()
     wholes = placed([point.full if isinstance(point, Point) else {} for point in points])
     for asked, whole in zip(placed(points), wholes, strict=True):
@@ -50,13 +50,13 @@ def plan(points: Sequence[Overrides]) -> list[Planned]:
         ablation = isinstance(asked, Point) and asked.ablation
         if cell.key not in planned:
             full = None if cell.scale in FULL or not whole else _full(whole, composer)
-            planned[cell.key] = Planned(cell, overrides, config, full=full, ablation=ablation)
+            planned[cell.key] = PlannedCell(cell, overrides, config, full=full, ablation=ablation)
         elif not ablation:
             planned[cell.key] = replace(planned[cell.key], ablation=False)
     return list(planned.values())
 
 
-def _plan_whole(points: Sequence[Overrides]) -> list[Planned]:
+def _plan_whole(points: Sequence[Overrides]) -> list[PlannedCell]:
     """Return the cells of a whole grid; raise `UserError` if it sets something of an add-on that no cell uses."""
     planned = plan(points)
     used = {addon.name for one in planned for addon in one.cell.addons}
@@ -83,9 +83,9 @@ def placed(points: Sequence[Asked], alone: bool = True) -> list[Asked]:
     return found
 
 
-def distinct(cells: Iterable[Planned]) -> list[Planned]:
+def distinct(cells: Iterable[PlannedCell]) -> list[PlannedCell]:
     """Return each cell once, in order."""
-    found: dict[str, Planned] = {}
+    found: dict[str, PlannedCell] = {}
     for planned in cells:
         found.setdefault(planned.cell.key, planned)
     return list(found.values())
@@ -95,7 +95,7 @@ def _full(whole: Overrides, composer: Composer) -> Cell:
     return composer.make_cell(composer.resolve({**whole, **composer.tuned(whole)}))
 
 
-def plan_grid(axes: Mapping[str, list[Any]]) -> list[Planned]:
+def plan_grid(axes: Mapping[str, list[Any]]) -> list[PlannedCell]:
     """Return the cells of a command line: of its board, or of its sweeps."""
     names = axes.get("board", [None])
     rest = {key: values for key, values in axes.items() if key != "board"}
@@ -147,6 +147,6 @@ def _check_frozen(name: str, rest: Mapping[str, list[Any]]) -> None:
                 )
 
 
-def digest_of_cells(planned: Iterable[Planned]) -> str:
+def digest_of_cells(planned: Iterable[PlannedCell]) -> str:
     """Return a digest of the keys of some cells, independent of their order."""
     return hashlib.sha256(" ".join(sorted(one.cell.key for one in planned)).encode()).hexdigest()[:16]

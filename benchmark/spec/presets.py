@@ -81,7 +81,7 @@ def default_choices() -> Mapping[str, str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class SettingRule:
     """Settings (`set`) of a protocol for cells with certain others (`when`), such as an algorithm's learning rate."""
 
     when: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -94,7 +94,7 @@ class Preset:
 
     description: str = "The defaults of every protocol."
     values: dict[str, Any] = dataclasses.field(default_factory=dict)
-    tuned: tuple[Tuning, ...] = ()
+    tuned: tuple[SettingRule, ...] = ()
 
 
 def preset(name: str) -> Preset:
@@ -113,17 +113,17 @@ def preset(name: str) -> Preset:
         base = preset(parent)
     description, rules = str(raw.pop("description", "")), raw.pop("tuned", [])
     from_values(Protocol, base.values | raw, f"{path}: protocol")
-    return Preset(description, base.values | raw, (*base.tuned, *tunings(rules, str(path))))
+    return Preset(description, base.values | raw, (*base.tuned, *setting_rules(rules, str(path))))
 
 
-def tunings(rules: Any, where: str) -> tuple[Tuning, ...]:
+def setting_rules(rules: Any, where: str) -> tuple[SettingRule, ...]:
     """Return the tuned settings of a YAML file; raise `UserError` naming `where` if they are invalid."""
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
         raise UserError(f"{where}: tuned must be a list of mappings with 'when' and 'set'")
-    return tuple(from_values(Tuning, rule, f"{where}: tuned[{number}]") for number, rule in enumerate(rules))
+    return tuple(from_values(SettingRule, rule, f"{where}: tuned[{number}]") for number, rule in enumerate(rules))
 
 
-def applies(rule: Tuning, config: Mapping[str, Any]) -> bool:
+def applies(rule: SettingRule, config: Mapping[str, Any]) -> bool:
     """Return whether a composed configuration has every setting under the rule's `when`."""
     return all(_has(config, key, wanted) for key, wanted in rule.when.items())
 

@@ -10,7 +10,7 @@ from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.registry import find
 from fedspan.benchmark.spec.board import Overrides
 from fedspan.benchmark.spec.cell import key_of
-from fedspan.benchmark.spec.plan import Planned, plan
+from fedspan.benchmark.spec.plan import PlannedCell, plan
 
 KINDS = ("dataset", "partition", "fleet", "model", "algorithm")
 
@@ -23,7 +23,7 @@ class DataElsewhere(OtherVersion):
     """A record that identifies its images only by content, which no setting can select."""
 
 
-def rebuild(spec: Mapping[str, Any]) -> Planned:
+def rebuild(spec: Mapping[str, Any]) -> PlannedCell:
     """Return the cell of a record's `spec`, and its settings.
 
     Raises `CorruptFile` if it is not a specification, `OtherVersion` if the installed sources make another cell of it,

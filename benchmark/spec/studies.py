@@ -23,7 +23,7 @@ from fedspan.benchmark.search import Space
 from fedspan.benchmark.spec.board import Board, Overrides, Point, load_board
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.compose import make_cell, resolve, tuned
-from fedspan.benchmark.spec.plan import Planned, digest_of_cells, placed, plan
+from fedspan.benchmark.spec.plan import PlannedCell, digest_of_cells, placed, plan
 from fedspan.benchmark.spec.settings import first_change, value_of
 from fedspan.benchmark.spec.tuning import Tune, tuning_settings
 
@@ -37,7 +37,7 @@ class Trial:
 
     number: int
     values: Overrides
-    cells: tuple[Planned, ...]
+    cells: tuple[PlannedCell, ...]
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,16 @@ class Study:
         return len(self.trials) < self.tune.trials
 
     @property
-    def cells(self) -> list[Planned]:
+    def cells(self) -> list[PlannedCell]:
         """The cells of all trials."""
         return [cell for trial in self.trials for cell in trial.cells]
 
     @cached_property
-    def default(self) -> list[Planned]:
+    def default(self) -> list[PlannedCell]:
         """The reported cells with the defaults."""
         return plan(self.points)
 
-    def tuned(self, trial: Trial) -> list[Planned]:
+    def tuned(self, trial: Trial) -> list[PlannedCell]:
         """Return the reported cells with the settings of a trial."""
         return plan([_with(point, trial.values) for point in self.points])
 

@@ -83,14 +83,14 @@ class ClientImages:
 
     def labels(self) -> Tensor:
         """Return the labels [n]."""
-        return self._taken().y
+        return self._training_images().y
 
     def forward(self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return (features [n, d], logits [n, classes]) in evaluation mode."""
         trainer, found = self.trainer, []
-        for x, _ in trainer.data.in_order(self._taken(), trainer.data.evaluation_batch):
+        for x, _ in trainer.data.in_order(self._training_images(), trainer.data.evaluation_batch):
             with trainer.meter.step("hooks", f"forward {len(x)}"):
-                found.append(trainer.evaluated(trainer.twin, {**params, **buffers}, x))
+                found.append(trainer.evaluate_under(trainer.twin, {**params, **buffers}, x))
         features, logits = zip(*found, strict=True)
         return torch.cat(features), torch.cat(logits)
 
@@ -104,7 +104,7 @@ class ClientImages:
         """Return the loss, its gradient in the trainable weights among `of`, and the statistics afterwards."""
 
         def loss(x: Tensor, y: Tensor, leaves: Tree, outputs: tuple[Tensor, Tensor]) -> Tensor:
-            step = self.trainer.seen(x, y, self.visit, leaves, outputs)
+            step = self.trainer.step_view(x, y, self.visit, leaves, outputs)
             return self.trainer.method.loss(step, self.visit.broadcast, self.visit.states)
 
         self.trainer.net.train()
@@ -133,7 +133,7 @@ class ClientImages:
         of: Collection[str] | None,
     ) -> tuple[Tensor, Tree, Tree]:
         """Return the objective, its gradient in the trainable weights among `of`, and the statistics afterwards."""
-        trainer, images = self.trainer, self._taken()
+        trainer, images = self.trainer, self._training_images()
         taken = images if rows is None else images.take(rows.to(images.y.device))
         x = trainer.data.normalise(taken.x)
         leaves = clone(params)
@@ -147,6 +147,6 @@ class ClientImages:
             grads = torch.autograd.grad(value, list(moving.values()), materialize_grads=True) if moving else ()
         return value.detach(), dict(zip(moving, grads, strict=True)), statistics
 
-    def _taken(self) -> Images:
+    def _training_images(self) -> Images:
         data = self.trainer.data
-        return data.train.take(data.trained(self.client).to(data.device))
+        return data.train.take(data.train_indices(self.client).to(data.device))

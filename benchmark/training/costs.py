@@ -23,7 +23,7 @@ from fedspan.benchmark.head import in_head
 from fedspan.benchmark.method import Method
 from fedspan.benchmark.net import Net, parameters_of
 from fedspan.benchmark.spec.cell import Cell
-from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.plan import PlannedCell
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Data, Extent, Images, Split
 from fedspan.benchmark.training.executors.round_sums import RoundSums
@@ -152,7 +152,7 @@ def _traffic(trainer: LocalTrainer, state: State, rounds: int) -> tuple[int, int
     for first, times in ((0, warm), (warm, rounds - warm)):
         if times:
             now, sums = replace(state, round=first), RoundSums()
-            sums.add(finished := hand_over(trainer, now))
+            sums.add(finished := untrained_result(trainer, now))
             later = replace(now, rows={0: finished.row})
             [once], [each] = (download_bytes(trainer, at, [0]) for at in (now, later))
             up, down = up + times * sums.upload_bytes, down + once + (times - 1) * each
@@ -166,7 +166,7 @@ def without_values(cell: Cell, data: Data, method: Method, net: Net, paths: Path
     return trainer, State.initial(net, method, paths)
 
 
-def hand_over(trainer: LocalTrainer, state: State) -> ClientResult:
+def untrained_result(trainer: LocalTrainer, state: State) -> ClientResult:
     """Return a client's result of a round as if it had trained; raise `Incompatible` if it may not be sent."""
     return trainer.result(state, 0, trainer.first_visit(state), steps=1, images=1, loss=0.0)
 
@@ -204,7 +204,7 @@ def _one_image(extent: Extent) -> Data:
     return Data(train=image, test=image, classes=names, mean=(0.0,) * channels, std=(1.0,) * channels, digest="")
 
 
-def of_all(cells: Sequence[Planned]) -> list[dict[str, float] | str]:
+def of_all(cells: Sequence[PlannedCell]) -> list[dict[str, float] | str]:
     """Return each cell's costs by name, at the scale of the papers, or a message that says why there are none."""
     known: dict[str, dict[str, float] | str] = {}
     found = []

@@ -21,7 +21,7 @@ from fedspan.benchmark.task import Images
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.state import Row, State
 
-Scores = dict[str, float | None]  # one stage's scores, by metric
+StageScores = dict[str, float | None]  # one stage's scores, by metric
 OVER_CLIENTS = ("client_accuracy", "client_accuracy_std", "worst_tenth_accuracy")
 
 
@@ -125,7 +125,7 @@ def evaluate_global(trainer: LocalTrainer, state: State) -> Score:
     return _joined(one for part in trainer.each(state, _answers_of_part, calls, costs) for one in part)
 
 
-def score(trainer: LocalTrainer, state: State) -> Scores:
+def score(trainer: LocalTrainer, state: State) -> StageScores:
     """Score the global model, or each client's own model if weights stay with clients.
 
     If clients have test images of their own, `client_accuracy` is the mean over clients of the accuracy on these,
@@ -143,7 +143,7 @@ def score(trainer: LocalTrainer, state: State) -> Scores:
     hits = Hits.none(data.domains)
     found = _finite(evaluate_global(trainer, state), state.round, data.protocol)
     hits.add(found, data.test)
-    scores: Scores = {"accuracy": found.accuracy, "loss": found.loss}
+    scores: StageScores = {"accuracy": found.accuracy, "loss": found.loss}
     if data.tests is not None:
         scores |= _over_clients([percent(found.right[test]) for test in data.tests if len(test)])
     return scores | hits.scores()
@@ -166,7 +166,7 @@ def score_loaded(trainer: LocalTrainer, client: int) -> Score | None:
     return evaluate(trainer, images) if len(images) else None
 
 
-def score_clients(trainer: LocalTrainer, round: int, each: Iterable[Score | None]) -> Scores:
+def score_clients(trainer: LocalTrainer, round: int, each: Iterable[Score | None]) -> StageScores:
     """Combine the scores of clients' own models, given in client order; raise `Diverged` as `score` does."""
     data = trainer.data
     hits = Hits.none(data.domains)
@@ -177,7 +177,7 @@ def score_clients(trainer: LocalTrainer, round: int, each: Iterable[Score | None
             if data.domains:
                 hits.add(one, data.test_of(client))
     accuracies, losses = [one.accuracy for one in found], [one.loss for one in found]
-    scores: Scores = {"accuracy": None, "loss": float(np.mean(losses))}
+    scores: StageScores = {"accuracy": None, "loss": float(np.mean(losses))}
     if data.protocol.trial:
         scores = {
             "accuracy": percent(torch.cat([one.right for one in found])),
@@ -186,7 +186,7 @@ def score_clients(trainer: LocalTrainer, round: int, each: Iterable[Score | None
     return scores | _over_clients(accuracies) | hits.scores()
 
 
-def _over_clients(accuracies: list[float]) -> Scores:
+def _over_clients(accuracies: list[float]) -> StageScores:
     found = float(np.mean(accuracies)), float(np.std(accuracies)), worst_tenth(accuracies)
     return dict(zip(OVER_CLIENTS, found, strict=True))
 

@@ -173,15 +173,15 @@ class LocalTrainer:
         """Yield number, epochs and trained weights of each phase of a visit; only these weights require gradients."""
         done = 0
         for number, (epochs, moving) in enumerate(self.method.phases(self.protocol.local_epochs)):
-            moved = [path for path in self.params if path in self.paths.trainable and moving(path)]
+            trained_paths = [path for path in self.params if path in self.paths.trainable and moving(path)]
             for path, leaf in self.params.items():
-                leaf.requires_grad_(path in moved)
-            yield number, range(done, done + epochs), moved
+                leaf.requires_grad_(path in trained_paths)
+            yield number, range(done, done + epochs), trained_paths
             done += epochs
 
-    def optimiser(self, moved: list[str], lr: float | Tensor) -> SGD:
+    def optimiser(self, trained_paths: list[str], lr: float | Tensor) -> SGD:
         """Return the optimiser of one phase."""
-        leaves = [self.params[path] for path in moved]
+        leaves = [self.params[path] for path in trained_paths]
         return SGD(leaves, lr=lr, momentum=self.protocol.momentum, weight_decay=self.protocol.weight_decay)
 
     def train(self, state: State, client: int, steps: int | None = None) -> ClientResult:
@@ -193,24 +193,24 @@ class LocalTrainer:
         losses: list[Tensor] = []  # read once at the end: on CUDA each read would wait for the device
         sizes: list[int] = []
         self.net.train()
-        for phase, epochs, moved in self.phases():
-            optimiser = self.optimiser(moved, visit.lr)
+        for phase, epochs, trained_paths in self.phases():
+            optimiser = self.optimiser(trained_paths, visit.lr)
             for epoch in epochs:
                 for x, y in self.data.epoch(client, state.round, epoch, steps):
                     with self.meter.step("train", f"{len(y)} phase {phase}"):
-                        losses.append(self.step(moved, optimiser, x, y, visit))
+                        losses.append(self.step(trained_paths, optimiser, x, y, visit))
                     sizes.append(len(y))
             del optimiser  # for tens of millions of weights, momentum would fill the memory
         images = torch.tensor(sizes, dtype=torch.float64, device=self.data.device)
         total = float(torch.stack(losses).double() @ images)
         return self.finish(state, client, visit, steps=len(sizes), images=sum(sizes), total=total)
 
-    def step(self, moved: list[str], optimiser: SGD, x: Tensor, y: Tensor, visit: Visit) -> Tensor:
+    def step(self, trained_paths: list[str], optimiser: SGD, x: Tensor, y: Tensor, visit: Visit) -> Tensor:
         """Take one step on a batch; return its loss."""
-        step = self.seen(x, y, visit, self.params, self.outputs(self.net, None, x))
-        loss = self._differentiate(moved, step, visit)
+        step = self.step_view(x, y, visit, self.params, self.outputs(self.net, None, x))
+        loss = self._differentiate(trained_paths, step, visit)
         optimiser.step()
-        self._shift(moved, step, visit)
+        self._shift(trained_paths, step, visit)
         visit.position.number += 1
         return loss.detach()
 
@@ -227,12 +227,12 @@ class LocalTrainer:
         """The net for forward passes under other weights."""
         return Twin(self.net)
 
-    def evaluated(self, twin: Twin, leaves: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate_under(self, twin: Twin, leaves: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """Return (features, logits) under other `leaves`, in evaluation mode and without gradient."""
         with torch.no_grad():
             return self.outputs(twin.under(leaves), None, x)
 
-    def seen(
+    def step_view(
         self, x: Tensor, y: Tensor, visit: Visit, params: Mapping[str, Tensor], outputs: tuple[Tensor, Tensor]
     ) -> Step:
         """Return the hooks' view of a batch, whose (features, logits) under `params` are `outputs`."""
@@ -240,7 +240,7 @@ class LocalTrainer:
 
         def forward(params: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
             others = {**params, **(visit.start_buffers if buffers is None else buffers)}
-            return self.evaluated(self.twin, {**self.params, **self.buffers, **others}, x)
+            return self.evaluate_under(self.twin, {**self.params, **self.buffers, **others}, x)
 
         def gradient(
             params: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None, rows: slice | None
@@ -250,7 +250,7 @@ class LocalTrainer:
             part = slice(None) if rows is None else rows
             with torch.enable_grad():
                 outputs = self.outputs(self.net, {**leaves, **statistics}, x[part])
-                there = self.seen(x[part], y[part], visit, leaves, outputs)
+                there = self.step_view(x[part], y[part], visit, leaves, outputs)
                 loss = self.method.attached(self.method.objective(there, visit.broadcast, visit.states))
             grads = torch.autograd.grad(loss, list(moving.values()), materialize_grads=True)
             return dict(zip(moving, grads, strict=True)), statistics
@@ -274,20 +274,20 @@ class LocalTrainer:
             gradient=gradient,
         )
 
-    def _differentiate(self, moved: list[str], step: Step, visit: Visit) -> Tensor:
+    def _differentiate(self, trained_paths: list[str], step: Step, visit: Visit) -> Tensor:
         """Compute the gradients for the optimiser in the net; return the loss."""
         loss = self.method.attached(self.method.objective(step, visit.broadcast, visit.states))
         loss.backward()
         method = self.method
         if not (method.carries or method.edits_gradients):
             return loss
-        grads = {path: _gradient_of(self.params[path]) for path in moved}
+        grads = {path: _gradient_of(self.params[path]) for path in trained_paths}
         with torch.no_grad():
             for name, tree in method.carry(grads, step, visit.broadcast, visit.states).items():
                 overwrite(visit.states[name], tree)
             if method.edits_gradients:
                 grads = method.grads(grads, step, visit.broadcast, visit.states)
-                for path in moved:
+                for path in trained_paths:
                     self.params[path].grad = grads[path]
         return loss
 
@@ -317,17 +317,17 @@ class LocalTrainer:
         visit = self.first_visit(state)
         self.net.train()
         found = []
-        for _, epochs, moved in self.phases():
-            meter, optimiser = Meter(), self.optimiser(moved, visit.lr)
+        for _, epochs, trained_paths in self.phases():
+            meter, optimiser = Meter(), self.optimiser(trained_paths, visit.lr)
             with meter.step("probe", "step"):
-                self.step(moved, optimiser, x, y, visit)
+                self.step(trained_paths, optimiser, x, y, visit)
             found.append((len(epochs), meter.flops["probe"], meter.memory["probe"]))
         return found
 
     @torch.no_grad()
-    def _shift(self, moved: list[str], step: Step, visit: Visit) -> None:
+    def _shift(self, trained_paths: list[str], step: Step, visit: Visit) -> None:
         for shift in self.method.shifts(step, visit.broadcast, visit.states):
-            for path in moved:
+            for path in trained_paths:
                 if path in shift:
                     self.params[path] += shift[path]
 

@@ -93,7 +93,7 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-class Watched(TorchDispatchMode):
+class OperationCounter(TorchDispatchMode):
     """Dispatch mode that counts the FLOPs of every operation and tracks its tensors.
 
     torch's `FlopCounterMode` is not used because it imports a compiler, which takes seconds.
@@ -172,7 +172,7 @@ class Meter:
         if name in self.flops_of_step:
             yield
         else:
-            with Watched() as watched:
+            with OperationCounter() as watched:
                 yield
             self.flops_of_step[name] = watched.flops // times
             self.memory[purpose] = max(self.memory.get(purpose, 0), watched.memory.peak)

@@ -19,7 +19,7 @@ from fedspan.benchmark.training.state import State
 Penalties = dict[str, dict[str, list[float]]]  # component -> client -> mean per local epoch, without coefficient
 
 
-class _Watched:
+class _PenaltyRecorder:
     """Wrapper of a method that records its penalties and delegates everything else."""
 
     def __init__(self, method: Method, params: Any) -> None:
@@ -37,7 +37,7 @@ class _Watched:
         return self._method.objective(step, server, client)
 
 
-def watch(trainer: LocalTrainer, state: State, clients: Sequence[int], turns: Turns = NO_TURNS) -> Penalties:
+def trace_penalties(trainer: LocalTrainer, state: State, clients: Sequence[int], turns: Turns = NO_TURNS) -> Penalties:
     """Return the penalties of the round that begins at `state`.
 
     The clients train exactly as in the coming round, with the same keyed randomness, and the results are dropped:
@@ -49,7 +49,7 @@ def watch(trainer: LocalTrainer, state: State, clients: Sequence[int], turns: Tu
         trainer.meter = Meter()
         trainer.lost = lost(clients, turns)
         for client in clients:
-            watched: Any = _Watched(method, trainer.params)
+            watched: Any = _PenaltyRecorder(method, trainer.params)
             trainer.method = watched
             trainer.train(state, client, turns.get(client, WHOLE).steps)
             images = sum(trainer.data.batch_sizes(trainer.data.size(client)))

@@ -15,7 +15,7 @@ from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.training.allocator import keep_freed_memory
 
 
-def settle(how: How) -> None:
+def set_up_process(how: How) -> None:
     """Set torch's threads, determinism and allocator in this process as every cell needs them.
 
     Raises `UserError`, with nothing set, if the device does not exist here.
@@ -35,7 +35,7 @@ def settle(how: How) -> None:
 
 @contextlib.contextmanager
 def restored() -> Iterator[None]:
-    """Put back what `settle` sets in torch, for a caller whose own computations go on in this process."""
+    """Put back what `set_up_process` sets in torch, for a caller whose own computations go on in this process."""
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     threads, flushes = torch.get_num_threads(), _flushes_denormal()
     deterministic, tf32 = cudnn.deterministic, (cudnn.allow_tf32, matmul.allow_tf32)

@@ -16,7 +16,7 @@ from torch import nn
 from fedspan.benchmark import numerics, rng
 from fedspan.benchmark.component import Aggregate, Setting
 from fedspan.benchmark.data.batches import DeviceData, memory_format
-from fedspan.benchmark.data.unseen import set_apart
+from fedspan.benchmark.data.unseen import split_off_unseen
 from fedspan.benchmark.errors import Diverged, Incompatible, UserError
 from fedspan.benchmark.method import Method
 from fedspan.benchmark.net import Net
@@ -31,7 +31,7 @@ from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.layout import lay_out
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.meter import Meter, peak_memory
-from fedspan.benchmark.training.penalty_trace import watch
+from fedspan.benchmark.training.penalty_trace import trace_penalties
 from fedspan.benchmark.training.process import device_of, numerics_of
 from fedspan.benchmark.training.state import Paths, State, check_freezing
 from fedspan.benchmark.training.traffic import count_round, count_sent_weights, download_bytes
@@ -116,7 +116,7 @@ def check_size(cell: Cell, data: Data) -> None:
         )
 
 
-def arrived(weights: Tree, delta: Tree) -> Tree:
+def client_weights(weights: Tree, delta: Tree) -> Tree:
     """Return the client's weights after an update `delta` to the `weights` of its round."""
     return {path: weights[path] + leaf for path, leaf in delta.items()}
 
@@ -164,7 +164,7 @@ class Run:
         self.watched = () if self.method.one_client else cell.diagnostics.local_models(watched)
         whole = cell.partition.prepare(data, cell.clients, rng.numpy_generator(cell.seed, "partition"))
         self.digests = {"dataset_digest": data.digest, "partition_digest": whole.digest}
-        split, newcomers = set_apart(whole, cell.training_clients, cell.seed)
+        split, newcomers = split_off_unseen(whole, cell.training_clients, cell.seed)
         net = lay_out(net.to(cell.protocol.dtype), self.device, memory_format(self.device, cell.protocol.precision))
         self.state = State.initial(net, self.method, self.paths, cell.seed)
         device_data = DeviceData(
@@ -178,7 +178,7 @@ class Run:
             self.newcomers = LocalTrainer(net, self.method, self.paths, data=theirs, meter=self.meter)
         self.fleet = FleetRunner(cell.fleet, self.trainer, cell.seed)
         self.fleet.check(self.state, cell.protocol.rounds, self._participants)
-        self.executor = self.alone = make_executor(how.executor, self.trainer)  # `alone` runs in this process
+        self.executor = self.local_executor = make_executor(how.executor, self.trainer)  # it runs in this process
         if cell.diagnostics.spaces:
             diagnostics.spaces(self.trainer, self.state)  # reject a non-linear body before training
 
@@ -216,7 +216,7 @@ class Run:
         last, measured = (state.round + 1 == which for which in (cell.protocol.rounds, self.measured_round))
         if measured and cell.diagnostics.penalties:
             with meter.phase("diagnose"):
-                self.measured["penalties"] = watch(self.trainer, state, clients, turns)
+                self.measured["penalties"] = trace_penalties(self.trainer, state, clients, turns)
         with meter.phase("local"):
             sums, kept = self.executor.run(state, clients, self.watched if measured else (), tick, turns)
         if sums.participants or self.method.every_round:
@@ -260,7 +260,7 @@ class Run:
             if sums.participants and self.method.using("aggregate"):
                 mean = self.method.aggregate(single, partial(view, "aggregate"))
             if self.method.writes:
-                sent = state.sent | {client: arrived(now, delta) for client, delta in single.items()}
+                sent = state.sent | {client: client_weights(now, delta) for client, delta in single.items()}
                 state.sent = dict(sorted(sent.items()))  # a hook that sums over them gives the same bits after a resume
             if not sums.participants:
                 shared = self.paths.at(state.round, self.trainer.net).shared

@@ -20,7 +20,7 @@ from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.records import checkpoint
 from fedspan.benchmark.records.model import Count, Number
 from fedspan.benchmark.records.provenance import difference, origin
-from fedspan.benchmark.records.sources import of_engine, uncommitted
+from fedspan.benchmark.records.sources import uncommitted, uncommitted_engine_files
 from fedspan.benchmark.records.validation import validate
 from fedspan.benchmark.spec.cell import SCHEMA
 from fedspan.benchmark.training.diagnostics import for_figures
@@ -59,7 +59,7 @@ def keep_trained(run: Run, path: Path) -> None:
 
     Skip it if another version of the engine computed the first rounds: nothing could reproduce the model.
     """
-    run.state = run.state.trained()
+    run.state = run.state.models_only()
     if run.of_one_origin:
         _write(run, path, run.cell.train_key, origin=_origin(run), lasting=_trees(run), trained_by=run.cell.key)
 
@@ -73,7 +73,7 @@ def take_trained(run: Run, path: Path) -> bool:
     found = checkpoint.load(path, run.cell.train_key)
     if found is None or found[1].get("origin") != _origin(run) or found[1].get("lasting") != _trees(run):
         return False
-    _take_over(run, run.state.trained(), *found)
+    _take_over(run, run.state.models_only(), *found)
     with contextlib.suppress(OSError):  # owned by another user, or pruned in the meantime
         os.utime(path)  # mark as recently used
     return True
@@ -97,12 +97,14 @@ def _unlike(here: dict[str, Any], made_by: dict[str, Any]) -> str:
 
     Tests pin the numbers of committed engines; an engine with uncommitted changes equals no other.
     """
-    if made_by.get("engine") != here["engine"] and (files := of_engine(here) + of_engine(made_by)):
+    if made_by.get("engine") != here["engine"] and (
+        files := uncommitted_engine_files(here) + uncommitted_engine_files(made_by)
+    ):
         return f"another engine: uncommitted changes of {', '.join(dict.fromkeys(files))}"
-    return difference(_lasting(here), _lasting(made_by))
+    return difference(_constant_origin(here), _constant_origin(made_by))
 
 
-def _lasting(of: dict[str, Any]) -> dict[str, Any]:
+def _constant_origin(of: dict[str, Any]) -> dict[str, Any]:
     """Return the part of an origin that all rounds of a cell must share; `_unlike` checks the engine.
 
     The processor that feeds a GPU is left out.

@@ -10,7 +10,7 @@ from fedspan.benchmark.training import stages
 from fedspan.benchmark.training.evaluation import (
     OVER_CLIENTS,
     Score,
-    Scores,
+    StageScores,
     score,
     score_clients,
     score_loaded,
@@ -22,7 +22,7 @@ from fedspan.benchmark.training.state import Row, State
 from fedspan.benchmark.tree import digest
 
 
-def score_stages(run: Run) -> dict[str, Scores]:
+def score_stages(run: Run) -> dict[str, StageScores]:
     """Return the scores of every stage, and store the digests of their models in the run.
 
     `trained` is the last round, `best` the best evaluated round, whose model is not kept. A trial replaces all model
@@ -50,7 +50,7 @@ def score_stages(run: Run) -> dict[str, Scores]:
     return result | ({"privacy": run.privacy} if run.privacy else {})
 
 
-def _of_trial(run: Run, stages: dict[str, Scores]) -> Scores:
+def _of_trial(run: Run, stages: dict[str, StageScores]) -> StageScores:
     """Return the scores of the method's last stage, accuracy and loss of every stage, and the numbers of images.
 
     `images` are held out by `clients` clients; `clients_without` have too few images to hold one out.
@@ -64,7 +64,7 @@ def _of_trial(run: Run, stages: dict[str, Scores]) -> Scores:
     return scores | {"images": sum(held), "clients": giving, "clients_without": len(held) - giving}
 
 
-def _best(run: Run) -> dict[str, Scores]:
+def _best(run: Run) -> dict[str, StageScores]:
     """Return the highest accuracy over evaluated rounds, the earliest if tied; empty without a global model."""
     rounds = zip(run.curve["accuracy"], run.curve["round"], strict=True)
     seen = [(accuracy, number) for accuracy, number in rounds if accuracy is not None]
@@ -74,7 +74,7 @@ def _best(run: Run) -> dict[str, Scores]:
     return {"best": {"accuracy": accuracy, "round": number}}
 
 
-def _of_newcomers(run: Run) -> Scores:
+def _of_newcomers(run: Run) -> StageScores:
     """Return the global model's scores on clients that never train; None if weights stay with clients."""
     if run.newcomers is None:
         return {}
@@ -86,7 +86,7 @@ def _of_newcomers(run: Run) -> Scores:
     return _as_newcomers(score_clients(trainer, run.state.round, scores))
 
 
-def _of_personalised_newcomers(run: Run) -> Scores:
+def _of_personalised_newcomers(run: Run) -> StageScores:
     """Return the scores of the personalised models of clients that never train, each personalised on its own images."""
     if run.newcomers is None:
         return {}
@@ -95,7 +95,7 @@ def _of_personalised_newcomers(run: Run) -> Scores:
     return _as_newcomers(score_clients(trainer, run.state.round, scores))
 
 
-def _as_newcomers(scores: Scores) -> Scores:
+def _as_newcomers(scores: StageScores) -> StageScores:
     """Return the scores over clients, renamed for clients that never train."""
     return {
         name.replace("client", "unseen") if "client" in name else f"unseen_{name}": scores[name]
@@ -103,7 +103,7 @@ def _as_newcomers(scores: Scores) -> Scores:
     }
 
 
-def _score_personalised(run: Run) -> Scores:
+def _score_personalised(run: Run) -> StageScores:
     """Score each client's personalised model; the stage's digest covers all models, in client order."""
     trainer, state, models = run.trainer, run.state, hashlib.sha256()
     clients = range(trainer.data.clients)

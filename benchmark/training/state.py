@@ -186,7 +186,7 @@ class State:
             states = {name: to_device(tree, "cpu") for name, tree in row.states.items()}
             self.rows[client] = Row(to_device(row.own, "cpu"), states)
 
-    def trained(self) -> State:
+    def models_only(self) -> State:
         """Return only the models, without component trees that are needed only by further rounds."""
 
         def lasting(states: States) -> States:
@@ -206,7 +206,7 @@ class State:
 
     def digest(self) -> str:
         """Return a sha256 of the models: global weights and buffers, clients' own ones, and lasting component trees."""
-        return digest(self.trained().pack())
+        return digest(self.models_only().pack())
 
     def pack(self) -> Tree:
         """Return all tensors under flat names, for a checkpoint."""

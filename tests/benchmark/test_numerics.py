@@ -130,7 +130,7 @@ def test_a_script_is_portable_also_where_it_imports_torch_first(tmp_path):
 
 def test_importing_the_package_alone_is_enough_before_torch_computes():
     program = "import fedspan, torch; torch.randn(64, 64) @ torch.randn(64, 64); from fedspan.benchmark import numerics"
-    assert said(f"{program}\nprint(all(good for _, good in numerics.taken().values()))") == "True"
+    assert said(f"{program}\nprint(all(good for _, good in numerics.instructions_in_use().values()))") == "True"
 
 
 @pytest.mark.skipif(not torch.cpu._is_avx512_supported(), reason="torch has nothing else to take here")
@@ -145,8 +145,8 @@ def test_a_script_that_computes_before_it_imports_fedspan_is_told_so_when_it_run
 @pytest.mark.parametrize("library", ["ATen", "MKL", "oneDNN"])
 def test_every_library_has_to_have_taken_what_is_promised(monkeypatch, library):
     numerics.check()
-    found = numerics.taken()
-    monkeypatch.setattr(numerics, "taken", lambda: found | {library: ("wide", False)})
+    found = numerics.instructions_in_use()
+    monkeypatch.setattr(numerics, "instructions_in_use", lambda: found | {library: ("wide", False)})
     with pytest.raises(UserError, match=rf"\({library} wide\)"):
         numerics.check()
 
@@ -155,7 +155,10 @@ def test_every_library_has_to_have_taken_what_is_promised(monkeypatch, library):
 @pytest.mark.skipif(not torch.cpu._is_avx512_supported(), reason="torch has nothing else to take here")
 def test_what_each_library_took_is_seen(variable, library):
     ask = f"import os, fedspan.benchmark; del os.environ[{variable!r}]; from fedspan.benchmark import numerics; "
-    assert said(ask + "print([name for name, (_, good) in numerics.taken().items() if not good])") == f"['{library}']"
+    assert (
+        said(ask + "print([name for name, (_, good) in numerics.instructions_in_use().items() if not good])")
+        == f"['{library}']"
+    )
 
 
 # what records claim --------------------------------------------------------------------------------

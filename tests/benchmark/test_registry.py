@@ -11,7 +11,7 @@ from fedspan.benchmark import discovery, registry
 from fedspan.benchmark.component import Component, algorithm
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.fields import from_values
-from fedspan.benchmark.records.sources import digest_of, sources_behind
+from fedspan.benchmark.records.sources import sources_behind, syntax_digest
 from fedspan.benchmark.registry import all_plugins, find, how, later, plugins
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.task import Dataset
@@ -234,7 +234,7 @@ def test_a_record_names_the_source_that_trained_whatever_is_edited_meanwhile(fol
     (folder / "first.py").write_text("class First(")
     record = run_cell(toy_cell(find("algorithm", "first")()), how_to_run(folder))
     assert record["status"] == "done"
-    assert record["provenance"]["sources"]["algorithm:first"] == digest_of([METHOD.format(name="first")])
+    assert record["provenance"]["sources"]["algorithm:first"] == syntax_digest([METHOD.format(name="first")])
 
 
 def test_a_file_of_the_package_is_not_imported_again(folder):

@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.fields import from_values
-from fedspan.benchmark.search import Fixed, Setting, choice, described, fixed, linear, log, spaces_of, typed, untold
+from fedspan.benchmark.search import (
+    Fixed,
+    SettingDescription,
+    choice,
+    describe_settings,
+    fields_without_space,
+    fixed,
+    linear,
+    log,
+    spaces_of,
+    typed,
+)
 from tests.helpers import toy
 
 parts = st.floats(0, 1, exclude_max=True)
@@ -93,7 +104,7 @@ def test_spaces_are_found_by_field_and_inherited():
 
 
 def test_numeric_fields_without_a_word_are_named():
-    assert untold(Spaced) == ["rates", "half"]
+    assert fields_without_space(Spaced) == ["rates", "half"]
 
 
 def test_a_field_with_two_spaces_is_refused():
@@ -183,8 +194,8 @@ def test_settings_are_described_with_their_values_defaults_and_spaces():
         draws: Annotated[int, fixed("sets the compute")] = 3
         losses: tuple[Literal["ce", "mse"], ...] = ("ce",)
 
-    assert described(Some, "algorithm") == [
-        Setting("algorithm.rate", None, "a number, or null", "log 0.1 to 1.0", "ours"),
-        Setting("algorithm.draws", 3, "a whole number", "", "sets the compute"),
-        Setting("algorithm.losses", ("ce",), "a list, each ce or mse", "", ""),
+    assert describe_settings(Some, "algorithm") == [
+        SettingDescription("algorithm.rate", None, "a number, or null", "log 0.1 to 1.0", "ours"),
+        SettingDescription("algorithm.draws", 3, "a whole number", "", "sets the compute"),
+        SettingDescription("algorithm.losses", ("ce",), "a list, each ce or mse", "", ""),
     ]

@@ -14,7 +14,7 @@ from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.running.grid import sharing_last
 from fedspan.benchmark.spec.diagnostics import Diagnostics
-from fedspan.benchmark.spec.plan import Planned
+from fedspan.benchmark.spec.plan import PlannedCell
 from fedspan.benchmark.training import run as run_module
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.methods.addons.ccvr import CCVR
@@ -39,7 +39,7 @@ def no_training(monkeypatch):
 
 
 def the_trained(folder, cell):
-    return Results(how(folder).results).trained(cell.train_key)
+    return Results(how(folder).results).trained_model_path(cell.train_key)
 
 
 # which cells share --------------------------------------------------------------------------------
@@ -292,6 +292,6 @@ def test_in_a_grid_cells_that_can_start_from_a_trained_model_come_last():
     a, b = (toy_cell(None, seed=seed) for seed in (0, 1))
     with_ffc = [toy_cell(None, FFC(), seed=seed) for seed in (0, 1)]
     alone = [toy_cell(Scaffold(), component) for component in (FFC(), CCVR())]
-    planned = [Planned(cell, {}, {}) for cell in (with_ffc[0], a, *alone, b, with_ffc[1])]
+    planned = [PlannedCell(cell, {}, {}) for cell in (with_ffc[0], a, *alone, b, with_ffc[1])]
     order = [planned.cell for planned in sharing_last(planned)]
     assert order == [a, alone[0], b, with_ffc[0], alone[1], with_ffc[1]]

@@ -401,12 +401,12 @@ MADE = {"device": "cpu", "executor": "loop", "threads": 1, "numerics": "portable
 )
 def test_each_setting_that_changes_the_rounding_is_told(name, value):
     again = {"provenance": MADE | {name: value}}
-    assert repetition.set_otherwise({"provenance": MADE}, again) == [f"{name}={value}"]
-    assert repetition.set_otherwise(again, again) == []
+    assert repetition.differing_settings({"provenance": MADE}, again) == [f"{name}={value}"]
+    assert repetition.differing_settings(again, again) == []
 
 
 def test_a_record_of_more_threads_than_this_machine_has_cores_is_left_to_another(monkeypatch, tmp_path):
-    monkeypatch.setattr(repetition, "lack", lambda record, how: "")
+    monkeypatch.setattr(repetition, "missing_gpu", lambda record, how: "")
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     planned = SimpleNamespace(overrides={}, cell=SimpleNamespace(key="a"))
     asked = repetition.Repetition(
@@ -417,7 +417,7 @@ def test_a_record_of_more_threads_than_this_machine_has_cores_is_left_to_another
 
 
 def test_any_gpu_is_like_that_of_the_record(monkeypatch, tmp_path):
-    monkeypatch.setattr(repetition, "lack", lambda record, how: "")
+    monkeypatch.setattr(repetition, "missing_gpu", lambda record, how: "")
     planned = SimpleNamespace(overrides={}, cell=SimpleNamespace(key="a"))
     record = {"provenance": {"device": "cuda:1", "executor": "graph", "threads": 1}}
     repeated = repetition.Repetition(record=record, planned=planned, how={}, scratch=tmp_path).settings()

@@ -9,7 +9,7 @@ from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.registry import plugins
-from fedspan.benchmark.search import Space, spaces_of, untold
+from fedspan.benchmark.search import Space, fields_without_space, spaces_of
 
 METHODS = [cls for kind in ("algorithm", "addon") for cls in plugins(kind).values()]
 OURS = [cls for cls in METHODS if cls.__module__.startswith("fedspan.")]  # others are free not to be tuned
@@ -19,7 +19,7 @@ every_method = pytest.mark.parametrize("cls", METHODS, ids=[cls.name for cls in 
 
 @pytest.mark.parametrize("cls", OURS, ids=[cls.name for cls in OURS])
 def test_every_numeric_field_has_a_space_or_a_word_why_not(cls):
-    assert untold(cls) == []
+    assert fields_without_space(cls) == []
 
 
 @every_method

@@ -8,7 +8,7 @@ import pytest
 
 from fedspan.benchmark.spec import board as boards
 from fedspan.benchmark.spec.plan import plan
-from fedspan.benchmark.spec.presets import Tuning
+from fedspan.benchmark.spec.presets import SettingRule
 from fedspan.benchmark.spec.tuning import Tune
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "boards.md").read_text()
@@ -40,7 +40,7 @@ def test_the_reference_names_exactly_the_fields_that_there_are(beginning, has):
     assert named(beginning) == has
 
 
-@pytest.mark.parametrize("cls", [Tuning, Tune])
+@pytest.mark.parametrize("cls", [SettingRule, Tune])
 def test_fields_of_fields_are_named_beside_them(cls):
     assert all(f"`{name}`" in REFERENCE for name in fields(cls))
 

@@ -12,7 +12,7 @@ from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records.provenance import versions
 from fedspan.benchmark.running.launchers import connect
 from fedspan.benchmark.running.signals import TimedOut, stopping
-from fedspan.benchmark.training.process import settle
+from fedspan.benchmark.training.process import set_up_process
 from fedspan.benchmark.training.workers import actors
 from fedspan.benchmark.training.workers.spread import start_workers, stop_workers
 from fedspan.tasks.fleets.dropout import Dropout
@@ -64,7 +64,7 @@ def cluster(nodes):
 @contextlib.contextmanager
 def spread(cell, workers=2, **more):
     """Start a cell on so many actors."""
-    settle(how())
+    set_up_process(how())
     run = start(cell, launcher="ray", **more)
     start_workers(run, workers)
     try:

@@ -17,7 +17,7 @@ from fedspan.benchmark.records.verification import Verification
 from fedspan.benchmark.report.summary import FILE, read, to_json
 from fedspan.benchmark.running.cell_run import Outcome, make_record
 from fedspan.benchmark.running.leases import Owner
-from fedspan.benchmark.spec.compose import words_of
+from fedspan.benchmark.spec.compose import override_words
 from fedspan.benchmark.spec.overrides import command_of
 from fedspan.benchmark.spec.plan import plan_grid
 from fedspan.benchmark.spec.settings import How
@@ -90,7 +90,7 @@ class Workplace:
                 if kind in TAKEN_UP:
                     results.path(cell.key).unlink()
                 if kind != "trained model":
-                    results.trained(cell.train_key).unlink()
+                    results.trained_model_path(cell.train_key).unlink()
                 if kind in beside:
                     beside[kind](results, planned)
         folder = self.folder / "leaderboards"
@@ -121,7 +121,7 @@ class Workplace:
         save(run, results.checkpoint(planned.cell.key))
 
     def _add_failure(self, results, planned):
-        words = words_of({key: value for key, value in planned.overrides.items() if key != "board"})
+        words = override_words({key: value for key, value in planned.overrides.items() if key != "board"})
         failed = make_record(planned.cell, How(command=command_of(words)), Outcome("failed", "it broke"), None)
         results.write(failed)
 

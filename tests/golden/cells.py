@@ -24,7 +24,7 @@ from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.compose import make_cell, resolve
 from fedspan.benchmark.task import Data, Dataset, Images
-from fedspan.benchmark.training.process import settle
+from fedspan.benchmark.training.process import set_up_process
 from fedspan.benchmark.tree import digest
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.tasks.models.small_cnn import SmallCNN
@@ -118,7 +118,7 @@ def digests_of(name: str, workers: int = 1) -> dict[str, Any]:
 
 def operations() -> dict[str, str]:
     """Return digests of what single operations make of fixed numbers: they say what differs first where cells do."""
-    settle(how())
+    set_up_process(how())
     draws = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.task import Data, Dataset, Images, content_digest
 from fedspan.benchmark.training.executors import EXECUTORS, graph
-from fedspan.benchmark.training.process import settle
+from fedspan.benchmark.training.process import set_up_process
 from tests.contract.test_components import cell_of, every_net, every_stack
 from tests.helpers import CLASSES, NormNet, counted, how, start, toy, toy_cell, trained
 from tests.training import test_actors
@@ -22,7 +22,7 @@ LONG = {"rounds": 5, "local_epochs": 3}
 @pytest.fixture(autouse=True)
 def settled():
     """Put the process into the state in which cells compute on a device."""
-    settle(how(device="cuda"))
+    set_up_process(how(device="cuda"))
     yield
     torch.use_deterministic_algorithms(False)
 

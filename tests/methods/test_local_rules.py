@@ -228,7 +228,7 @@ def test_without_weight_and_projection_moon_is_fedavg_bit_for_bit():
 def test_the_previous_model_keeps_its_own_batchnorm_statistics_and_gets_no_gradient():
     seen = []
 
-    class Watched(Moon):
+    class OperationCounter(Moon):
         name = "moon"
 
         def penalty(self, step):
@@ -236,7 +236,7 @@ def test_the_previous_model_keeps_its_own_batchnorm_statistics_and_gets_no_gradi
             return super().penalty(step)
 
     parts = {"model": NormNet(), "protocol": {"precision": "float64", "local_epochs": 1}}
-    run = start(toy_cell(Watched(projection=()), **parts))
+    run = start(toy_cell(OperationCounter(projection=()), **parts))
     run.state.remember(4, run.trainer.train(run.state, 4).row)
     previous = start(toy_cell(**parts)).trainer.net.eval()
     statistics = numbers(previous.state_dict())
@@ -275,7 +275,7 @@ def test_what_counts_as_representation_changes_nothing_of_moon_itself(model):
 def test_a_penalty_sees_the_representation_before_or_after_the_projection(representation, dimensions):
     seen = set()
 
-    class Watched(FedDecorr):
+    class OperationCounter(FedDecorr):
         name = "feddecorr"
 
         def penalty(self, step):
@@ -283,7 +283,7 @@ def test_a_penalty_sees_the_representation_before_or_after_the_projection(repres
             return super().penalty(step)
 
     moon = Moon(projection=(7, 4), representation=representation)
-    finished(fresh(moon, protocol={"rounds": 1}, addons=(Watched(),)))
+    finished(fresh(moon, protocol={"rounds": 1}, addons=(OperationCounter(),)))
     assert seen == {dimensions}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from fedspan.benchmark.mirror import runs as tracking
 from fedspan.benchmark.mirror.runs import Mirror, Unreachable, follow, sync
-from fedspan.benchmark.records.record import flatten, record_digest
+from fedspan.benchmark.records.record import flatten, short_digest
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.cell_run import Outcome, make_record
 from fedspan.benchmark.running.grid import all_mirrored
@@ -201,7 +201,7 @@ def test_a_run_that_was_sent_half_is_sent_again_and_its_half_removed(results, st
     again = Mirror(results)
     assert again.sync() == 1
     [run] = runs(again)
-    assert run.data.tags["fedspan.digest"] == record_digest(results.read(run.data.tags["fedspan.key"]))
+    assert run.data.tags["fedspan.digest"] == short_digest(results.read(run.data.tags["fedspan.key"]))
     assert sync(results.root)[1] == 0
 
 

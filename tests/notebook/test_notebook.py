@@ -90,12 +90,12 @@ def test_a_failing_cell_is_a_row_with_its_reason(tmp_path, monkeypatch):
 
 def test_native_cells_are_refused_where_torch_is_portable_already(tmp_path, monkeypatch):
     """Their records would call portable bits native, and no native repetition would be identical."""
-    monkeypatch.setattr(numerics, "taken", lambda: {"ATen": ("AVX2", True), "MKL": ("COMPATIBLE", True)})
+    monkeypatch.setattr(numerics, "instructions_in_use", lambda: {"ATen": ("AVX2", True), "MKL": ("COMPATIBLE", True)})
     for settings in ({"numerics": "native"}, {"protocol.precision": "bf16"}):
         with pytest.raises(UserError, match="start Python with FEDSPAN_NUMERICS=native"):
             fedspan.run(QUICK | settings, results=tmp_path)
     assert not list(tmp_path.glob("records/*"))
-    monkeypatch.setattr(numerics, "taken", lambda: {"ATen": ("AVX2", True), "MKL": ("its own", False)})
+    monkeypatch.setattr(numerics, "instructions_in_use", lambda: {"ATen": ("AVX2", True), "MKL": ("its own", False)})
     assert fedspan.run(QUICK | {"numerics": "native"}, results=tmp_path)["status"].tolist() == ["done"]
 
 

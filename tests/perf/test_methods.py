@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from fedspan.benchmark.training.process import settle
+from fedspan.benchmark.training.process import set_up_process
 from fedspan.methods.addons.feddecorr import FedDecorr
 from fedspan.methods.addons.spherefed import SphereFed
 from fedspan.methods.algorithms.fedavg import FedAvg
@@ -54,5 +54,5 @@ def rounds_of(algorithm, *addons):
     ],
 )
 def test_a_round(compare, method, target):
-    settle(how())
+    set_up_process(how())
     compare(rounds_of(*method), rounds_of(FedAvg()), against="FedAvg", target=f"at most {target:.2f}", repeats=9)

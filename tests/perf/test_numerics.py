@@ -6,7 +6,7 @@ import pytest
 
 from fedspan.benchmark import numerics
 from fedspan.benchmark.registry import plugins
-from fedspan.benchmark.training.process import settle
+from fedspan.benchmark.training.process import set_up_process
 from fedspan.tasks.partitions.iid import IID
 from tests.helpers import how, start, toy_cell
 from tests.perf.test_methods import Noise
@@ -24,14 +24,14 @@ ratios: dict[str, float] = {}
 
 def one_round(name, mode):
     """Prepare a round of two steps of 32 photographs' size, again and again from where the last one ended."""
-    settle(how())
+    set_up_process(how())
     protocol = {"rounds": 10**6, "eval_every": 10**6, "local_epochs": 1, "batch_size": BATCH, "lr": 0.01}
     cell = toy_cell(
         dataset=Noise(images=STEPS * BATCH, size=32), partition=IID(), clients=1, model=plugins("model")[name](),
         protocol=protocol,
     )  # fmt: skip
     run = start(cell, numerics=mode)
-    assert {good for _, good in numerics.taken().values()} == {True} or mode == numerics.NATIVE
+    assert {good for _, good in numerics.instructions_in_use().values()} == {True} or mode == numerics.NATIVE
     return run.advance
 
 

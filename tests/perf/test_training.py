@@ -16,7 +16,7 @@ from fedspan.benchmark.net import Net
 from fedspan.benchmark.spec.compose import make_cell, resolve
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Data, Dataset, Images, Model
-from fedspan.benchmark.training.process import settle
+from fedspan.benchmark.training.process import set_up_process
 from fedspan.benchmark.training.run import Run
 from tests.helpers import toy, toy_cell
 from tests.perf.plain import LoaderLoop, PlainLoop
@@ -35,7 +35,7 @@ DIGITS = {"protocol": "digits", "partition.alpha": 0.5}
 
 def run_of(cell, folder, executor="loop"):
     how = How(results=folder, data=folder, executor=executor)
-    settle(how)
+    set_up_process(how)
     return Run(cell, how)
 
 

@@ -10,7 +10,7 @@ from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.spec.compose import make_cell, resolve
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Data, Dataset, Images, content_digest
-from fedspan.benchmark.training.process import settle
+from fedspan.benchmark.training.process import set_up_process
 from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.workers.schedule import round_seconds
 from fedspan.benchmark.training.workers.spread import start_workers, stop_workers
@@ -48,7 +48,7 @@ def spread(tmp_path):
 
     def begin(cell, workers):
         how = How(results=tmp_path, data=tmp_path)
-        settle(how)
+        set_up_process(how)
         runs.append(Run(cell, how))
         start_workers(runs[-1], workers)
         return runs[-1]

@@ -20,7 +20,7 @@ from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.training import saving
 from fedspan.benchmark.training.meter import peak_memory, reset_peak_memory
 from fedspan.benchmark.training.run import Run
-from fedspan.benchmark.training.saving import _lasting, resume, save
+from fedspan.benchmark.training.saving import _constant_origin, resume, save
 from fedspan.tasks.fleets.speeds import Speeds
 from tests.helpers import LocalHead, NormNet, Scaffold, how, numbers, start, toy_cell, trained, weights
 
@@ -86,7 +86,7 @@ def test_a_kill_within_the_library_leaves_nothing_that_is_not_found(tmp_path, cl
     if clean == "sweep":
         results.records.mkdir()
         results.path(mine).touch()
-        results.sweep()
+        results.remove_leftovers()
     else:
         results.clear_temporary(mine, "2123456789abcdef0123")
     assert [path.parent.name.split(".")[1] for path in results.checkpoints.rglob(".tmpA1b2C3")] == [other]
@@ -94,7 +94,7 @@ def test_a_kill_within_the_library_leaves_nothing_that_is_not_found(tmp_path, cl
 
 def test_the_next_owner_of_a_cell_removes_what_was_cut_off_and_nothing_else(tmp_path):
     results, mine, trainer, other = Results(tmp_path), "0" * 20, "1" * 20, "2" * 20
-    paths = [results.path, lambda key: results.failures / f"{key}.json", results.checkpoint, results.trained]
+    paths = [results.path, lambda key: results.failures / f"{key}.json", results.checkpoint, results.trained_model_path]
     for place, key in itertools.product(paths, (mine, trainer, other)):
         whole = place(key)
         whole.parent.mkdir(exist_ok=True)
@@ -296,7 +296,7 @@ def test_native_rounds_of_another_processor_are_not_gone_on_from_but_on_a_gpu(tm
     found = []
     for name in ("one", "other"):
         monkeypatch.setattr(provenance, "processor", lambda name=name: name)
-        found.append(_lasting(provenance.origin(CELL, how(tmp_path), torch.device(device), "native")))
+        found.append(_constant_origin(provenance.origin(CELL, how(tmp_path), torch.device(device), "native")))
     assert provenance.difference(*found) == ("numerics other, here one" if device == "cpu" else "")
 
 
@@ -350,7 +350,7 @@ def test_two_kinds_of_gpu_are_two_origins(tmp_path, monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
         found.append(provenance.origin(CELL, how(tmp_path), torch.device("cuda"), "native"))
     assert provenance.difference(*found) == "gpu other, here one"
-    assert provenance.difference(*map(_lasting, found)) == "gpu other, here one"
+    assert provenance.difference(*map(_constant_origin, found)) == "gpu other, here one"
 
 
 def test_a_checkpoint_of_an_earlier_version_is_not_gone_on_from(tmp_path, caplog):

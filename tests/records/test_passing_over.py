@@ -40,8 +40,8 @@ def kept(tmp_path):
 
 
 def test_a_record_that_another_process_has_set_aside_is_no_error(kept):
-    kept.put_aside(CELL.key)
-    kept.put_aside(CELL.key)
+    kept.set_record_aside(CELL.key)
+    kept.set_record_aside(CELL.key)
     assert kept.read(CELL.key) is None
     assert [path.name for path in kept.aside.iterdir()] == [f"{CELL.key}.json.1"]
 

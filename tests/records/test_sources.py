@@ -14,12 +14,12 @@ from fedspan.benchmark.discovery import keep_sources
 from fedspan.benchmark.records import sources
 from fedspan.benchmark.records.sources import (
     changed,
-    digest_of,
+    code_provenance,
     engine_digest,
-    of_sources,
     source_digests,
     sources_behind,
     stale,
+    syntax_digest,
     uncommitted,
 )
 from fedspan.methods.addons.spherefed import SphereFed
@@ -117,8 +117,8 @@ print(source_digests(SimpleNamespace(plugins=[typed])))
 
 @pytest.mark.parametrize("name", ["plugin", "helper", "deeper", "sibling", "whole"])
 def test_an_edit_of_any_of_them_is_noticed(package, name):
-    before = digest_of(package().values())
-    assert digest_of(package(**{name: FILES[name] + "edited = 'and longer than before'\n"}).values()) != before
+    before = syntax_digest(package().values())
+    assert syntax_digest(package(**{name: FILES[name] + "edited = 'and longer than before'\n"}).values()) != before
 
 
 def test_an_edit_of_another_plugin_is_not(package):
@@ -208,7 +208,7 @@ class Mine:
 )
 def test_words_and_layout_change_no_digest(reworded):
     assert reworded != METHOD
-    assert digest_of([reworded]) == digest_of([METHOD])
+    assert syntax_digest([reworded]) == syntax_digest([METHOD])
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_words_and_layout_change_no_digest(reworded):
     ],
 )
 def test_every_change_of_code_changes_the_digest(before, after):
-    assert digest_of([METHOD.replace(before, after)]) != digest_of([METHOD])
+    assert syntax_digest([METHOD.replace(before, after)]) != syntax_digest([METHOD])
 
 
 @pytest.mark.parametrize(
@@ -248,11 +248,11 @@ def test_every_change_of_code_changes_the_digest(before, after):
     ],
 )
 def test_search_spaces_names_for_readers_and_what_costs_alone_read_change_no_digest(before, after):
-    assert digest_of([METHOD.replace(before, after)]) == digest_of([METHOD])
+    assert syntax_digest([METHOD.replace(before, after)]) == syntax_digest([METHOD])
 
 
 def test_where_one_source_ends_and_the_next_begins_counts():
-    assert digest_of(["a = 1\nb = 2\n"]) != digest_of(["a = 1\n", "b = 2\n"])
+    assert syntax_digest(["a = 1\nb = 2\n"]) != syntax_digest(["a = 1\n", "b = 2\n"])
 
 
 # the engine -----------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ def other_engine(tmp_path, monkeypatch):
     """Return a function that writes files of an engine and returns its digest."""
     monkeypatch.setattr(sources, "engine", SimpleNamespace(__file__=str(tmp_path / "engine" / "__init__.py")))
 
-    def digest_of(**files):
+    def syntax_digest(**files):
         for name, text in files.items():
             path = tmp_path / "engine" / name.replace("__", "/")
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -309,7 +309,7 @@ def other_engine(tmp_path, monkeypatch):
         engine_digest.cache_clear()
         return engine_digest()
 
-    yield digest_of
+    yield syntax_digest
     engine_digest.cache_clear()
 
 
@@ -368,7 +368,7 @@ def test_a_record_of_an_engine_with_uncommitted_changes_is_not_of_the_current_so
     changed_files = ["benchmark/training/local.py", "methods/mine.py"]
     made = {"sources": source_digests(cell), "engine": other, "uncommitted": changed_files}
     said = "made by other sources (benchmark/training/local.py with uncommitted changes)"
-    for told in (made, of_sources(made)):
+    for told in (made, code_provenance(made)):
         assert stale(told, cell) == said
         by = SimpleNamespace(sources=source_digests(cell), engine=engine_digest())
         assert stale(told, cell, [by]) == "", "a repetition proves it"
@@ -382,7 +382,7 @@ def test_a_record_of_an_engine_with_uncommitted_changes_is_not_of_the_current_so
 def test_tests_hold_a_committed_engine_to_its_numbers(files):
     cell = toy_cell()
     made = {"sources": source_digests(cell), "engine": f"{sources.FORM}0", "uncommitted": files}
-    assert of_sources(made) == {"sources": source_digests(cell)}
+    assert code_provenance(made) == {"sources": source_digests(cell)}
     assert stale(made, cell) == ""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from fedspan.benchmark.records.model import Record, is_trial
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.spec.board import Board, Figure, Table
-from fedspan.benchmark.spec.plan import Planned, plan
+from fedspan.benchmark.spec.plan import PlannedCell, plan
 from tests.helpers import whole
 
 METHODS = [
@@ -30,11 +30,11 @@ def board(
     return Board(grid=grids or (GRID,), tables=tuple(tables), figures=tuple(figures), **fields)
 
 
-def cells_of(made: Board) -> list[Planned]:
+def cells_of(made: Board) -> list[PlannedCell]:
     return plan(made.expand())
 
 
-def record(planned: Planned, accuracy: float | None = 90.0, **changes: Any) -> Record:
+def record(planned: PlannedCell, accuracy: float | None = 90.0, **changes: Any) -> Record:
     """Return the record of a cell; keyword arguments replace its fields. Its curve ends with its accuracy."""
     cell = planned.cell
     rounds = cell.protocol.rounds
@@ -72,14 +72,14 @@ def record(planned: Planned, accuracy: float | None = 90.0, **changes: Any) -> R
     return whole(made | changes)
 
 
-def trial(planned: Planned, accuracy: float = 90.0, **changes: Any) -> Record:
+def trial(planned: PlannedCell, accuracy: float = 90.0, **changes: Any) -> Record:
     """Return the record of a trial: like that of a result, but its scores are of held-out images."""
     result = record(planned, accuracy, **changes)
     scores = {"accuracy": accuracy, "loss": 0.5, "accuracy.trained": accuracy, "loss.trained": 0.5, "images": 100.0}
     return result | {"scores": {"validation": scores}}
 
 
-def stopped(planned: Planned, status: str, reason: str) -> Record:
+def stopped(planned: PlannedCell, status: str, reason: str) -> Record:
     return record(planned, status=status, reason=reason, scores={}, curve={}, compute={}, spectra={})
 
 
@@ -94,7 +94,7 @@ def results_of(folder: Path, records: Sequence[Record]) -> Results:
     return results
 
 
-def seeded(cells: Sequence[Planned], spread: float = 1.0) -> list[Record]:
+def seeded(cells: Sequence[PlannedCell], spread: float = 1.0) -> list[Record]:
     """Return a record for every cell; no two cells of the grid have the same mean, later ones are better.
 
     Beside what all cells gain with the seed each scatters a little in its own way, without a change of its mean.
@@ -114,6 +114,6 @@ def with_digest(one: Record, digest: str) -> Record:
     return one | {"provenance": one["provenance"] | {"dataset_digest": digest}}
 
 
-def renamed(planned: Planned, component: Any) -> Planned:
+def renamed(planned: PlannedCell, component: Any) -> PlannedCell:
     """Return the cell with another algorithm object."""
     return replace(planned, cell=replace(planned.cell, algorithm=component))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedspan.benchmark.report.ranking import rank
-from fedspan.benchmark.report.statistics import Difference, Withheld, difference, lost
+from fedspan.benchmark.report.statistics import Difference, Withheld, difference, diverged_score
 
 
 def compared(rows, better=+1):
@@ -37,7 +37,7 @@ def results(draw, least=2, most=7):
             {t: dict(enumerate((generator.normal(0, size) + generator.normal(0, 1, 3)).tolist())) for t in tasks}
         )
         if tasks and generator.random() < 0.15:
-            made[-1][tasks[0]][0] = lost(+1)
+            made[-1][tasks[0]][0] = diverged_score(+1)
     return made
 
 
@@ -174,13 +174,13 @@ def test_a_run_that_diverges_never_helps(rows, which):
         return
     before = ranges(ranked(rows))[row]
     broken = [dict(runs) for runs in rows]
-    broken[row] = {task: dict.fromkeys(runs, lost(+1)) for task, runs in rows[row].items()}
+    broken[row] = {task: dict.fromkeys(runs, diverged_score(+1)) for task, runs in rows[row].items()}
     assert ranges(ranked(broken))[row][2] >= before[2]
     shared = [other for other in range(len(rows)) if other != row and rows[row].keys() & rows[other].keys()]
     whole = [
         other
         for other in shared
-        if not any(value == lost(+1) for runs in rows[other].values() for value in runs.values())
+        if not any(value == diverged_score(+1) for runs in rows[other].values() for value in runs.values())
     ]
     for other in whole:
         assert ranges(ranked(broken))[other][1] < ranges(ranked(broken))[row][1]

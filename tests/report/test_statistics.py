@@ -11,8 +11,8 @@ from fedspan.benchmark.report.statistics import (
     Withheld,
     average_ranks,
     difference,
+    diverged_score,
     holm,
-    lost,
     mean_of,
     settled,
     win_rates,
@@ -135,10 +135,10 @@ def test_scores_that_agree_on_all_seeds_are_certain_only_where_they_are_counted(
 @pytest.mark.parametrize("tasks", [2, 6])
 def test_a_row_with_diverged_runs_is_behind_however_good_the_others_are(tasks):
     good, bad = scores(drawn(1, tasks, 3) + 50), scores(drawn(2, tasks, 3))
-    good[0] = {0: 99.0, 1: lost(+1), 2: lost(+1)}
+    good[0] = {0: 99.0, 1: diverged_score(+1), 2: diverged_score(+1)}
     assert difference(good, bad) == Withheld("2 runs diverged on the tasks that both have", -1)
     assert difference(bad, good).sign == +1
-    bad[1][0] = lost(+1)
+    bad[1][0] = diverged_score(+1)
     assert difference(bad, good).sign == 0, "where both have diverged runs nothing is decided"
     assert isinstance(difference(good, {1: {0: 1.0, 1: 2.0, 2: 3.0}}), Withheld | Difference)
     assert "diverged" not in str(difference(good, {1: {0: 1.0, 1: 2.0, 2: 3.0}})), "it diverged on another task"
@@ -146,13 +146,13 @@ def test_a_row_with_diverged_runs_is_behind_however_good_the_others_are(tasks):
 
 def test_a_diverged_run_counts_where_the_other_row_ran_that_seed():
     """Who runs more seeds than another risks nothing by it."""
-    good, more = {0: {0: 60.0, 1: 61.0, 2: 63.0}}, {0: {0: 50.0, 1: 52.0, 2: 53.0, 3: lost(+1)}}
+    good, more = {0: {0: 60.0, 1: 61.0, 2: 63.0}}, {0: {0: 50.0, 1: 52.0, 2: 53.0, 3: diverged_score(+1)}}
     assert difference(good, more) == difference(good, {0: {seed: more[0][seed] for seed in good[0]}})
     assert difference({0: good[0] | {3: 62.0}}, more) == Withheld("1 run diverged on the tasks that both have", +1)
 
 
 def test_a_diverged_run_of_a_loss_is_worse_too():
-    small, large = {0: {0: 0.1, 1: lost(-1), 2: 0.1}}, {0: {0: 5.0, 1: 5.0, 2: 6.0}}
+    small, large = {0: {0: 0.1, 1: diverged_score(-1), 2: 0.1}}, {0: {0: 5.0, 1: 5.0, 2: 6.0}}
     assert difference(small, large, better=-1).sign == +1, "its loss is larger"
     assert average_ranks([small, large], -1)[0] == pytest.approx([4 / 3, 5 / 3])
     assert win_rates([small, large], -1) == pytest.approx([200 / 3, 100 / 3])
@@ -161,8 +161,8 @@ def test_a_diverged_run_of_a_loss_is_worse_too():
 
 def test_diverged_runs_share_the_last_rank_and_lose_each_comparison():
     rows = [
-        {0: {0: 90.0, 1: lost(+1), 2: lost(+1)}},
-        {0: {0: 80.0, 1: 40.0, 2: lost(+1)}},
+        {0: {0: 90.0, 1: diverged_score(+1), 2: diverged_score(+1)}},
+        {0: {0: 80.0, 1: 40.0, 2: diverged_score(+1)}},
         {0: {0: 1.0, 1: 2.0, 2: 3.0}},
     ]
     assert average_ranks(rows, +1) == (pytest.approx([(1 + 3 + 2.5) / 3, (2 + 1 + 2.5) / 3, (3 + 2 + 1) / 3]), 3)
@@ -196,7 +196,7 @@ def test_average_ranks_are_those_over_the_pairs_that_all_rows_have():
 @given(st.integers(2, 6), st.integers(1, 4), st.integers(1, 3), st.integers(0, 9))
 def test_ranks_and_wins_share_out_what_there_is(rows, tasks, seeds, draw):
     many = [scores(values) for values in np.random.default_rng(draw).integers(0, 4, (rows, tasks, seeds))]
-    many[0][0][0] = lost(+1)
+    many[0][0][0] = diverged_score(+1)
     assert sum(average_ranks(many, +1)[0]) == pytest.approx(rows * (rows + 1) / 2)
     assert np.mean(win_rates(many, +1)) == pytest.approx(50)
     assert win_rates(many, -1) == pytest.approx([100 - rate for rate in win_rates(many, +1)])

@@ -11,7 +11,15 @@ from fedspan.benchmark.fleet import Fleet, Turn
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running import estimate
 from fedspan.benchmark.running.cell_run import Outcome, make_record
-from fedspan.benchmark.running.estimate import Speed, cost, family, measure_speed, step_flops, tried, workload
+from fedspan.benchmark.running.estimate import (
+    Speed,
+    cost,
+    cost_key,
+    extrapolated_seconds,
+    measure_speed,
+    step_flops,
+    workload,
+)
 from fedspan.benchmark.spec.plan import plan
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.training import meter
@@ -54,15 +62,15 @@ def expected(missing, results, unknown=()):
 
 
 def test_cells_that_differ_in_seed_or_partition_cost_the_same():
-    names = {family(planned.cell.what) for planned in cells({}, {"seed": 1}, {"partition.alpha": 9.0})}
+    names = {cost_key(planned.cell.what) for planned in cells({}, {"seed": 1}, {"partition.alpha": 9.0})}
     assert len(names) == 1
 
 
 def test_cells_that_differ_in_rates_and_coefficients_cost_the_same():
     method = {"algorithm": "fedprox", "addons": ["ccvr"]}
     tried = ({"protocol.lr": 0.5}, {"algorithm.mu": 1.0}, {"addon.ccvr.lr": 0.5})
-    assert len({family(planned.cell.what) for planned in cells(method, *(method | more for more in tried))}) == 1
-    more = {family(planned.cell.what) for planned in cells(method, method | {"addon.ccvr.epochs": 2})}
+    assert len({cost_key(planned.cell.what) for planned in cells(method, *(method | more for more in tried))}) == 1
+    more = {cost_key(planned.cell.what) for planned in cells(method, method | {"addon.ccvr.epochs": 2})}
     assert len(more) == 2
 
 
@@ -74,7 +82,7 @@ TRIAL = {"protocol.validation": 0.5}
 )
 def test_cells_that_differ_in_anything_else_do_not(more):
     here, there = cells({}, more)
-    assert family(here.cell.what) != family(there.cell.what)
+    assert cost_key(here.cell.what) != cost_key(there.cell.what)
 
 
 def test_records_of_like_cells_give_their_mean(tmp_path, asked):
@@ -194,13 +202,13 @@ def test_rounds_that_were_tried_stand_for_all_in_seconds_of_a_processor(rounds, 
     rounds(itertools.chain([warming_up], itertools.repeat({"local": 2.0, "server": 0.5, "evaluate": 0.1})), share)
     [planned] = cells(PROTOCOL)
     expected = min(share, 1.0) * (10 * 2.5 + (2 + 1) * 0.1)
-    assert tried(planned.cell, How.of(planned.config), 0.0) == pytest.approx(expected)
+    assert extrapolated_seconds(planned.cell, How.of(planned.config), 0.0) == pytest.approx(expected)
 
 
 def test_a_round_in_which_the_machine_stalls_says_nothing_of_the_others(rounds):
     left = rounds({"local": seconds, "evaluate": 0.0} for seconds in (9.0, 2.0, 90.0, 2.0))  # the first warms up
     [planned] = cells(PROTOCOL)
-    assert tried(planned.cell, How.of(planned.config), 93) == pytest.approx(10 * 2.0)
+    assert extrapolated_seconds(planned.cell, How.of(planned.config), 93) == pytest.approx(10 * 2.0)
     assert not list(left)
 
 
@@ -216,9 +224,9 @@ class Asked(Fleet):
 
 
 def test_a_cell_is_tried_for_its_own_rounds_at_most():
-    assert tried(helpers.toy_cell(fleet=Asked()), helpers.how(), math.inf) > 0
+    assert extrapolated_seconds(helpers.toy_cell(fleet=Asked()), helpers.how(), math.inf) > 0
     with pytest.raises(UserError, match=f"loses every client in each of protocol.rounds={helpers.QUICK.rounds}"):
-        tried(helpers.toy_cell(fleet=Asked(arrives=False)), helpers.how(), math.inf)
+        extrapolated_seconds(helpers.toy_cell(fleet=Asked(arrives=False)), helpers.how(), math.inf)
 
 
 @pytest.mark.parametrize(

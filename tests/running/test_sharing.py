@@ -8,7 +8,7 @@ import torch
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.running import sharing
-from fedspan.benchmark.running.sharing import Alone, Among, check_workers, obstacle
+from fedspan.benchmark.running.sharing import GridWorkers, SingleRunWorkers, check_workers, obstacle
 from tests.helpers import how
 
 IMPOSSIBLE = {
@@ -21,7 +21,7 @@ IMPOSSIBLE = {
 def run(clients=10, together=1):
     """Return what is looked at: a run of so many clients a round, of which a worker trains some side by side."""
     executor = SimpleNamespace(together=lambda clients, workers: together)
-    return SimpleNamespace(participants=lambda: list(range(clients)), alone=executor)
+    return SimpleNamespace(participants=lambda: list(range(clients)), local_executor=executor)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def clock(monkeypatch):
 
 @pytest.mark.parametrize(("beside", "workers"), [(0, 8), (1, 4), (2, 2), (3, 2), (4, 1), (7, 1), (20, 1)])
 def test_cells_that_run_at_a_time_share_the_workers(clock, beside, workers):
-    share = Among(how(workers=8), lambda: beside)
+    share = GridWorkers(how(workers=8), lambda: beside)
     assert share(run()) == 1
     clock.seconds += 5
     assert share(run()) == workers
@@ -43,34 +43,34 @@ def test_cells_that_run_at_a_time_share_the_workers(clock, beside, workers):
 
 
 def test_a_lone_cell_has_the_workers_that_were_asked_for_but_no_more_than_clients():
-    assert [Alone(how(workers=8))(run(clients)) for clients in (10, 3, 1, 0)] == [8, 3, 1, 1]
+    assert [SingleRunWorkers(how(workers=8))(run(clients)) for clients in (10, 3, 1, 0)] == [8, 3, 1, 1]
 
 
 def test_without_workers_a_cell_has_one_process(clock):
-    grid = Among(how(), lambda: 0)
+    grid = GridWorkers(how(), lambda: 0)
     clock.seconds += 5
-    assert Alone(how())(run()) == grid(run()) == 1
+    assert SingleRunWorkers(how())(run()) == grid(run()) == 1
 
 
 def test_a_grid_looks_at_the_cells_beside_every_five_seconds(clock):
     looks = []
-    share = Among(how(workers=4), lambda: looks.append(clock.seconds) or 1)
+    share = GridWorkers(how(workers=4), lambda: looks.append(clock.seconds) or 1)
     for clock.seconds in (100.0, 104.9, 105.0, 106.0, 109.9, 112.0):
         assert share(run()) == (1 if clock.seconds < 105 else 2)
     assert looks == [105.0, 112.0]
 
 
 def test_workers_beyond_the_clients_are_named_once(caplog):
-    share = Alone(how(workers=8))
+    share = SingleRunWorkers(how(workers=8))
     with caplog.at_level(logging.WARNING, "fedspan"):
         assert [share(run(clients=6)), share(run(clients=6))] == [6, 6]
     assert [one.getMessage() for one in caplog.records] == ["workers=8, but 6 clients train in a round: 6 will do"]
 
 
 def test_clients_that_are_trained_side_by_side_need_fewer_workers(clock, caplog):
-    stacked, grid = run(clients=25, together=10), Among(how(workers=8), lambda: 1)
+    stacked, grid = run(clients=25, together=10), GridWorkers(how(workers=8), lambda: 1)
     with caplog.at_level(logging.WARNING, "fedspan"):
-        assert Alone(how(workers=8))(stacked) == 3
+        assert SingleRunWorkers(how(workers=8))(stacked) == 3
     clock.seconds += 5
     assert grid(stacked) == 3
     assert [one.getMessage() for one in caplog.records] == [
@@ -84,7 +84,7 @@ def test_where_workers_cannot_be_had_a_lone_cell_is_refused_and_grids_run_as_eve
         check_workers(how(workers=4, **settings))
     check_workers(how(workers=1, **settings))
     check_workers(how(**settings))
-    grid = Among(how(workers=4, **settings), lambda: 0)
+    grid = GridWorkers(how(workers=4, **settings), lambda: 0)
     clock.seconds += 5
     assert grid(run()) == 1
 
@@ -97,7 +97,7 @@ def test_rays_workers_are_for_lone_cells_and_need_ray(clock, monkeypatch, device
     ray = how(workers=4, launcher="ray", device=device)
     assert obstacle(ray, lone=True) is None
     assert obstacle(ray).startswith(f"train one cell {reason}")
-    grid = Among(ray, lambda: 0)
+    grid = GridWorkers(ray, lambda: 0)
     clock.seconds += 5
     assert grid(run()) == 1
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

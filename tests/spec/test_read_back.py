@@ -20,7 +20,7 @@ from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.records.record import LIMIT_BYTES, digest_of, parse
 from fedspan.benchmark.registry import KINDS, plugins
 from fedspan.benchmark.running.cell_run import Outcome, make_record
-from fedspan.benchmark.spec.compose import words_of
+from fedspan.benchmark.spec.compose import override_words
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.spec.overrides import axes_of, command_of, settings_of
 from fedspan.benchmark.spec.plan import plan
@@ -94,13 +94,13 @@ def read_back(setting, chosen, value):
         return False
     cell = planned.cell
     with flushing():
-        how = How(command=command_of(words_of(planned.overrides)))
+        how = How(command=command_of(override_words(planned.overrides)))
         record = make_record(cell, how, Outcome("skipped", "for this test"), None)
         stored = json.dumps({**record, "digest": digest_of(record)}, indent=1)
         assert len(stored) <= LIMIT_BYTES
         found = parse(stored.encode(), None, sealed=True)
         assert (found["key"], found["spec"]) == (cell.key, cell.what)
-        again = settings_of(words_of(planned.overrides))
+        again = settings_of(override_words(planned.overrides))
         assert [one.cell.key for one in plan([again])] == [cell.key]
         with contextlib.suppress(DataElsewhere):
             assert rebuild(found["spec"]).cell.key == cell.key
@@ -164,4 +164,4 @@ def test_zero_and_minus_zero_have_one_key():
 
 def test_a_command_line_says_every_value_as_it_is():
     for value in (0.1 + 0.2, 1e-300, 1e300, "'\\", "ä", True, None, [1, 2], "true"):
-        assert axes_of(words_of({"x": value})) == {"x": [value]}
+        assert axes_of(override_words({"x": value})) == {"x": [value]}

@@ -9,8 +9,8 @@ import torch
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records.provenance import difference
 from fedspan.benchmark.training.executors.graph import Graph
-from fedspan.benchmark.training.executors.loop import Visits
-from fedspan.benchmark.training.process import settle
+from fedspan.benchmark.training.executors.loop import RoundClients
+from fedspan.benchmark.training.process import set_up_process
 from fedspan.benchmark.training.workers.actors import RemoteWorker, Setup, identity_of
 from fedspan.benchmark.training.workers.messages import pack, unpack
 from fedspan.benchmark.training.workers.replica import residents_of, state_update
@@ -23,7 +23,7 @@ from tests.training.test_workers import STACKS
 
 def begun(stack="server and client state", **more):
     """Return a cell after its first round, in which clients remember and the server broadcasts."""
-    settle(how())
+    set_up_process(how())
     run = start(toy_cell(*STACKS[stack], model=NormNet()), **more)
     run.advance()
     return run
@@ -38,14 +38,14 @@ def prepared(driver, room=2**24):
     """Return an actor's worker that has prepared the driver's cell and heard its state, and its identity."""
     worker = RemoteWorker()
     identity = worker.prepare(Setup(driver.how, pickle.dumps(driver.cell), folder=Path.cwd(), room=room))
-    news = state_update(driver, driver.state)
-    worker.hear(news.head, news.memory().numpy())
+    state_message = state_update(driver, driver.state)
+    worker.receive_state(state_message.head, state_message.memory().numpy())
     return worker, identity
 
 
 def call(driver, clients):
     """Return the arguments that have a worker train some clients."""
-    arguments = call_of(driver.alone, driver.state, Visits(clients), clients)
+    arguments = call_of(driver.local_executor, driver.state, RoundClients(clients), clients)
     message = pack((train, arguments), residents_of(driver, driver.state))
     return message.head, message.memory().numpy()
 
@@ -58,7 +58,7 @@ def agree(driver):
     head, array = worker.make(*call(driver, clients))
     reply = unpack(head, torch.from_numpy(array), gpu=driver.device)
     assert reply.flops["train"] > 0
-    pairs = zip(reply.value, driver.alone.each(driver.state, Visits(clients)), strict=True)
+    pairs = zip(reply.value, driver.local_executor.each(driver.state, RoundClients(clients)), strict=True)
     for (mine, _), (other, _) in pairs:
         assert mine.client == other.client
         assert any(other.row.states.values())

@@ -9,7 +9,7 @@ from fedspan.benchmark.data.batches import memory_format
 from fedspan.benchmark.net import Net
 from fedspan.benchmark.training import cuda_layers
 from fedspan.benchmark.training.layout import lay_out
-from fedspan.benchmark.training.process import settle
+from fedspan.benchmark.training.process import set_up_process
 from tests.helpers import how
 
 CPU, CUDA, META = (torch.device(name) for name in ("cpu", "cuda", "meta"))
@@ -52,7 +52,7 @@ def test_a_process_that_trains_on_a_gpu_repeats_its_sums_and_rounds_as_float32(m
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert not torch.are_deterministic_algorithms_enabled()
     try:
-        settle(how(device="cuda:0"))
+        set_up_process(how(device="cuda:0"))
         assert torch.are_deterministic_algorithms_enabled()
         assert torch.is_deterministic_algorithms_warn_only_enabled()  # an operation without an order still computes
         assert not torch.backends.cudnn.allow_tf32
@@ -62,12 +62,12 @@ def test_a_process_that_trains_on_a_gpu_repeats_its_sums_and_rounds_as_float32(m
 
 
 def test_a_process_that_trains_on_cpu_keeps_torchs_own_choice():
-    settle(how())
+    set_up_process(how())
     assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_float32_is_never_tf32():
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
-    settle(how())
+    set_up_process(how())
     assert not torch.backends.cudnn.allow_tf32
     assert not torch.backends.cuda.matmul.allow_tf32

@@ -421,9 +421,9 @@ def test_own_models_are_scored_beside_the_global_one_and_personalised_further():
 def test_trees_that_own_models_are_made_of_outlive_training():
     run = trained(toy_cell(TwoModels()))
     whole = score_stages(run)
-    run.state = run.state.trained()
+    run.state = run.state.models_only()
     assert score_stages(run) == whole
-    assert not trained(toy_cell(LocalHead())).state.trained().rows[0].states["toy_fedrep"]
+    assert not trained(toy_cell(LocalHead())).state.models_only().rows[0].states["toy_fedrep"]
 
 
 def test_two_components_with_weights_do_not_go_together():

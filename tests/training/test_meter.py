@@ -173,8 +173,8 @@ def test_the_memory_of_a_cell_is_the_same_whatever_the_process_did_before(tmp_pa
 def test_memory_needs_no_more_steps_to_watch_than_flops(monkeypatch):
     """Each kind of step is watched once; the others run as they are."""
     meter, entered = Meter(), []
-    enter = meter_module.Watched.__enter__
-    monkeypatch.setattr(meter_module.Watched, "__enter__", lambda mode: entered.append(mode) or enter(mode))
+    enter = meter_module.OperationCounter.__enter__
+    monkeypatch.setattr(meter_module.OperationCounter, "__enter__", lambda mode: entered.append(mode) or enter(mode))
     for _ in range(3):
         with meter.step("train", "one"):
             torch.ones(3) + 1

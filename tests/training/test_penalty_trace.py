@@ -8,7 +8,7 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.training.diagnostics import for_figures
-from fedspan.benchmark.training.penalty_trace import watch
+from fedspan.benchmark.training.penalty_trace import trace_penalties
 from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.saving import resume, save
 from fedspan.benchmark.training.traffic import classifier_cost
@@ -38,7 +38,7 @@ def test_watching_leaves_no_trace_in_the_result(tmp_path, algorithm):
 def test_the_mean_of_an_epoch_is_that_of_its_batches():
     run = start(toy_cell(FedAvg(), FedDecorr(), protocol={"lr": 1e-30, "weight_decay": 0.0}))
     client = CLIENTS - 1
-    [means] = watch(run.trainer, run.state, [client])["feddecorr"].values()
+    [means] = trace_penalties(run.trainer, run.state, [client])["feddecorr"].values()
     run.trainer.load(run.state, run.state.row(client))
     run.trainer.net.train()
     for epoch, mean in enumerate(means):
@@ -66,7 +66,9 @@ def test_penalties_are_watched_without_their_coefficient(algorithm, addons, othe
     short = {"lr": 1e-30, "weight_decay": 0.0}
     mine, others = (start(toy_cell(*parts, protocol=short)) for parts in ((algorithm, *addons), other))
     name = (addons or (algorithm,))[0].name
-    assert watch(mine.trainer, mine.state, [0])[name] == watch(others.trainer, others.state, [0])[name]
+    assert (
+        trace_penalties(mine.trainer, mine.state, [0])[name] == trace_penalties(others.trainer, others.state, [0])[name]
+    )
 
 
 def test_how_many_images_of_each_class_clients_hold_is_kept(tmp_path):

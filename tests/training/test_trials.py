@@ -188,9 +188,9 @@ def test_held_out_images_train_no_client():
         for client in range(data.clients):
             batches = [x for x, _ in data.epoch(client, 0, 0)]
             assert sum(map(len, batches)) == data.size(client)
-            kept = {image.numpy().tobytes() for image in data.train.x[data.trained(client)]}
+            kept = {image.numpy().tobytes() for image in data.train.x[data.train_indices(client)]}
             assert kept.isdisjoint(held)
-    assert len(data.test) + len(data.trained(0)) == 94
+    assert len(data.test) + len(data.train_indices(0)) == 94
 
 
 def test_a_result_has_all_its_images_back():

@@ -25,7 +25,7 @@ from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.task import Partition
 from fedspan.benchmark.training.evaluation import score
 from fedspan.benchmark.training.executors.graph import Graph
-from fedspan.benchmark.training.process import settle
+from fedspan.benchmark.training.process import set_up_process
 from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.saving import resume, save
 from fedspan.benchmark.training.scoring import score_stages
@@ -63,7 +63,7 @@ class Even(Partition):
 
 @pytest.fixture(autouse=True)
 def settled():
-    settle(how())
+    set_up_process(how())
 
 
 @contextlib.contextmanager
@@ -135,7 +135,7 @@ def test_workers_train_clients_side_by_side_as_one_process_does(monkeypatch, exe
     with spread(cell, 3, executor=executor) as run:
         sent, each = [], run.trainer.pool.each
         if executor == "graph":
-            run.alone.width.now, run.alone.width.settled = 3, True  # lanes
+            run.local_executor.width.now, run.local_executor.width.settled = 3, True  # lanes
 
         def noting(state, function, calls, *others, **more):
             sent.append((function, len(calls)))

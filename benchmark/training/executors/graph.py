@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedspan.benchmark.errors import Diverged, UserError
 from fedspan.benchmark.sgd import SGD
-from fedspan.benchmark.training.executors.loop import Loop, Trained, Visits
+from fedspan.benchmark.training.executors.loop import Loop, RoundClients, Trained
 from fedspan.benchmark.training.local import ClientResult, LocalTrainer, Position, Visit
 from fedspan.benchmark.training.state import State
 from fedspan.benchmark.tree import clone
@@ -111,15 +111,15 @@ class ReplayLane:
         for leaf in trainer.params.values():
             leaf.grad = None
         trainer.net.train()
-        for phase, epochs, moved in trainer.phases():
+        for phase, epochs, trained_paths in trainer.phases():
             if phase not in self.optimisers:
-                self.optimisers[phase] = trainer.optimiser(moved, self.lr)
+                self.optimisers[phase] = trainer.optimiser(trained_paths, self.lr)
             for leaf in self.optimisers[phase].buffers:
                 leaf.zero_()
             for epoch in epochs:
                 for x, y in trainer.data.epoch(client, state.round, epoch, most):
                     with self._counting(), trainer.meter.step("train", f"{len(y)} phase {phase}"):
-                        self._step(phase, moved, x, y)
+                        self._step(phase, trained_paths, x, y)
                     self.taken, self.images = self.taken + 1, self.images + len(y)
                     yield
 
@@ -167,7 +167,7 @@ class ReplayLane:
             getattr(self.position, name).fill_(value)
         self.total.zero_()
 
-    def _step(self, phase: int, moved: list[str], x: Tensor, y: Tensor) -> None:
+    def _step(self, phase: int, trained_paths: list[str], x: Tensor, y: Tensor) -> None:
         kind = phase, len(y)
         if kind not in self.recordings:
             self.recordings[kind] = Recording(torch.empty_like(x), torch.empty_like(y))
@@ -178,7 +178,7 @@ class ReplayLane:
 
         def work() -> None:
             assert self.place is not None
-            loss = self.trainer.step(moved, self.optimisers[phase], recording.x, recording.y, self.place)
+            loss = self.trainer.step(trained_paths, self.optimisers[phase], recording.x, recording.y, self.place)
             self.total.add_(loss.double() * len(recording.y))
 
         if recording.seen > EAGER and recording.possible and recording.replay is None:
@@ -210,7 +210,7 @@ class Graph(Loop):
         self.lanes: list[ReplayLane] = []
         self.width = Width()
 
-    def each(self, state: State, visits: Visits) -> Iterator[Trained]:
+    def each(self, state: State, visits: RoundClients) -> Iterator[Trained]:
         done: dict[int, Trained | Diverged] = {}
         while len(done) < len(visits.clients):
             todo = sorted(set(visits.clients) - set(done), key=lambda client: (-self.trainer.data.size(client), client))
@@ -240,7 +240,7 @@ class Graph(Loop):
                 flops[purpose] -= counted
             lane.flops.clear()
 
-    def _round(self, state: State, todo: list[int], visits: Visits, done: dict[int, Trained | Diverged]) -> None:
+    def _round(self, state: State, todo: list[int], visits: RoundClients, done: dict[int, Trained | Diverged]) -> None:
         """Train the clients `todo`, largest first; each free lane takes the next one.
 
         A divergence is stored like a result: all clients finish, so which one is reported does not depend on timing.
@@ -276,7 +276,7 @@ class Graph(Loop):
         self.width.learn(images / (time.perf_counter() - start), len(todo), len(added), taken - before, free)
         self._narrow()
 
-    def _begin(self, lane: ReplayLane, state: State, client: int, visits: Visits) -> Iterator[None]:
+    def _begin(self, lane: ReplayLane, state: State, client: int, visits: RoundClients) -> Iterator[None]:
         self.device.begin(lane.queue)
         lane.trainer.lost = visits.lost
         return lane.steps(state, client, visits.turn(client).steps)

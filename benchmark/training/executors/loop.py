@@ -16,12 +16,12 @@ from fedspan.benchmark.tree import Tree
 Trained = tuple[ClientResult, Tree | None]  # a client's result, and its weights and buffers if they are kept
 
 
-def untold() -> None:
+def no_tick() -> None:
     """Do nothing: the default `tick`."""
 
 
 @dataclass(frozen=True)
-class Visits:
+class RoundClients:
     """Clients that train in a round, in numerical order, and their turns.
 
     For clients in `keep` the local weights and buffers are returned too; `tick` is called after each client.
@@ -30,17 +30,17 @@ class Visits:
     clients: Sequence[int]
     keep: Collection[int] = ()
     turns: Turns = field(default_factory=dict)
-    tick: Callable[[], None] = untold
+    tick: Callable[[], None] = no_tick
 
     @property
     def lost(self) -> frozenset[int]:
         """The clients whose results never arrive."""
         return lost(self.clients, self.turns)
 
-    def part(self, clients: Sequence[int]) -> Visits:
+    def part(self, clients: Sequence[int]) -> RoundClients:
         """Return the visits of a subset of clients, ready to be sent to another process, with the default `tick`."""
         turns = {client: self.turns[client] for client in clients if client in self.turns}
-        return Visits(clients, [client for client in clients if client in self.keep], turns)
+        return RoundClients(clients, [client for client in clients if client in self.keep], turns)
 
     def turn(self, client: int) -> Turn:
         """Return a client's turn."""
@@ -71,7 +71,7 @@ class Loop:
         state: State,
         clients: Sequence[int],
         keep: Collection[int] = (),
-        tick: Callable[[], None] = untold,
+        tick: Callable[[], None] = no_tick,
         turns: Turns = NO_TURNS,
     ) -> tuple[RoundSums, dict[int, Tree]]:
         """Train `clients` from `state`, each for its turn, and store the rows of arriving clients in `state`.
@@ -80,7 +80,7 @@ class Loop:
         after each client.
         """
         sums, kept = self.sums(clients, turns), {}
-        visits = Visits(sorted(clients), keep, turns, tick)
+        visits = RoundClients(sorted(clients), keep, turns, tick)
         for done, model in self.each(state, visits):
             if model is not None:
                 kept[done.client] = model
@@ -88,7 +88,7 @@ class Loop:
             del done, model  # free their memory before the next client trains
         return sums, kept
 
-    def each(self, state: State, visits: Visits) -> Iterator[Trained]:
+    def each(self, state: State, visits: RoundClients) -> Iterator[Trained]:
         """Train the clients of `visits` and yield each result, in numerical order.
 
         A row and a kept model stay valid; tensors to be summed may be valid only until the next result is requested.

@@ -16,7 +16,7 @@ from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.method import States
 from fedspan.benchmark.net import Twin
 from fedspan.benchmark.sgd import update
-from fedspan.benchmark.training.executors.loop import Loop, Trained, Visits
+from fedspan.benchmark.training.executors.loop import Loop, RoundClients, Trained
 from fedspan.benchmark.training.executors.stacked_layers import stackable
 from fedspan.benchmark.training.local import ClientResult, LocalTrainer, Position
 from fedspan.benchmark.training.state import State
@@ -58,7 +58,7 @@ class Stack:
     counts: Tensor
     own_start: Tree
     states: States
-    moved: list[str]
+    trained_paths: list[str]
     broadcast: States
 
     def of(self, lanes: Sequence[StackLane]) -> Stack:
@@ -75,7 +75,7 @@ class Stack:
             counts=self.counts[index],
             own_start=take(self.own_start),
             states={name: take(tree) for name, tree in self.states.items()},
-            moved=self.moved,
+            trained_paths=self.trained_paths,
             broadcast=self.broadcast,
         )
 
@@ -105,7 +105,7 @@ class Vmap(Loop):
         self.net = stackable(trainer.net, trainer.data.device).train()
         self.twin = Twin(self.net)
 
-    def each(self, state: State, visits: Visits) -> Iterator[Trained]:
+    def each(self, state: State, visits: RoundClients) -> Iterator[Trained]:
         self.trainer.lost = visits.lost
         for first in range(0, len(visits.clients), LANES):
             together = replace(visits, clients=visits.clients[first : first + LANES])
@@ -121,7 +121,7 @@ class Vmap(Loop):
         method = self.trainer.method
         return not method.needs_sequential_steps and len(method.phases(self.trainer.protocol.local_epochs)) == 1
 
-    def _stacked(self, state: State, visits: Visits) -> Iterator[Trained]:
+    def _stacked(self, state: State, visits: RoundClients) -> Iterator[Trained]:
         """Train the clients in parallel."""
         lanes, stack = self._begin(state, visits)
         while going := [lane for lane in lanes if lane.batch is not None]:
@@ -131,7 +131,7 @@ class Vmap(Loop):
             yield self._end(state, lane, leaves), clone(leaves) if lane.client in visits.keep else None
             visits.tick()
 
-    def _begin(self, state: State, visits: Visits) -> tuple[list[StackLane], Stack]:
+    def _begin(self, state: State, visits: RoundClients) -> tuple[list[StackLane], Stack]:
         """Return the clients' lanes, each with its first batch, and their stacked leaves."""
         data, protocol, clients = self.trainer.data, self.trainer.protocol, visits.clients
         rows = [state.row(client) for client in clients]
@@ -156,15 +156,15 @@ class Vmap(Loop):
             return {path: own.get(path, leaf.expand(len(lanes), *leaf.shape)).clone() for path, leaf in tree.items()}
 
         params = of_all(state.params)
-        [(_, _, moved)] = self.trainer.phases()
+        [(_, _, trained_paths)] = self.trainer.phases()
         stack = Stack(
             params=params,
             buffers=of_all(state.buffers),
-            momentum={path: torch.zeros_like(params[path]) for path in moved if protocol.momentum},
+            momentum={path: torch.zeros_like(params[path]) for path in trained_paths if protocol.momentum},
             counts=torch.stack([data.counts(client) for client in clients]),
             own_start=own,
             states={name: stacked([row.states[name] for row in rows]) for name in rows[0].states},
-            moved=moved,
+            trained_paths=trained_paths,
             broadcast=self.trainer.method.broadcast(state.server),
         )
         return lanes, stack
@@ -188,7 +188,7 @@ class Vmap(Loop):
         trainer, method, protocol = self.trainer, self.trainer.method, self.trainer.protocol
         batches = [lane.batch for lane in lanes if lane.batch is not None]
         x, y = (torch.stack(part) for part in zip(*batches, strict=True))
-        for path in stack.moved:
+        for path in stack.trained_paths:
             stack.params[path].requires_grad_()
 
         def seen(params: Tree, buffers: Tree, x: Tensor, y: Tensor, counts: Tensor, own: Tree, at: Tensor) -> Step:
@@ -196,7 +196,7 @@ class Vmap(Loop):
 
             def forward(weights: Mapping[str, Tensor], stats: Mapping[str, Tensor] | None) -> tuple[Tensor, Tensor]:
                 others = {**weights, **(begun(state.buffers, own) if stats is None else stats)}
-                return trainer.evaluated(self.twin, {**params, **buffers, **others}, x)
+                return trainer.evaluate_under(self.twin, {**params, **buffers, **others}, x)
 
             return Step(
                 params=params,
@@ -237,7 +237,7 @@ class Vmap(Loop):
     @torch.no_grad()
     def _update(self, stack: Stack, lr: float) -> None:
         protocol = self.trainer.protocol
-        leaves = [(path, stack.params[path]) for path in stack.moved if stack.params[path].grad is not None]
+        leaves = [(path, stack.params[path]) for path in stack.trained_paths if stack.params[path].grad is not None]
         update(
             [leaf for _, leaf in leaves],
             [leaf.grad for _, leaf in leaves],  # type: ignore[misc]

@@ -21,7 +21,7 @@ from fedspan.benchmark import registry
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records.provenance import difference, origin
 from fedspan.benchmark.spec.settings import How
-from fedspan.benchmark.training.process import settle
+from fedspan.benchmark.training.process import set_up_process
 from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.workers.messages import Packed, unpack
 from fedspan.benchmark.training.workers.replica import Replica
@@ -52,7 +52,7 @@ class Setup:
         with contextlib.suppress(OSError):  # relative paths work if machines share the driver's folder
             os.chdir(self.folder)
         registry.load_files(self.how.plugins)
-        settle(self.how)
+        set_up_process(self.how)
         return Run(pickle.loads(self.cell), self.how)  # noqa: S301 - made by the driver
 
 
@@ -74,9 +74,9 @@ class RemoteWorker:
         self.replica, self.room = Replica(run), setup.room
         return identity_of(run)
 
-    def hear(self, head: bytes, array: Any) -> None:
+    def receive_state(self, head: bytes, array: Any) -> None:
         """Take over the driver's state."""
-        self.replica.hear(unpack(head, _owned(array)))
+        self.replica.receive_state(unpack(head, _owned(array)))
 
     def make(self, head: bytes, array: Any) -> tuple[bytes, Any]:
         """Run a call; return its packed reply."""
@@ -111,9 +111,9 @@ class Actor:
         self.asked: deque[futures.Future[Any]] = deque()  # unanswered requests, in order
         self._ask(self._handle.prepare, transport.setup)
 
-    def hear(self, published: Sequence[Any]) -> None:
-        """Make it fetch the news."""
-        self._ask(self._handle.hear, *published)
+    def receive_state(self, published: Sequence[Any]) -> None:
+        """Make it fetch the published message."""
+        self._ask(self._handle.receive_state, *published)
 
     def give(self, number: int, call: Packed) -> None:
         """Queue a call behind its existing ones."""
@@ -165,10 +165,10 @@ class Actors:
         """Return a worker, which is ready once the cluster has placed it and it has prepared the cell."""
         return Actor(self)
 
-    def publish(self, news: Packed) -> Sequence[Any]:
-        """Put news into the object store, from which each machine fetches them once."""
-        fitting(news, self.setup.room, "the data sent to clients")
-        return news.head, self.ray.put(news.memory().numpy())
+    def publish(self, state_message: Packed) -> Sequence[Any]:
+        """Put the message into the object store, from which each machine fetches it once."""
+        fitting(state_message, self.setup.room, "the data sent to clients")
+        return state_message.head, self.ray.put(state_message.memory().numpy())
 
     def listen(self, workers: Iterable[Actor], wait: bool) -> Iterator[Actor]:
         """Yield the workers that have answered or died; with `wait`, block at most `PATIENCE` seconds for one."""

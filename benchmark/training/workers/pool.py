@@ -31,7 +31,7 @@ class Pool:
     def __init__(self, run: Run, transport: Transport) -> None:
         self.run, self.transport, self.size = run, transport, 0
         self.workers: list[Worker] = []
-        self._told: tuple[tuple[Any, ...], Any] | None = None  # trees last sent to the workers, and their message
+        self._sent_state: tuple[tuple[Any, ...], Any] | None = None  # trees last sent to the workers, and their message
 
     def resize(self, size: int) -> None:
         """Set the number of workers, at least one; new ones start when there is work."""
@@ -74,10 +74,10 @@ class Pool:
     def _tell(self, state: State) -> None:
         """Send the state to the workers, unless they have it."""
         trees = (state.params, state.buffers, state.server, state.round)
-        if self._told is None or not all(a is b for a, b in zip(self._told[0], trees, strict=True)):
-            self._told = trees, self.transport.publish(state_update(self.run, state))
+        if self._sent_state is None or not all(a is b for a, b in zip(self._sent_state[0], trees, strict=True)):
+            self._sent_state = trees, self.transport.publish(state_update(self.run, state))
             for worker in self.workers:
-                worker.hear(self._told[1])
+                worker.receive_state(self._sent_state[1])
 
     def _next(self, worker: Worker, schedule: Schedule, turn: int) -> Iterator[int]:
         """Yield the calls that a worker gets now: one, or two if many are left, so that it never waits."""
@@ -117,8 +117,8 @@ class Pool:
                 self.workers.append(self.transport.start())
             except OSError as error:  # no memory, or too many processes or open files
                 raise UserError(f"workers={self.size} cannot be started here: {error}; choose fewer") from error
-            if self._told is not None:
-                self.workers[-1].hear(self._told[1])
+            if self._sent_state is not None:
+                self.workers[-1].receive_state(self._sent_state[1])
 
     def _end(self, workers: Sequence[Worker]) -> None:
         for worker in list(workers):

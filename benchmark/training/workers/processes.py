@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any
 
 from fedspan.benchmark.training.workers.messages import Packed
-from fedspan.benchmark.training.workers.regions import Letter, Region
+from fedspan.benchmark.training.workers.regions import MessageExtent, Region
 from fedspan.benchmark.training.workers.replica import Replica
 from fedspan.benchmark.training.workers.replies import Reply
 from fedspan.benchmark.training.workers.transport import SLOTS
@@ -60,17 +60,17 @@ class Process:
 
     ready = True
 
-    def __init__(self, run: Run, news: Region, lifeline: Lifeline) -> None:
+    def __init__(self, run: Run, state_region: Region, lifeline: Lifeline) -> None:
         self.calls: list[int] = []
         self._given = 0
         self._inbox, self._outbox = ([Region() for _ in range(SLOTS)] for _ in range(2))
         self.line, its = Pipe()
         with its:
-            self.pid = lifeline.forked(lambda: serve(run, its, news, self._inbox, self._outbox))
+            self.pid = lifeline.forked(lambda: serve(run, its, state_region, self._inbox, self._outbox))
 
-    def hear(self, published: Letter) -> None:
-        """Make it read the news."""
-        self._say("hear", 0, published)
+    def receive_state(self, published: MessageExtent) -> None:
+        """Make it read the published message."""
+        self._say("receive_state", 0, published)
 
     def give(self, number: int, call: Packed) -> None:
         """Queue a call behind its existing ones."""
@@ -86,11 +86,11 @@ class Process:
     def answers(self, lent: int | None) -> Sequence[tuple[int, Reply]]:
         """Return number and reply of its oldest call, which is finished; raise `EOFError` if it has died."""
         try:
-            slot, letter = self.line.recv()
+            slot, extent = self.line.recv()
         except OSError as error:
             raise EOFError from error
         number = self.calls.pop(0)
-        return [(number, self._outbox[slot].get(letter, copy=number != lent))]
+        return [(number, self._outbox[slot].get(extent, copy=number != lent))]
 
     def close(self) -> None:
         """End it at once, even if busy."""
@@ -107,15 +107,15 @@ class Processes:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._news, self._lifeline = Region(), Lifeline()
+        self._state_region, self._lifeline = Region(), Lifeline()
 
     def start(self) -> Process:
         """Fork a worker; raise `OSError` if there is no memory, or too many processes or open files."""
-        return Process(self.run, self._news, self._lifeline)
+        return Process(self.run, self._state_region, self._lifeline)
 
-    def publish(self, news: Packed) -> Letter:
-        """Replace the previous news."""
-        return self._news.put(news)
+    def publish(self, state_message: Packed) -> MessageExtent:
+        """Replace the previous message."""
+        return self._state_region.put(state_message)
 
     def listen(self, workers: Iterable[Process], wait: bool) -> Iterator[Process]:
         """Yield the workers that have answered or died; with `wait`, block until there is one."""
@@ -125,19 +125,19 @@ class Processes:
 
     def close(self) -> None:
         """Free the memory and end all workers."""
-        self._news.close()
+        self._state_region.close()
         self._lifeline.close()
 
 
-def serve(run: Run, line: Connection, news: Region, inbox: Sequence[Region], outbox: Sequence[Region]) -> None:
+def serve(run: Run, line: Connection, state_region: Region, inbox: Sequence[Region], outbox: Sequence[Region]) -> None:
     """Serve the driver's calls forever."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the driver decides when to end, after saving its cell
         signal.signal(number, signal.SIG_IGN)
     replica = Replica(run)
     while True:
-        kind, slot, letter = line.recv()
-        if kind == "hear":
-            replica.hear(news.get(letter))
+        kind, slot, extent = line.recv()
+        if kind == "receive_state":
+            replica.receive_state(state_region.get(extent))
         else:
-            call = inbox[slot].get(letter, replica.residents)
+            call = inbox[slot].get(extent, replica.residents)
             line.send((slot, outbox[slot].put(replica.make(call))))

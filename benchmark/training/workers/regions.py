@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedspan.benchmark.training.workers.messages import Packed, unpack
 
-Letter = tuple[int, int]  # end of a message in a region, and end of its tensors
+MessageExtent = tuple[int, int]  # end of a message in a region, and end of its tensors
 
 
 class Region:
@@ -33,17 +33,17 @@ class Region:
             self._bytes = torch.frombuffer(whole, dtype=torch.uint8)
         return self._bytes[:size]
 
-    def put(self, message: Packed) -> Letter:
-        """Replace the previous message by a new one; return its letter, with which `get` reads it."""
-        letter = message.size + len(message.head), message.size
-        memory = self.of(letter[0])
+    def put(self, message: Packed) -> MessageExtent:
+        """Replace the previous message by a new one; return its extent, with which `get` reads it."""
+        extent = message.size + len(message.head), message.size
+        memory = self.of(extent[0])
         message.write(memory)
         memory[message.size :] = torch.frombuffer(bytearray(message.head), dtype=torch.uint8)
-        return letter
+        return extent
 
-    def get(self, letter: Letter, residents: dict[str, Any] | None = None, copy: bool = False) -> Any:
-        """Return the message of a letter; its tensors are views of this memory, or copies."""
-        end, size = letter
+    def get(self, extent: MessageExtent, residents: dict[str, Any] | None = None, copy: bool = False) -> Any:
+        """Return the message of an extent; its tensors are views of this memory, or copies."""
+        end, size = extent
         memory = self.of(end)
         return unpack(bytes(memory[size:].numpy()), memory, residents, copy)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def residents_of(run: Run, state: State) -> dict[str, Any]:
     """Return the objects that every process of a cell has its own copy of; messages refer to them by name."""
-    return {"executor": run.alone, "trainer": run.trainer, "state": state}
+    return {"executor": run.local_executor, "trainer": run.trainer, "state": state}
 
 
 def state_update(run: Run, state: State) -> Packed:
@@ -39,10 +39,10 @@ class Replica:
         """The objects that calls refer to by name."""
         return residents_of(self.run, self.run.state)
 
-    def hear(self, news: Any) -> None:
-        """Take over the driver's state; its trees are views of the news' memory."""
+    def receive_state(self, state_message: Any) -> None:
+        """Take over the driver's state; its trees are views of the message's memory."""
         state = self.run.state
-        state.round, state.params, state.buffers, state.server, state.lasting, flops = news
+        state.round, state.params, state.buffers, state.server, state.lasting, flops = state_message
         state.refresh_first_row()
         self._known = self._known | flops
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedspan.benchmark.method import States
 from fedspan.benchmark.training.client_view import received
-from fedspan.benchmark.training.executors.loop import Loop, Trained, Visits
+from fedspan.benchmark.training.executors.loop import Loop, RoundClients, Trained
 from fedspan.benchmark.training.local import ClientResult
 from fedspan.benchmark.training.state import Row, State
 from fedspan.benchmark.training.workers.actors import Actors
@@ -37,7 +37,7 @@ class Spread(Loop):
         self.executor, self.pool = executor, pool
         self.seconds = math.inf
 
-    def each(self, state: State, visits: Visits) -> Iterator[Trained]:
+    def each(self, state: State, visits: RoundClients) -> Iterator[Trained]:
         groups = self.groups(visits.clients)
         calls = Calls(partial(call_of, self.executor, state, visits), groups)
         costs = [float(sum(self._steps(client, visits) for client in group)) for group in groups]
@@ -45,11 +45,11 @@ class Spread(Loop):
         before = self.trainer.meter.worker_seconds
         for trained in self.pool.each(state, train, calls, costs, held, lent=True):
             for done, model in trained:
-                yield self._lasting(done), None if model is None else clone(model)
+                yield self._copy_retained(done), None if model is None else clone(model)
                 visits.tick()
         self.seconds = (self.trainer.meter.worker_seconds - before) / max(len(visits.clients), 1)
 
-    def _lasting(self, done: ClientResult) -> ClientResult:
+    def _copy_retained(self, done: ClientResult) -> ClientResult:
         """Return a result in which only tensors that are summed immediately are still lent."""
         if done.row.empty and not self.trainer.method.sees_updates:
             return done
@@ -74,12 +74,12 @@ class Spread(Loop):
             first += size
         return groups
 
-    def _steps(self, client: int, visits: Visits) -> int:
+    def _steps(self, client: int, visits: RoundClients) -> int:
         trainer = self.trainer
         return int(trainer.position(trainer.data.size(client), visits.turn(client).steps).steps)
 
 
-Call = tuple[Loop, State, Visits, dict[int, Row], dict[int, States]]
+Call = tuple[Loop, State, RoundClients, dict[int, Row], dict[int, States]]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Calls(Sequence[Call]):
         return self.make(self.groups[number])
 
 
-def call_of(executor: Loop, state: State, visits: Visits, group: Sequence[int]) -> Call:
+def call_of(executor: Loop, state: State, visits: RoundClients, group: Sequence[int]) -> Call:
     """Return the arguments with which a worker calls `train` on a group of the visits' clients."""
     trainer = executor.trainer
     messages = {client: received(trainer, state, client) for client in group if trainer.method.writes}
@@ -104,7 +104,7 @@ def call_of(executor: Loop, state: State, visits: Visits, group: Sequence[int]) 
 
 
 def train(
-    executor: Loop, state: State, visits: Visits, rows: dict[int, Row], messages: dict[int, States]
+    executor: Loop, state: State, visits: RoundClients, rows: dict[int, Row], messages: dict[int, States]
 ) -> list[Trained]:
     """Train the clients of `visits`, given their existing `rows`; return their results.
 
@@ -120,7 +120,7 @@ def start_workers(run: Run, workers: int) -> None:
         return
     if run.trainer.pool is None:
         run.trainer.pool = Pool(run, Actors(run) if run.how.launcher == "ray" else Processes(run))
-        run.executor = Spread(run.alone, run.trainer.pool)
+        run.executor = Spread(run.local_executor, run.trainer.pool)
     run.trainer.pool.resize(workers)
     run.workers = max(run.workers, workers)
 
@@ -129,4 +129,4 @@ def stop_workers(run: Run) -> None:
     """End a run's workers, if any, and continue in this process."""
     if run.trainer.pool is not None:
         run.trainer.pool.close()
-        run.trainer.pool, run.executor = None, run.alone
+        run.trainer.pool, run.executor = None, run.local_executor

@@ -17,7 +17,7 @@ class Worker(Protocol):
     calls: list[int]  # numbers of its calls, in order
     ready: bool  # whether it has prepared the cell
 
-    def hear(self, published: Any) -> None:
+    def receive_state(self, published: Any) -> None:
         """Make it take over the result of `Transport.publish` before its subsequent calls."""
 
     def give(self, number: int, call: Packed) -> None:
@@ -39,8 +39,8 @@ class Transport(Protocol):
     def start(self) -> Any:
         """Return a new worker; raise `OSError` if none can be started."""
 
-    def publish(self, news: Packed) -> Any:
-        """Replace the previous news where every worker can read them; no worker may be busy."""
+    def publish(self, state_message: Packed) -> Any:
+        """Replace the previous message where every worker can read it; no worker may be busy."""
 
     def listen(self, workers: Iterable[Any], wait: bool) -> Iterable[Any]:
         """Yield the workers that have answered or died; with `wait`, block until there is one."""
