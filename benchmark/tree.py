@@ -42,6 +42,19 @@ def clone(a: Mapping[str, Tensor]) -> Tree:
     return tree_map(lambda leaf: leaf.detach().clone(), a)
 
 
+def in_layout_of(like: Mapping[str, Tensor], a: Mapping[str, Tensor]) -> Tree:
+    """Return the leaves of `a` at the paths of `like`, in the memory layout of `like`.
+
+    The rounding of sums over a leaf depends on its layout, and kernels that update in place assume equal ones.
+    """
+
+    def laid_out(mine: Tensor, leaf: Tensor) -> Tensor:
+        same = torch.empty_like(mine, device="meta").stride() == leaf.stride()
+        return leaf if same else torch.empty_like(mine).copy_(leaf)
+
+    return tree_map(laid_out, like, a)
+
+
 def overwrite(into: Mapping[str, Tensor], by: Mapping[str, Tensor]) -> None:
     """Copy the leaves of `by` into those of `into`; `by` may hold leaves of `into` under other names."""
     theirs = {leaf.untyped_storage()._cdata for leaf in into.values()}

@@ -150,6 +150,11 @@ def trained(cell: Cell, **more: Any) -> Run:
     return run
 
 
+def transposed(leaf: torch.Tensor) -> torch.Tensor:
+    """Return the same values in another memory layout, if it is a matrix."""
+    return leaf.t().contiguous().t() if leaf.dim() == 2 else leaf
+
+
 def weights(run: Run) -> str:
     """Return a digest of all that the next round depends on."""
     return digest(run.state.pack())

@@ -22,7 +22,7 @@ from fedspan.benchmark.sgd import SGD
 from fedspan.benchmark.training.client_view import received, views
 from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.state import Paths, Row, State
-from fedspan.benchmark.tree import Tree, clone, finite, nbytes, overwrite, to_device
+from fedspan.benchmark.tree import Tree, clone, finite, in_layout_of, nbytes, overwrite, to_device
 
 if TYPE_CHECKING:
     from fedspan.benchmark.training.workers.pool import Pool
@@ -287,8 +287,9 @@ class LocalTrainer:
                 overwrite(visit.states[name], tree)
             if method.edits_gradients:
                 grads = method.grads(grads, step, visit.broadcast, visit.states)
-                for path in trained_paths:
-                    self.params[path].grad = grads[path]
+                leaves = {path: self.params[path] for path in trained_paths}
+                for path, grad in in_layout_of(leaves, grads).items():
+                    leaves[path].grad = grad
         return loss
 
     def first_visit(self, state: State) -> Visit:

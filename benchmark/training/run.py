@@ -36,7 +36,7 @@ from fedspan.benchmark.training.process import device_of, numerics_of
 from fedspan.benchmark.training.state import Paths, State, check_freezing
 from fedspan.benchmark.training.traffic import count_round, count_sent_weights, download_bytes
 from fedspan.benchmark.training.turns import FleetRunner, count_turns
-from fedspan.benchmark.tree import Tree, add, finite, zeros
+from fedspan.benchmark.tree import Tree, add, finite, in_layout_of, zeros
 
 Curve = dict[str, list[Any]]
 
@@ -265,10 +265,10 @@ class Run:
             if not sums.participants:
                 shared = self.paths.at(state.round, self.trainer.net).shared
                 mean = zeros({path: leaf for path, leaf in state.params.items() if path in shared})
-            delta, state.server = self.method.server(mean, partial(view, "server"), empty=not sums.participants)
+            delta, server = self.method.server(mean, partial(view, "server"), empty=not sums.participants)
             now |= add(delta, {path: now[path] for path in delta}) | sums.mean_buffers(state.buffers)
-            state.params = {path: now[path] for path in state.params}
-            state.buffers = {path: now[path] for path in state.buffers}
+            state.params, state.buffers = (in_layout_of(tree, now) for tree in (state.params, state.buffers))
+            state.server = {name: in_layout_of(tree, server[name]) for name, tree in state.server.items()}
             state.refresh_first_row()
         if not finite(state.params):
             raise Diverged(f"round {state.round + 1}: the aggregated weights are not finite")
@@ -279,7 +279,7 @@ class Run:
         if not finite(after):
             raise Diverged(f"round {self.state.round}: the calibrated weights are not finite")
         count_sent_weights(self.trainer, before, after)
-        self.state.params = after
+        self.state.params = in_layout_of(before, after)
 
     def _evaluate(self, train_loss: float | None) -> None:
         """Score the models after a round, and record the costs so far."""

@@ -70,6 +70,10 @@ WRONG = {
         f"its forward ({__file__}, line {divides.__code__.co_firstlineno + 1}) raised AttributeError: 'Forward' object",
     ),
     "draws": (lambda: net(nn.Sequential(nn.Linear(64, 5), nn.Dropout())), "its forward draws random numbers"),
+    "statistics of all clients": (
+        lambda: net(nn.Sequential(nn.Linear(64, 5), nn.BatchNorm1d(5, momentum=None))),
+        "its BatchNorm has momentum=None",
+    ),
     "an error in training": (
         lambda: net(Forward(lambda layer, x: layer.nothing if layer.training else layer.layer(x))),
         "its forward in training mode (",

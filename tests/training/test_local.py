@@ -18,6 +18,7 @@ from tests.helpers import (
     toy,
     toy_cell,
     trained,
+    transposed,
     weights,
 )
 
@@ -66,6 +67,16 @@ def test_in_a_phase_only_its_weights_move():
     assert all(same(head[steps], other) for other in head[steps:])
     assert not same(head[0], head[steps])
     assert not same(body[steps], body[-1])
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_gradients_that_a_hook_returns_may_have_any_memory_layout(momentum):
+    class Transposing(FedAvg):
+        def grads(self, grads, step):
+            return {path: transposed(leaf) for path, leaf in grads.items()}
+
+    other, plain = (trained(toy_cell(one, protocol={"momentum": momentum})) for one in (Transposing(), FedAvg()))
+    assert same(other.state.params, plain.state.params)
 
 
 def test_momentum_does_not_leak_from_phase_to_phase():

@@ -6,12 +6,38 @@ from fedspan.benchmark.component import Component
 from fedspan.benchmark.errors import CorruptFile, Incompatible
 from fedspan.benchmark.method import compose
 from fedspan.benchmark.training.state import Paths, Row, State
+from fedspan.benchmark.tree import clone
 from fedspan.methods.addons.babu import BABU
 from fedspan.methods.addons.etf import ETF
+from fedspan.methods.addons.ffc import FFC
 from fedspan.methods.addons.spherefed import SphereFed
+from fedspan.methods.addons.topk import TopK
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.fedbabu import FedBABU
-from tests.helpers import LocalHead, LocalNorm, NormNet, Scaffold, Sphere, start, toy, toy_cell, trained, weights
+from tests.helpers import (
+    LocalHead,
+    LocalNorm,
+    NormNet,
+    Scaffold,
+    Sphere,
+    start,
+    toy,
+    toy_cell,
+    trained,
+    transposed,
+    weights,
+)
+
+
+@toy("addon", "toy_transposing")
+class Transposing(Component):
+    """Puts the matrices of its server tree into another memory layout every round."""
+
+    def init(self, params, shared, buffers):
+        return clone(shared), {}
+
+    def server(self, delta, agg):
+        return delta, {path: transposed(leaf) for path, leaf in agg.server.items()}
 
 
 def paths_of(*stack):
@@ -109,6 +135,16 @@ def test_rows_are_kept_in_host_memory():
     state.remember(4, Row({"w": torch.ones(2)}, {"a": {}}))
     assert state.row(4).own["w"].device.type == "cpu"
     assert state.row(5) is state.first_row
+
+
+@pytest.mark.parametrize("addon", [FFC(every=1), TopK(), Transposing()], ids=lambda addon: addon.name)
+def test_trees_have_the_memory_layout_that_a_resume_gives_them(addon):
+    run, resumed = (start(toy_cell(FedAvg(), addon, model=NormNet())) for _ in range(2))
+    run.advance()
+    before = run.state.pack()
+    resumed.state.unpack({path: leaf.clone(memory_format=torch.contiguous_format) for path, leaf in before.items()}, 1)
+    after = resumed.state.pack()
+    assert {path: leaf.stride() for path, leaf in before.items()} == {path: after[path].stride() for path in before}
 
 
 @pytest.mark.parametrize("addon", [BABU(), ETF(), SphereFed()], ids=lambda addon: addon.name)
