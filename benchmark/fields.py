@@ -111,7 +111,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
             known = list(map(str, choices))
             near = suggestion(str(value), known)
             raise UserError(f"{where} must be one of {', '.join(known)}, got {value!r}{near}")
-        return value
+        return choices[choices.index(value)]  # 1.0 equals 1, but has another key
     if origin in (Union, types.UnionType):
         if value is None and type(None) in get_args(hint):
             return None

@@ -1,6 +1,7 @@
 """Locations of data and of the package's own files, in a checkout and in an installed wheel alike."""
 
 import os
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +20,14 @@ def packaged(*parts: str) -> Path:
     """
     inside = PACKAGE.joinpath(*parts)
     return inside.resolve() if inside.exists() else PACKAGE.parent.joinpath(*parts)
+
+
+def interpreter() -> list[str]:
+    """Return the command that starts Python without the working folder on its path, unless the package lies there.
+
+    ``python -m`` puts that folder first, and a file of the user's would replace the module of the same name.
+    """
+    return [sys.executable, *([] if PACKAGE.parent == Path.cwd() else ["-P"])]
 
 
 def data_root() -> Path:

@@ -24,6 +24,7 @@ from fedspan.benchmark.cli.guard import PAUSE, wait_for
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.mirror import boards as leaderboard
 from fedspan.benchmark.mirror.runs import QUIET, Mirror, Unreachable, tracking_uri
+from fedspan.benchmark.places import interpreter
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.signals import Stopped
 from fedspan.benchmark.spec.settings import How
@@ -142,7 +143,7 @@ def _mlflow(results: Results, port: int) -> Iterator[subprocess.Popen[bytes]]:
     names = ",".join(f"{name}:{port}" for name in NAMES)
     server = ["-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1", "--allowed-hosts", names]
     server += ["--backend-store-uri", tracking_uri(results.root), "--uvicorn-opts", "--log-level warning"]
-    command = [sys.executable, "-m", "fedspan.benchmark.cli.guard", sys.executable, *server]
+    command = [*interpreter(), "-m", "fedspan.benchmark.cli.guard", *interpreter(), *server]
     log = results.root / LOG
     with open(log, "wb") as file:
         process = subprocess.Popen(

@@ -133,7 +133,11 @@ class Request:
 
 def _whole(beginning: str, keys: Sequence[str], folder: Path) -> str:
     """Return the only key with this beginning, or of this file; raise `UserError` if there is none or several."""
-    beginning = Path(beginning).stem if beginning.endswith(".json") else beginning
+    if beginning.endswith(".json"):
+        given = Path(beginning)
+        if given.parent.name and given.resolve() != (folder / given.name).resolve():
+            raise UserError(f"{given} is not a record of {folder}; set paths.results to the folder above its records")
+        beginning = given.stem
     found = [key for key in keys if key.startswith(beginning)]
     if len(found) == 1:
         return found[0]

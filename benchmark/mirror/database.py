@@ -39,6 +39,8 @@ def uri_of(path: Path) -> str:
 def prepare(results: Results) -> None:
     """Ensure that a results folder has a complete embedded database; raise `Unusable` if impossible."""
     path = results.root / NAME
+    if "?" in str(path.absolute()):
+        raise Unusable("its path has a '?', at which the path of a database ends")
     try:
         results.root.mkdir(parents=True, exist_ok=True)
         with _alone(results.root):

@@ -1,8 +1,9 @@
 """Index of a results folder: a summary of each record, so that no record file is read twice.
 
 It is derived from the record files and never trusted over them. A row is valid while the files of its record are those
-that were read, by inode, size and times; everything else about a record is in its file only. An index that is damaged,
-of another version or not ours is rebuilt. If it cannot be written, the record files are read, which takes longer.
+that were read, by inode, size and times; everything else about a record is in its file only. An index that is damaged
+or of another version is rebuilt. If it cannot be written, or is somebody else's database, the record files are read,
+which takes longer.
 """
 
 from __future__ import annotations
@@ -193,6 +194,8 @@ class Index:
         try:
             with contextlib.closing(self._connected()) as database:
                 return work(database)
+        except _Foreign:
+            return otherwise
         except (sqlite3.Error, ValueError) as error:  # invalid text or JSON is a ValueError
             if not getattr(error, "sqlite_errorname", "").startswith(ELSEWHERE):
                 self._remove()
@@ -203,6 +206,8 @@ class Index:
         try:
             content = _content(database)
             if content != _ours():
+                if _is_foreign(content):
+                    raise _Foreign
                 # an empty file stays: another process may be about to make its tables
                 if content != NOTHING or not self.path.is_file():
                     database.close()
@@ -243,6 +248,16 @@ def _content(database: sqlite3.Connection) -> Content:
         "UNION ALL SELECT NULL, sql FROM sqlite_master WHERE sql IS NOT NULL"
     )
     return version, frozenset(text for _, text in made)
+
+
+class _Foreign(Exception):
+    """A database that is no index."""
+
+
+def _is_foreign(content: Content) -> bool:
+    """Return whether a database has tables, but none of the index."""
+    ours = ("CREATE TABLE records (", "CREATE TABLE mirrored (")
+    return bool(content[1]) and not any(statement.startswith(ours) for statement in content[1])
 
 
 def _make(database: sqlite3.Connection) -> None:

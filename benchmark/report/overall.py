@@ -275,15 +275,20 @@ def verdict(gap: Gap) -> str:
     first, second = ("{a}", "{b}")
     if isinstance(gap, Withheld):
         if not gap.sign:
-            return f"No difference is given: {gap.reason}."
+            return f"No interval is given: {gap.reason}."
         first = first if gap.sign > 0 else second
-        return f"{first} is ahead: {gap.reason}, none of {first}. No difference is given."
+        return f"{first} is ahead: {gap.reason}, none of {first}. No interval is given."
     low, high = gap.low, gap.high
     if gap.mean < 0:
         first, low, high = second, -high, -low
     tasks, pairs = names.counted_as(gap.tasks, "task"), names.counted_as(gap.pairs, "paired run")
-    if gap.sign:
+    if gap.clear:
         return f"{first} is better by {abs(gap.mean):.2f} points (95% CI {low:.2f} to {high:.2f}; {tasks}, {pairs})."
+    if gap.sign:
+        return (
+            f"No clear winner: {first} is ahead by {abs(gap.mean):.2f} points on average (95% CI {low:.2f} to "
+            f"{high:.2f}), but the tests of the {tasks}, combined, do not confirm it (p = {gap.p:.2f})."
+        )
     if not gap.mean:
         return f"No clear winner: both have the same mean ({tasks}, {pairs})."
     return (

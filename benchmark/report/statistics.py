@@ -72,6 +72,11 @@ class Difference:
         return int(self.low > 0) - int(self.high < 0)
 
     @property
+    def clear(self) -> int:
+        """`sign` where the test agrees with the interval, else 0: where tasks disagree, `p` may be large."""
+        return self.sign if self.p < LEVEL else 0
+
+    @property
     def flipped(self) -> Difference:
         """The same for the second row minus the first."""
         return replace(self, mean=0.0 - self.mean, low=0.0 - self.high, high=0.0 - self.low)

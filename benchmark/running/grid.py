@@ -25,6 +25,7 @@ from rich.table import Table
 
 from fedspan.benchmark.errors import Incompatible, UserError, plain
 from fedspan.benchmark.names import counted_as
+from fedspan.benchmark.places import interpreter
 from fedspan.benchmark.records.atomic import discard
 from fedspan.benchmark.records.index import Entry, Index, store_of
 from fedspan.benchmark.records.model import Record
@@ -338,7 +339,7 @@ def mirroring(keys: Iterable[str], how: How, console: Console) -> Iterator[None]
 
     The process ends when its input is closed.
     """
-    command = [sys.executable, "-m", "fedspan.benchmark.mirror.runs", str(how.results)]
+    command = [*interpreter(), "-m", "fedspan.benchmark.mirror.runs", str(how.results)]
     mirror = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )

@@ -197,6 +197,9 @@ class Leases:
         path = self._path(key, number)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # a file of that name, too
+            raise unwritable(path, error) from error
+        try:
             handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         except FileExistsError:
             return None

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from fedspan.benchmark import numerics
 from fedspan.benchmark.data.array_cache import AFRESH
 from fedspan.benchmark.errors import UserError, is_number
 from fedspan.benchmark.names import counted_as
+from fedspan.benchmark.places import interpreter
 from fedspan.benchmark.records.exchange import counted, is_later_score
 from fedspan.benchmark.records.model import Record, trained_accuracy
 from fedspan.benchmark.records.record import leaves_of
@@ -219,7 +219,7 @@ class Repetition:
         """Recompute the cell and return its record; raise `UserError` with the reason if there is none."""
         self.results.check_writable()
         words = [override_text(name, value) for name, value in self.settings().items()]
-        command = [sys.executable, "-m", "fedspan", "run", *words]
+        command = [*interpreter(), "-m", "fedspan", "run", *words]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             errors="replace", start_new_session=True, env=os.environ | {AFRESH: "1"},

@@ -19,6 +19,7 @@ from fedspan.benchmark.spec.presets import yaml_files
 from fedspan.benchmark.spec.settings import How, is_how, paths_of
 
 MOST_VALUES = 100_000  # of a setting in a grid
+MOST_SHOWN = 200  # characters of an unreadable override
 _SPECIAL = set("[]{}\"'`$\\!")  # special in lists, mappings or a shell's double quotes
 # Settings left out of a record's command: how one machine ran the cell, and where its files are.
 NOT_REPEATED = ("workers=", "launcher=", "board=", "paths.", "tracking=", "fresh=", "dataset.source=", "dataset.root=")
@@ -35,9 +36,10 @@ def parse(texts: Iterable[str]) -> list[Override]:
     for number, text in enumerate(words):
         try:
             parsed.append(_parser().parse_override(text))
-        except HydraException:
+        except (HydraException, ValueError):  # an integer of too many digits is a ValueError
             hint = _hint(text, words[number + 1 :]) or "write name=value, and quote lists: 'addons=[a,b]'"
-            raise UserError(f"cannot read the override {text!r}; {hint}") from None
+            shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+            raise UserError(f"cannot read the override {shown!r}; {hint}") from None
     return parsed
 
 
@@ -48,9 +50,9 @@ def _hint(word: str, after: Sequence[str]) -> str:
     if _NAME.fullmatch(word) and after and (_PLAIN.fullmatch(after[0]) or _NUMBER.fullmatch(after[0])):
         return f"did you mean {word}={after[0]}?"
     name, _, value = word.partition("=")
-    if _NAME.fullmatch(name) and value.endswith(",") and _NUMBER.fullmatch(value[:-1]):
+    if _NAME.fullmatch(name) and value.endswith(",") and any(one.fullmatch(value[:-1]) for one in (_NUMBER, _PLAIN)):
         return f"write several values without spaces, and none after the last comma: {name}=a,b"
-    if _NAME.fullmatch(name) and value and not set(value) & _SPECIAL:
+    if _NAME.fullmatch(name) and 0 < len(value) <= MOST_SHOWN and not set(value) & _SPECIAL:
         return "quote the value: " + f'"{name}=' + f"'{value}'" + '"'
     return ""
 

@@ -122,6 +122,7 @@ MISTAKES = {
     "run ridge=0.1": "unknown setting 'ridge'; it is a setting of addons=[",
     "run paths.results=": "results must be a path, got ''",
     "run -m seed=0,": "write several values without spaces, and none after the last comma: seed=a,b",
+    "run algorithm=fedavg,": "write several values without spaces, and none after the last comma: algorithm=a,b",
     "plan -m board=digits": "unknown option '-m'; only 'fedspan run' has it",
     "report --multirun board=digits": "unknown option '--multirun'; only 'fedspan run' has it",
     "list methods CCVR": "did you mean 'ccvr'?",
@@ -216,6 +217,12 @@ BOARDS = {
     "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9 if n else ['x'] * 9)}]" for n in range(9)): "values",
     "base: " + "[" * 40 + "]" * 40: "board.yaml: line 1 is nested more than 30 deep",
 }
+
+
+def test_an_endless_number_is_one_short_line(fedspan):
+    complaint = fedspan("plan", f"seed={'9' * 5000}").complaint
+    assert complaint.startswith("fedspan: cannot read the override 'seed=999")
+    assert len(complaint) < 400
 
 
 @pytest.mark.parametrize("command", ["run", "plan", "report"])

@@ -506,3 +506,11 @@ def test_an_outcome_that_cannot_be_kept_is_said_all_the_same(fedspan, made):
 
 def test_a_record_is_named_by_its_file_too(fedspan, made):
     assert "[1/1] identical  " in fedspan("verify", *ONE, made[0]).out
+    Path("copy").mkdir()
+    copy = shutil.copy(made[0], "copy")
+    assert fedspan("verify", *ONE, copy).complaint.startswith(f"fedspan: {copy} is not a record of ")
+
+
+def test_files_of_the_working_folder_replace_no_module(fedspan, made):
+    Path("secrets.py").write_text("1 / 0")  # a module that the repetition imports
+    assert "[1/1] identical  " in fedspan("verify", *ONE, made[0]).out

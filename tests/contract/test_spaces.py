@@ -1,7 +1,9 @@
 """Search spaces of all registered methods."""
 
 import csv
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -34,6 +36,15 @@ def test_every_space_names_its_source_and_lies_in_the_domain_of_its_field(cls):
 def test_a_value_outside_of_the_domain_would_be_refused():
     with pytest.raises(UserError, match=r"algorithm\.mu must not be negative"):
         from_values(plugins("algorithm")["fedprox"], {"mu": -1.0}, "algorithm")
+
+
+def test_equal_numbers_of_a_choice_are_one_setting():
+    @dataclass
+    class Chosen:
+        k: Literal[1, 2] = 1
+
+    found = from_values(Chosen, {"k": 2.0}, "algorithm")
+    assert (found.k, type(found.k)) == (2, int)
 
 
 def printed():

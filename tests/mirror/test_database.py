@@ -79,6 +79,12 @@ def test_a_database_that_cannot_be_opened_is_told_without_trying_for_minutes(emp
         Mirror(empty)
 
 
+def test_a_path_that_is_none_of_a_database_is_told(tmp_path):
+    with pytest.raises(database.Unusable, match=r"its path has a '\?'"):
+        database.prepare(Results(tmp_path / "a?b"))
+    assert not list(tmp_path.iterdir())
+
+
 def test_runs_that_an_earlier_mlflow_kept_are_left_to_it(empty):
     path = empty.root / database.NAME
     cut_off(path)

@@ -1,5 +1,6 @@
 """The index says of a folder what its files say, whatever becomes of either; and it saves reading them."""
 
+import contextlib
 import json
 import os
 import random
@@ -214,6 +215,16 @@ def test_a_damaged_index_is_none(results, records, damage, read):
     read.clear()
     results.entries()
     assert read == [] or damage in (a_folder, a_pipe), "it was made anew where that can be"
+
+
+def test_a_database_of_somebody_else_stays_as_it_is(results, records):
+    path = Index(results.root).path
+    path.unlink(missing_ok=True)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE photos (name TEXT)")
+    content = path.read_bytes()
+    assert {entry.key: spec for entry, spec in results.specs()} == {key: r["spec"] for key, r in records.items()}
+    assert path.read_bytes() == content
 
 
 def test_no_byte_of_an_index_can_change_what_is_known(results):

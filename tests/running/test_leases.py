@@ -189,6 +189,8 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"cannot write .*file/leases.* .*choose another folder"):
         Leases(tmp_path / "file" / "leases").claim(KEY)
+    with pytest.raises(UserError, match=r"cannot write .*file.* .*choose another folder"):
+        Leases(tmp_path / "file").claim(KEY)
 
 
 def race(folder, together, wins):
