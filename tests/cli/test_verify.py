@@ -512,5 +512,5 @@ def test_a_record_is_named_by_its_file_too(fedspan, made):
 
 
 def test_files_of_the_working_folder_replace_no_module(fedspan, made):
-    Path("secrets.py").write_text("1 / 0")  # a module that the repetition imports
+    Path("msgspec.py").write_text("1 / 0")  # the repetition imports it
     assert "[1/1] identical  " in fedspan("verify", *ONE, made[0]).out
