@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedspan.benchmark.cli.main import COMMANDS
+from fedspan.benchmark.places import interpreter
 from fedspan.benchmark.registry import KINDS, plugins
 from tests.cli.conftest import ONE, QUICK, ROOT, records
 from tests.helpers import PATIENCE
@@ -24,6 +25,12 @@ def test_help_names_every_command_with_a_few_words(fedspan, word):
     assert (ran.status, ran.err) == (0, "")
     described = dict(re.findall(r"^  (\w+) +(\w.{10,90})$", ran.out, re.MULTILINE))
     assert set(COMMANDS) <= set(described)
+
+
+def test_a_started_command_imports_nothing_from_the_working_folder(here):
+    Path("fedspan.py").write_text("print('mine')")
+    ran = subprocess.run([*interpreter(), "-m", "fedspan", "--version"], capture_output=True, text=True, timeout=PATIENCE)
+    assert ran.stdout.startswith("fedspan ")
 
 
 @pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"run"}))
