@@ -29,7 +29,9 @@ def test_help_names_every_command_with_a_few_words(fedspan, word):
 
 def test_a_started_command_imports_nothing_from_the_working_folder(here):
     Path("fedspan.py").write_text("print('mine')")
-    ran = subprocess.run([*interpreter(), "-m", "fedspan", "--version"], capture_output=True, text=True, timeout=PATIENCE)
+    ran = subprocess.run(
+        [*interpreter(), "-m", "fedspan", "--version"], capture_output=True, text=True, timeout=PATIENCE
+    )
     assert ran.stdout.startswith("fedspan ")
 
 

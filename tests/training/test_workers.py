@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 import itertools
 import os
 import random
@@ -310,8 +311,11 @@ def test_workers_that_cannot_be_started_are_refused_in_one_line(monkeypatch):
 
     with spread(toy_cell(), 2) as run:
         monkeypatch.setattr(os, "fork", fork)
+        before = os.listdir("/proc/self/fd")
         with pytest.raises(UserError, match=r"^workers=2 cannot be started here: .*Too many open files; choose fewer$"):
             run.advance()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= len(before), "files of workers that never were"
 
 
 def test_workers_end_with_their_driver():
@@ -558,9 +562,9 @@ def test_what_comes_from_a_gpu_is_put_on_the_receivers_and_nothing_else():
 
 def test_a_resident_is_named_and_not_sent():
     mine, theirs, region = torch.zeros(1000), torch.ones(1000), Region()
-    letter = region.put(pack((mine, torch.zeros(2)), {"weights": mine}))
-    assert letter[1] == ALIGNMENT
-    assert region.get(letter, {"weights": theirs})[0] is theirs
+    extent = region.put(pack((mine, torch.zeros(2)), {"weights": mine}))
+    assert extent[1] == ALIGNMENT
+    assert region.get(extent, {"weights": theirs})[0] is theirs
     region.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ class Region:
 
     def __init__(self) -> None:
         self._file = os.memfd_create("fedspan")
+        self._closing = weakref.finalize(self, os.close, self._file)  # also if its worker could not be started
+        self._closing.atexit = False
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
     def of(self, size: int) -> Tensor:
@@ -49,4 +52,4 @@ class Region:
 
     def close(self) -> None:
         """Close the file; tensors read from it stay valid."""
-        os.close(self._file)
+        self._closing()
