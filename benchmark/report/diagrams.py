@@ -83,13 +83,14 @@ def _ranks_of(analysis: Analysis, standings: Sequence[Standing], kind: str) -> D
     ranks = {s.number: s.rank for s in standings}
     order = sorted(ranks, key=lambda number: (ranks[number], number))
     bars = joined(order, analysis.apart)
-    says = "A bar joins neighbours without a significant difference" if bars else "All rows differ significantly"
+    says = "A bar with a dot for each of its rows joins neighbours without a significant difference" if bars else "All rows differ significantly"
     caption = (
         f"Average rank over the {blocks} pairs of column and seed that every{kind and f' {kind}'} row has; 1 is best. "
         f"{says}."
         + (" Rows without a common bar need not differ: a bar ends at the first pair that does." if bars else "")
     )
     words = f"{says}. " + "; ".join(f"{names[number]}: {ranks[number]:.2f}" for number in order) + "."
+    words += "".join(f" A bar joins {names[group[0]]} to {names[group[-1]]}." for group in bars)
     name = f"ranks-{analysis.table.number}{kind and f'-{kind}'}"
     title = f"Average ranks{kind and f' of {kind} rows'}"
     return _diagram(name, title, caption, words, lambda: _draw_ranks(ranks, names, order, bars))
@@ -132,8 +133,9 @@ def _draw_ranks(ranks: dict[int, float], names: dict[int, str], order: list[int]
         plot.plot([x(tick)] * 2, [top - 0.06, top], color=INK, linewidth=0.9)
         plot.text(x(tick), top - 0.09, str(tick), ha="center", va="bottom", fontsize=8)
     for level, group in enumerate(groups):
-        y = top + 0.12 + 0.11 * level
-        plot.plot([x(ranks[group[0]]) - 0.04, x(ranks[group[-1]]) + 0.04], [y, y], color=COLOURS[0], linewidth=3.2)
+        ends, y = [x(ranks[group[0]]), x(ranks[group[-1]])], top + 0.12 + 0.11 * level
+        plot.plot(ends, [y, y], color=COLOURS[0], linewidth=2.4, solid_capstyle="butt")
+        plot.plot([x(ranks[number]) for number in group], [y] * len(group), "o", color=COLOURS[0], markersize=3.6)
     for i, number in enumerate(order):
         first = i < left
         y = top + bars + pitch * (i if first else rows - 1 - i) + 0.1

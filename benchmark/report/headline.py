@@ -111,7 +111,7 @@ def _undecided(rows: Sequence[tuple[str, Place]], word: str) -> tuple[str, str]:
     contenders = [(other, place.tested) for other, place in rows if place.group == first.group and place.contends]
     may = [other for other, tested in contenders if tested]
     untested = len(contenders) - len(may)
-    most = all(first.ahead > place.ahead for _, place in others)
+    most = all(first.ahead > place.ahead for _, place in others if place.group == first.group)
     how = f"{name} is ahead of more {word}s than any other" if most else f"{name} is shown first"
     if len(may) < 2:
         why = "it does not beat each other one"

@@ -23,6 +23,7 @@ WORDS = {
     "client_accuracy": "mean accuracy over clients",
     "client_accuracy_std": "standard deviation of the accuracy over clients",
     "domain_accuracy": "mean accuracy over domains",
+    "domain_accuracy.*": "accuracy on each domain",
     "bytes": "bytes of all rounds",
     "memory_bytes": "bytes of a training step",
     "round_gflop": "GFLOP of a round",
@@ -115,7 +116,7 @@ class Metric:
     @property
     def words(self) -> str:
         """Its name in words."""
-        return WORDS.get(self.name) or re.sub("[._]", " ", self.name)
+        return WORDS.get(self.name) or re.sub("[._]", " ", self.name.removesuffix(".*"))
 
     @property
     def label(self) -> str:

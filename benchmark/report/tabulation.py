@@ -31,7 +31,7 @@ def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabu
     arranged = arrange(frame, axes, table)
     if table.metric.startswith(f"{STAGE}."):
         arranged.runs = _computed(arranged.runs)
-    metric = _named(Metric.of(table.metric.removesuffix(".*")), table)
+    metric = _named(Metric.of(table.metric), table)
     metrics = _metrics(table.metric, arranged.runs, printed)
     runs, problems = _runs_of_metrics(arranged, metrics, axes, table)
     places: dict[tuple[Any, Any], list[Any]] = {}

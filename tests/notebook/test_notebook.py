@@ -356,7 +356,7 @@ def test_the_other_way_round_is_the_negative(grid):
 def test_few_seeds_carry_no_interval_and_the_text_says_so(grid):
     found = fedspan.compare("Good", "FedAvg", made(grid, Good=[61.0, 62.5], FedAvg=[50.0, 51.0]))
     assert math.isnan(found.mean)
-    assert found.text.startswith("No difference is given")
+    assert found.text.startswith("No interval is given")
 
 
 def test_a_diverged_run_is_behind(grid):

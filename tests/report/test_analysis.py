@@ -65,6 +65,7 @@ def test_scores_of_the_same_runs_count_as_one_task(made):
         domains = {f"domain_accuracy.{number}": first + number * planned.cell.seed for number in range(6)}
         records.append(record(planned, scores={"trained": domains}))
     table = made(cells, records, Table(metric="trained.domain_accuracy.*"))[0]
+    assert table.metric.heading == "Accuracy on each domain (trained), %"
     assert (len(table.columns), table.tasks) == (6, ((0, 1, 2, 3, 4, 5),))
     analysis = analyse(table)
     assert [(standing.mean, standing.blocks) for standing in analysis.standings] == [(53.5, 3), (52.5, 3)]
@@ -208,9 +209,10 @@ def test_each_diagram_of_ranks_has_the_rows_of_one_kind_of_which_every_pair_was_
         for standing in analysis.standings:
             assert (row_spoken(analysis.table, standing.row) in diagram.inline) is (standing in mine)
         assert f"every {kind} row" in diagram.caption
-        assert ("A bar joins" in diagram.caption) is any(
+        joined_some = any(
             frozenset((one.number, other.number)) not in analysis.apart for one, other in itertools.pairwise(mine)
         )
+        assert ("A bar with" in diagram.caption) is ("A bar joins" in diagram.inline) is joined_some
 
 
 def test_costs_are_compared_on_the_columns_on_which_the_scores_are(made):

@@ -759,7 +759,7 @@ def test_a_method_whose_run_diverged_is_behind_and_no_difference_is_made_of_the_
     assert sum(cells[2] == "—" for cells in rows.values()) == 1
     assert "2 common tasks: 1 higher, 1 lower" in one(compare, "#filters output").text
     assert one(compare, ".verdict").text == (
-        "FedProx is ahead: 1 run diverged on the tasks that both have, none of FedProx. No difference is given."
+        "FedProx is ahead: 1 run diverged on the tasks that both have, none of FedProx. No interval is given."
     )
 
 

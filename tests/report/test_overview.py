@@ -89,6 +89,8 @@ def test_without_a_leader_there_is_no_winner_whatever_the_means():
         "FedProx is ahead of more methods than any other: +1.2 points over FedAvg (95% CI −0.3 to 2.7), "
         "at equal compute and traffic."
     )
+    elsewhere = replace(row("ditto"), place=replace(place(ahead=1), group=1))
+    assert headline([tied, replace(BASE, place=place(last=2)), elsewhere], "fedavg")[1] == more, "no task in common"
     level = headline([tied, replace(BASE, place=place(last=2, ahead=1))], "fedavg")[1]
     assert level.startswith("FedProx is shown first: +1.2 points"), "both are ahead of as many"
 

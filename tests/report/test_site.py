@@ -309,7 +309,7 @@ def test_a_method_is_set_against_its_algorithm_with_the_same_settings_and_each_l
     first, name = "MOON (temperature 1) + FedDecorr (released form)", "MOON (temperature 1)"
     for line in (
         f"{first} against {name} (scale paper): {first} is better by 1.",
-        f"{first}, batch size 16 against {name}, batch size 16 (scale paper): No difference is given: 3 pairs of runs",
+        f"{first}, batch size 16 against {name}, batch size 16 (scale paper): No interval is given: 3 pairs of runs",
         f"{first}, learning rate 0.1 against MOON (scale paper): {first}, learning rate 0.1 is better by 6.",
     ):
         assert f"<li>{line}" in page
@@ -479,23 +479,28 @@ def test_the_page_ranks_each_choice_of_tasks(summary, tmp_path):
 @pytest.mark.parametrize(
     ("gap", "said"),
     [
-        ((1.25, 0.37, 2.14), "A is better by 1.25 points (95% CI 0.37 to 2.14; 2 tasks, 6 paired runs)."),
-        ((-1.25, -2.14, -0.37), "B is better by 1.25 points (95% CI 0.37 to 2.14; 2 tasks, 6 paired runs)."),
+        ((1.25, 0.37, 2.14, 0.01), "A is better by 1.25 points (95% CI 0.37 to 2.14; 2 tasks, 6 paired runs)."),
+        ((-1.25, -2.14, -0.37, 0.01), "B is better by 1.25 points (95% CI 0.37 to 2.14; 2 tasks, 6 paired runs)."),
         (
-            (-1.66, -3.81, 0.44),
+            (-1.25, -2.14, -0.37, 0.872),
+            "No clear winner: B is ahead by 1.25 points on average (95% CI 0.37 to 2.14), "
+            "but the tests of the 2 tasks, combined, do not confirm it (p = 0.87).",
+        ),
+        (
+            (-1.66, -3.81, 0.44, 0.1),
             "No clear winner: B is ahead by 1.66 points on average, "
             "but the 95% interval (−0.44 to +3.81) includes zero.",
         ),
-        ((0, 0, 0), "No clear winner: both have the same mean (2 tasks, 6 paired runs)."),
+        ((0, 0, 0, 1.0), "No clear winner: both have the same mean (2 tasks, 6 paired runs)."),
     ],
 )
 def test_a_difference_is_one_sentence(gap, said):
-    assert with_names(verdict(Difference(*gap, 0.1, 2, 6, "")), "A", "B") == said
+    assert with_names(verdict(Difference(*gap, 2, 6, "")), "A", "B") == said
 
 
 def test_a_difference_that_is_withheld_is_one_sentence_too():
-    assert verdict(Withheld("3 pairs are too few")) == "No difference is given: 3 pairs are too few."
-    said = "B is ahead: 1 run diverged, none of B. No difference is given."
+    assert verdict(Withheld("3 pairs are too few")) == "No interval is given: 3 pairs are too few."
+    said = "B is ahead: 1 run diverged, none of B. No interval is given."
     assert with_names(verdict(Withheld("1 run diverged", -1)), "A", "B") == said
 
 
