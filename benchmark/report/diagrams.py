@@ -83,7 +83,7 @@ def _ranks_of(analysis: Analysis, standings: Sequence[Standing], kind: str) -> D
     ranks = {s.number: s.rank for s in standings}
     order = sorted(ranks, key=lambda number: (ranks[number], number))
     bars = joined(order, analysis.apart)
-    says = "A bar with a dot for each of its rows joins neighbours without a significant difference" if bars else "All rows differ significantly"
+    says = "Dots on a bar are rows without a significant difference" if bars else "All rows differ significantly"
     caption = (
         f"Average rank over the {blocks} pairs of column and seed that every{kind and f' {kind}'} row has; 1 is best. "
         f"{says}."
@@ -151,10 +151,11 @@ def _draw_ranks(ranks: dict[int, float], names: dict[int, str], order: list[int]
 def score_against_cost(analysis: Analysis) -> Diagram | None:
     """Return the rows' mean scores against each mean cost, both over the common columns, with the Pareto front.
 
-    Time is omitted if the runs come from several kinds of machine. None if no cost has enough, differing points.
+    Time is omitted if the runs come from several kinds of machine, or shared theirs. None if no cost has enough,
+    differing points.
     """
     table = analysis.table
-    columns = [column for column in COST_COLUMNS if table.times_compare or not column.timed]
+    columns = [column for column in COST_COLUMNS if not (column.timed and _why_untimed(table))]
     every = {column.title: _points(analysis, column) for column in columns}
     writes = {column.title: column.write for column in columns}
     points = {
@@ -195,6 +196,14 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
     return _diagram(f"cost-{table.number}", "Score against cost", caption, f"On the front, by {said}.", draw)
 
 
+def _why_untimed(table: Tabulated) -> str:
+    """Return why the times of a table's runs tell nothing about its rows; empty if they do."""
+    if not table.times_compare:
+        return "machines differ"
+    shared = any(row.cost.get("beside", 0) > 0 for row in table.rows)
+    return "runs shared their machine with others" if shared else ""
+
+
 def _caption_of_costs(analysis: Analysis, all_named: bool) -> str:
     table = analysis.table
     shared = f"the {counted_as(analysis.shared, 'column')} that all rows have"
@@ -203,8 +212,8 @@ def _caption_of_costs(analysis: Analysis, all_named: bool) -> str:
         f"{table.metric.heading}, against cost: both are means over {scope}.",
         "On the line: no other row is better and cheaper.",
     ]
-    if not table.times_compare:
-        said.append("Times are omitted: machines differ.")
+    if why := _why_untimed(table):
+        said.append(f"Times are omitted: {why}.")
     if not all_named:
         said.append(f"Off the line, rows that cost as much as the reference, within {SAME_COST:.0%}, are not named.")
     return " ".join(said)

@@ -71,7 +71,7 @@ class Result:
     `point` names the page of its runs; `family` is the method without its settings; runs of the seeds in `lost`
     diverged and have no accuracy. An `ablation` or a bound competes only at a reader's request; `tuned` results compete
     among those of the same `budget`. `repeated` counts the runs that somebody repeated bit for bit, `refuted` those
-    that some machine could not repeat; `machine` is the kind of machine of all runs, empty if there are several.
+    that some machine could not repeat; `machine` is that of all runs, empty if there are several or runs shared theirs.
     """
 
     point: Key
@@ -267,6 +267,7 @@ def _results(
     for digest, stage in kinds:
         found = [(accuracy, row) for *kind, accuracy, row in done if kind == [digest, stage]]
         mine = [row for _, row in found]
+        machines = {"" if row.beside > 0 else row.device for row in mine}
         yield Result(
             point=point,
             family=family_of(planned),
@@ -282,7 +283,7 @@ def _results(
             budget=budget,
             repeated=sum(row.badge.state == "repeated" for row in mine),
             refuted=sum(row.badge.state in ("refuted", "mixed") for row in mine),
-            machine=str(made.pop() or "") if len(made := {row.device for row in mine}) == 1 else "",
+            machine=str(machines.pop() or "") if len(machines) == 1 else "",
         )
 
 
@@ -302,8 +303,7 @@ def _own_images(planned: PlannedCell, scores: Mapping[str, Mapping[str, Any]]) -
 
 def task_of(planned: PlannedCell, digest: str = "", scores: Mapping[str, Mapping[str, Any]] | None = None) -> Task:
     """Return the task of a cell; `digest` is the dataset's, `scores` are those of one run, by stage."""
-    cell = planned.cell
-    field = cell.partition.skew_field
+    cell, field = planned.cell, planned.cell.partition.skew_field
     skew = float(getattr(cell.partition, field)) if field else None
     return Task(
         dataset=cell.dataset.label(),

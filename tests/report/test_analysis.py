@@ -212,7 +212,7 @@ def test_each_diagram_of_ranks_has_the_rows_of_one_kind_of_which_every_pair_was_
         joined_some = any(
             frozenset((one.number, other.number)) not in analysis.apart for one, other in itertools.pairwise(mine)
         )
-        assert ("A bar with" in diagram.caption) is ("A bar joins" in diagram.inline) is joined_some
+        assert ("Dots on a bar" in diagram.caption) is ("A bar joins" in diagram.inline) is joined_some
 
 
 def test_costs_are_compared_on_the_columns_on_which_the_scores_are(made):
@@ -531,6 +531,21 @@ def test_a_page_of_many_tables_has_contents_and_tells_costs_once_and_filters_lon
     assert "On this page" not in one
     assert many.count("Costs are means over") == one.count("Costs are means over") == 1
     assert ("Filter rows" in one) is filtered
+
+
+@pytest.mark.parametrize("beside", [0, 1])
+def test_times_of_runs_that_shared_their_machine_are_no_cost_of_a_row(made, beside):
+    cells = cells_of(board({"partition": SKEWS, "algorithm": ["fedavg", "fedprox", "fedavgm"], "seed": [0, 1, 2]}))
+    records = seeded(cells)
+    for number, one in enumerate(records):
+        one["provenance"] = one["provenance"] | {"cells_beside": beside * (number == 0)}
+        one["compute"] = one["compute"] | {
+            "seconds": one["compute"]["seconds"] | {"total": 1.0 + number // 3},
+            "flops": {"train": 1e9 * (1 + number // 3), "evaluate": 1},
+        }
+    diagram = score_against_cost(analyse(made(cells, records)[0]))
+    assert ("Time" in diagram.inline) is not bool(beside)
+    assert ("Times are omitted: runs shared their machine with others." in diagram.caption) is bool(beside)
 
 
 @pytest.mark.parametrize("machines", [("cpu",), ("cpu", "another cpu")])

@@ -82,7 +82,7 @@ function comparison() {
     output.textContent = `${shown.length} common task${shown.length === 1 ? "" : "s"}: ${won} higher, ${lost} lower`;
     [verdict.textContent, assumes.textContent] = verdictOf(a, b, scale, filtered, together);
     if (assumes.textContent) assumes.textContent += " This interval is for one pair; the ranking also corrects for all pairs.";
-    assumes.textContent += " Costs: first method over second; times only if both ran on one kind of machine.";
+    assumes.textContent += " Costs: first method over second; times only of runs alone on one kind of machine.";
     document.title = `${a.name} against ${b.name} · FedSpan`;
   }
 
