@@ -99,7 +99,7 @@ class Analysis:
         """Assumptions of places and intervals, and reasons for withheld ones, without duplicates."""
         found = [s.difference for s in self.standings if s.difference is not None]
         said = [f"Withheld: {gap.reason}." if isinstance(gap, Withheld) else gap.assumes for gap in found]
-        return list(dict.fromkeys([ASSUMES, *said, *self._tasks_of_several_columns]))
+        return list(dict.fromkeys([ASSUMES, *said, *self._tasks_of_several_columns, *self._rows_of_same_models]))
 
     @property
     def _tasks_of_several_columns(self) -> Iterator[str]:
@@ -109,6 +109,13 @@ class Analysis:
                 axes, labels = self.table.column_axes, (self.table.columns[i] for i in columns)
                 named = "; ".join(", ".join(map(spoken, axes, mine)) for mine in labels)
                 yield f"These columns score the same models and count as one task, by their mean: {named}."
+
+    @property
+    def _rows_of_same_models(self) -> Iterator[str]:
+        """Remarks on rows that are no evidence beside each other."""
+        for rows in self.table.same_models:
+            named = "; ".join(", ".join(map(spoken, self.table.row_axes, row.labels)) for row in rows)
+            yield f"These rows trained the same models, to the last bit, and are one piece of evidence: {named}."
 
     @property
     def columns(self) -> int:

@@ -15,7 +15,7 @@ from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import Difference, Gap, Withheld
 from fedspan.benchmark.report.units import with_sign
 
-EQUAL = 0.05  # costs that differ by a smaller share are called equal
+EQUAL, EXACT = 0.05, 0.005  # costs that differ by a smaller share are called about equal, and equal
 NAMED = 3  # up to this many methods that may be the best are named, more are counted
 
 
@@ -54,10 +54,11 @@ def headline(ranking: Sequence[Ranked], reference: str) -> tuple[str, str]:
 
 
 def of_table(analysis: Analysis) -> str:
-    """Return the headline of a board's table: which row leads, and by how much; empty without comparisons."""
+    """Return the headline of a board's table: which row leads and by how much, or why none can; empty if unknown."""
     first = analysis.standings[0]
     if not first.place.tested:
-        return ""
+        reasons = {s.difference.reason for s in analysis.standings if isinstance(s.difference, Withheld)}
+        return f"No difference is tested: {reasons.pop()}." if len(reasons) == 1 else ""
     name, over = row_spoken(analysis.table, first.row), _over_reference(analysis)
     if first.leads:
         return _capital(f"{name} leads: {over}." if over else f"{name} leads.") + _so_far(analysis)
@@ -165,8 +166,9 @@ def _at(row: Ranked) -> str:
     _, compute, traffic = row.costs
     costs = [(name, value) for name, value in (("compute", compute), ("traffic", traffic)) if math.isfinite(value)]
     equal = [name for name, value in costs if abs(value - 1) < EQUAL]
+    about = "" if all(abs(value - 1) < EXACT for name, value in costs if name in equal) else "about "
     unequal = [f"{ratio(value)} times the {name}" for name, value in costs if abs(value - 1) >= EQUAL]
-    said = ([f"equal {' and '.join(equal)}"] if equal else []) + unequal
+    said = ([f"{about}equal {' and '.join(equal)}"] if equal else []) + unequal
     return f", at {' and '.join(said)}" if said else ""
 
 

@@ -141,6 +141,17 @@ class Tabulated:
         return _grouped(range(len(self.columns)), self._of_same_runs | models)
 
     @cached_property
+    def same_models(self) -> list[list[TableRow]]:
+        """Groups of rows whose runs are different but trained the same models on every column and seed."""
+        groups: dict[frozenset[tuple[int, int, str]], dict[frozenset[str], TableRow]] = {}
+        for row in self.rows:
+            runs = [(i, run) for i, entry in enumerate(row.entries) if entry for run in entry.runs if run.models]
+            if runs:
+                models = frozenset((i, run.seed, run.models) for i, run in runs)
+                groups.setdefault(models, {}).setdefault(frozenset(run.key for _, run in runs), row)
+        return [list(rows.values()) for rows in groups.values() if len(rows) > 1]
+
+    @cached_property
     def _of_same_runs(self) -> dict[int, int]:
         """The first column with the same runs, for later columns."""
         return self._agreeing(lambda run: run.key)

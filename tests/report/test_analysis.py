@@ -98,6 +98,21 @@ def test_equal_models_under_two_fleets_count_as_one_task_but_for_their_costs(mad
     assert costs.tasks == ((0,), (1,), (2,))
 
 
+@pytest.mark.parametrize("seeds_alike", [3, 2])
+def test_rows_with_the_same_models_are_named_as_one_piece_of_evidence(made, seeds_alike):
+    cells = cells_of(board({"algorithm": ["fedavg", "fedprox", "fednova"], "seed": [0, 1, 2]}))
+    records = []
+    for planned in cells:
+        name, seed = planned.cell.algorithm.name, planned.cell.seed
+        alike = name != "fednova" and seed < seeds_alike
+        digest = hashlib.sha256(f"{seed} {'' if alike else name}".encode()).hexdigest()
+        rounds = {str(when): digest for when in (1, planned.cell.protocol.rounds)}
+        records.append(record(planned, 60.0 + seed, digests={"rounds": rounds, "stages": {"trained": digest}}))
+    found = analyse(made(cells, records)[0]).assumptions
+    said = [one for one in found if one.startswith("These rows trained the same models")]
+    assert [one.rpartition(": ")[2] for one in said] == ["FedAvg; FedProx."] * (seeds_alike == 3)
+
+
 @pytest.mark.parametrize("diverged", [True, False])
 def test_a_run_that_diverged_or_is_missing_leaves_equal_models_of_other_runs_one_task(made, diverged):
     cells, records = on_fleets("reliable", "speeds")
@@ -447,7 +462,7 @@ def test_a_table_without_a_leader_says_which_rows_may_be_the_best_and_who_is_ahe
         ({"fedavg": 1}, "FedProx leads: 2 runs of FedAvg diverged."),
         ({"fedprox": 3}, "FedAvg leads: 6 runs of FedProx diverged."),
         ({"fedprox": 3, "fedavgm": 1}, "FedAvg leads: runs of 2 other rows diverged."),
-        ({"fedavg": 1, "fedprox": 1}, ""),
+        ({"fedavg": 1, "fedprox": 1}, "No difference is tested: 4 runs diverged on the tasks that both have."),
     ],
 )
 def test_a_table_says_that_its_leader_is_ahead_because_other_rows_diverged(made, lost, said):

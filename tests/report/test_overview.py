@@ -70,7 +70,7 @@ def test_a_ranking_counts_the_methods_that_are_behind_because_they_diverged():
     ("compute", "traffic", "said"),
     [
         (1.8, 2.3, ", at 1.8 times the compute and 2.3 times the traffic."),
-        (1.04, 2.3, ", at equal compute and 2.3 times the traffic."),
+        (1.04, 2.3, ", at about equal compute and 2.3 times the traffic."),
         (float("nan"), 0.5, ", at 0.5 times the traffic."),
         (1.0, 0.016, ", at equal compute and 0.02 times the traffic."),
         (float("nan"), float("nan"), " (95% CI 1.0 to 3.0)."),
