@@ -37,7 +37,7 @@ from fedspan.benchmark.report.tuning import (
     tuned_methods,
     tuning_facts,
 )
-from fedspan.benchmark.search import choice, log
+from fedspan.benchmark.search import Space, choice, log
 from fedspan.benchmark.spec.board import Figure, Table
 from fedspan.benchmark.spec.studies import studies
 from fedspan.benchmark.spec.tuning import Tune
@@ -192,6 +192,16 @@ def test_a_chosen_value_at_an_end_of_its_range_is_called_so(made):
         f"learning rate {value:g} (low end)", f"learning rate {value:g} (high end)"
     ]  # fmt: skip
     assert ends[0].settings == one.settings
+
+
+def test_how_many_choices_lie_at_an_end_is_said(made, tmp_path, monkeypatch):
+    example, cells, _, results, selections = made
+    page = tmp_path / "pages" / "example" / "index.html"
+    write_report(example, cells, results, tmp_path / "pages", selections)
+    assert "choices have a setting at an end" not in page.read_text()
+    monkeypatch.setattr(Space, "end", lambda space, value: "low")
+    write_report(example, cells, results, tmp_path / "pages", selections)
+    assert "1 of 2 choices have a setting at an end of what is searched" in page.read_text()
 
 
 def test_the_cost_is_that_of_the_trials_alone(made):
