@@ -231,7 +231,7 @@ def test_what_is_asked_for_wins_over_what_is_tuned():
 def test_tuned_settings_are_part_of_the_overrides_that_hydra_gets():
     [planned] = plan([{"protocol": "spherefed_cifar100", "algorithm": "fedprox", "addons": ["spherefed"]}])
     assert planned.overrides["protocol.lr"] == 0.5
-    by_hydra = compose.plain(compose.by_hydra(compose.override_words(planned.overrides)))
+    by_hydra = compose.plain_config(compose.by_hydra(compose.override_words(planned.overrides)))
     assert by_hydra == planned.config
     assert compose.make_cell(by_hydra).key == planned.cell.key
 

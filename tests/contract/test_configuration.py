@@ -85,7 +85,7 @@ def prefix(kind, name):
 
 def composed(overrides):
     """Return what Hydra composes."""
-    return compose.plain(compose.by_hydra(compose.override_words(overrides)))
+    return compose.plain_config(compose.by_hydra(compose.override_words(overrides)))
 
 
 def key(overrides):
