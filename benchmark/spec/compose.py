@@ -277,7 +277,9 @@ def assign(config: dict[str, Any], key: str, value: Any) -> None:
             raise UserError(f"unknown setting '{key}'{holder}{_near(key, part, node, walked, config)}")
         node = node[part]
     if isinstance(node, dict):
-        raise UserError(f"'{key}' holds several settings; set them one by one, as {key}.{next(iter(node), 'name')}=...")
+        first = next(_leaves(node, f"{key}."), "")
+        said = f"holds several settings; set them one by one, as {first}=..." if first else "has no settings"
+        raise UserError(f"'{key}' {said}")
     if last == "name" and parents and parents[0] in GROUPS:
         raise UserError(f"'{key}' cannot be set; choose with {parents[0]}=...")
     parent = config

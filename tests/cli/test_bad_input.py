@@ -174,6 +174,8 @@ MISTAKES = {
     "run -m seed=glob(*)": "only lists of values and range(...) can be swept",
     "run -m partition.alpha=interval(0,1)": "only lists of values and range(...) can be swept",
     "run dataset={name:digits}": "set the settings one by one, as dataset.field=value",
+    "run addon.babu=3": "'addon.babu' has no settings",
+    "run addon=3": "'addon' holds several settings; set them one by one, as addon.",
     "run paths=elsewhere": "'paths' holds several settings; set them one by one",
     "sync --form results": "unknown option '--form'; did you mean '--from'?",
     "sync --from=": "sync: --from has an empty value; 'fedspan sync --help' has the details",
