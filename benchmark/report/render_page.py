@@ -221,7 +221,7 @@ def _facts(frame: pd.DataFrame) -> list[tuple[str, str]]:
     if len(done):
         facts += [
             ("Repeated", _repeated(frame)),
-            ("Time in all", _time(done)),
+            _time(done),
             ("Compute in all", write_flops(float(done["flops"].sum()))),
         ]
         if done["memory_bytes"].notna().any():
@@ -229,10 +229,10 @@ def _facts(frame: pd.DataFrame) -> list[tuple[str, str]]:
     return facts
 
 
-def _time(done: pd.DataFrame) -> str:
+def _time(done: pd.DataFrame) -> tuple[str, str]:
     known = done["seconds"].dropna()
-    counted = "" if len(known) == len(done) else f", of {names.counted_as(len(known), 'run')}"
-    return f"{write_seconds(float(known.sum()))}{counted}" if len(known) else "unknown"
+    whose = "in all" if len(known) in (0, len(done)) else f"of {names.counted_as(len(known), 'run')}"
+    return f"Time {whose}", write_seconds(float(known.sum())) if len(known) else "unknown"
 
 
 def _repeated(frame: pd.DataFrame) -> str:

@@ -111,6 +111,17 @@ def test_the_machine_of_runs_is_known_where_each_had_it_alone(tmp_path, beside):
     assert {bool(result.machine) for result in built.results} == {not beside}
 
 
+@pytest.mark.parametrize(("workers", "whose"), [(1, "in all"), (2, "of 5 runs")])
+def test_the_time_of_a_board_is_said_to_be_that_of_the_runs_whose_time_is_known(tmp_path, workers, whose):
+    example = board({"partition": "iid", "algorithm": ["fedavg", "fedprox"], "seed": [0, 1, 2]})
+    cells = cells_of(example)
+    records = [record(planned, 50.0) for planned in cells]
+    records[0]["provenance"] |= {"workers": workers}  # what several workers took, one would not have
+    write_report(example, cells, results_of(tmp_path / "results", records), tmp_path / "pages")
+    [page] = (tmp_path / "pages").glob("*/index.html")
+    assert re.findall("<dt>Time ([^<]*)</dt>", page.read_text()) == [whose]
+
+
 def test_a_picture_of_a_partition_without_its_words_is_drawn_again(tmp_path):
     cells = cells_of(board({"partition": "iid"}))[:1]
     draw_partitions(cells, tmp_path, tmp_path)
