@@ -43,7 +43,12 @@ BOARDS = ["cifar10_small", "cifar10_small_fidelity", "personal_fidelity"]
 TUNED = ["digits_tuned", "cifar10_tuned"]
 WIDER = {"field_tuned": "cifar10_tuned"}  # tuned board: the board whose studies it also has
 RANKED = {"field": "fedavg", "personal": "local_only"}  # board: reference method
-SHOWN = (("fleet", 1, "own"), ("fleet", 2, "own"), ("domains_fidelity", 1, "paper"), ("cifar10_rates", 1, "own"))  # board, table, scale
+SHOWN = (  # board, table, scale
+    ("fleet", 1, "own"),
+    ("fleet", 2, "own"),
+    ("domains_fidelity", 1, "paper"),
+    ("cifar10_rates", 1, "own"),
+)
 MADE = {  # board: scale, of boards whose records are portable
     "cifar10_small": "own",
     "cifar10_small_fidelity": "own",
