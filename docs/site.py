@@ -13,7 +13,7 @@ from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.names import summary_of
 from fedspan.benchmark.registry import Plugin, plugins, prefix_of
 from fedspan.benchmark.report.axes import text
-from fedspan.benchmark.search import described
+from fedspan.benchmark.search import describe_settings
 from fedspan.benchmark.spec.plan import plan_grid
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def text_of(plugin: type[Plugin]) -> str:
 
 
 def _settings(plugin: type[Plugin]) -> Iterator[Sequence[str]]:
-    for one in described(plugin, prefix_of(plugin)):
+    for one in describe_settings(plugin, prefix_of(plugin)):
         default = f"`{shown}`" if (shown := text(one.default)) else "empty"
         yield f"`{one.name}`", one.values, default, one.space, one.about
 
