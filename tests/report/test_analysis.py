@@ -11,7 +11,7 @@ import pytest
 from fedspan.benchmark.report import diagrams
 from fedspan.benchmark.report.analysis import analyse, pareto, reach_targets
 from fedspan.benchmark.report.axes import Axes
-from fedspan.benchmark.report.diagrams import average_ranks, joined, row_spoken, score_against_cost
+from fedspan.benchmark.report.diagrams import _draw_ranks, average_ranks, joined, row_spoken, score_against_cost
 from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.headline import _either, of_table, signed_points
 from fedspan.benchmark.report.metric import Metric
@@ -224,10 +224,23 @@ def test_each_diagram_of_ranks_has_the_rows_of_one_kind_of_which_every_pair_was_
         for standing in analysis.standings:
             assert (row_spoken(analysis.table, standing.row) in diagram.inline) is (standing in mine)
         assert f"every {kind} row" in diagram.caption
-        joined_some = any(
+        assert ("Dots on a bar" in diagram.caption) is any(
             frozenset((one.number, other.number)) not in analysis.apart for one, other in itertools.pairwise(mine)
         )
-        assert ("Dots on a bar" in diagram.caption) is ("A bar joins" in diagram.inline) is joined_some
+
+
+def test_a_bar_of_average_ranks_is_named_in_words_and_ends_at_the_first_and_last_of_its_rows(made):
+    cells = cells_of(board())
+    analysis = replace(analyse(made(cells, seeded(cells))[0]), apart=frozenset())
+    [diagram] = average_ranks(analysis)
+    first, *_, last = sorted(analysis.standings, key=lambda standing: standing.rank)
+    assert "A bar joins {} to {}.".format(*(row_spoken(analysis.table, s.row) for s in (first, last))) in diagram.inline
+    drawn = _draw_ranks({0: 1.0, 1: 1.5, 2: 3.5, 3: 4.0}, dict.fromkeys(range(4), "row"), [0, 1, 2, 3], [[0, 1, 2]])
+    lines = drawn.axes[0].lines
+    [dots] = [line for line in lines if line.get_marker() == "o"]
+    [bar] = [line for line in lines if line.get_solid_capstyle() == "butt"]
+    assert len(dots.get_xdata()) == 3
+    assert (min(dots.get_xdata()), max(dots.get_xdata())) == tuple(bar.get_xdata())
 
 
 def test_costs_are_compared_on_the_columns_on_which_the_scores_are(made):
