@@ -267,7 +267,7 @@ def reach_targets(table: Tabulated, frame: pd.DataFrame) -> Targets | None:
     """Return how soon every row reaches the final accuracy of the first row with curves, per column.
 
     `frame` comes from `collect`. The target is the mean accuracy of that row's runs at their last evaluated round.
-    Seconds are NaN if the runs come from several kinds of machine, as they are not comparable.
+    Seconds are NaN if the runs come from several kinds of machine or shared theirs, as they are not comparable.
     Return None if the metric is not the trained model's accuracy, without accuracies per round, or for a single row.
     """
     if table.metric.path != "trained.accuracy" or not table.of_runs:
@@ -287,7 +287,7 @@ def reach_targets(table: Tabulated, frame: pd.DataFrame) -> Targets | None:
     found = tuple(
         (row, tuple(_reach(cells.get((r, c)), targets[c]) for c in places)) for r, row in enumerate(table.rows)
     )
-    rows = found if table.times_compare else tuple((row, tuple(map(_untimed, reached))) for row, reached in found)
+    rows = tuple((row, tuple(map(_untimed, reached))) for row, reached in found) if table.why_untimed else found
     return Targets(table=table, reference=table.rows[first], targets=targets, rows=rows)
 
 

@@ -155,7 +155,7 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
     differing points.
     """
     table = analysis.table
-    columns = [column for column in COST_COLUMNS if not (column.timed and _why_untimed(table))]
+    columns = [column for column in COST_COLUMNS if not (column.timed and table.why_untimed)]
     every = {column.title: _points(analysis, column) for column in columns}
     writes = {column.title: column.write for column in columns}
     points = {
@@ -196,14 +196,6 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
     return _diagram(f"cost-{table.number}", "Score against cost", caption, f"On the front, by {said}.", draw)
 
 
-def _why_untimed(table: Tabulated) -> str:
-    """Return why the times of a table's runs tell nothing about its rows; empty if they do."""
-    if not table.times_compare:
-        return "machines differ"
-    shared = any(row.cost.get("beside", 0) > 0 for row in table.rows)
-    return "runs shared their machine with others" if shared else ""
-
-
 def _caption_of_costs(analysis: Analysis, all_named: bool) -> str:
     table = analysis.table
     shared = f"the {counted_as(analysis.shared, 'column')} that all rows have"
@@ -212,8 +204,8 @@ def _caption_of_costs(analysis: Analysis, all_named: bool) -> str:
         f"{table.metric.heading}, against cost: both are means over {scope}.",
         "On the line: no other row is better and cheaper.",
     ]
-    if why := _why_untimed(table):
-        said.append(f"Times are omitted: {why}.")
+    if table.why_untimed:
+        said.append(f"Times are omitted: {table.why_untimed}.")
     if not all_named:
         said.append(f"Off the line, rows that cost as much as the reference, within {SAME_COST:.0%}, are not named.")
     return " ".join(said)

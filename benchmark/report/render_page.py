@@ -26,7 +26,7 @@ from fedspan.benchmark.report.pages import render, slug
 from fedspan.benchmark.report.recipes import Sourced
 from fedspan.benchmark.report.summary import family_of, method_name, task_of
 from fedspan.benchmark.report.table import Tabulated
-from fedspan.benchmark.report.tuning import TunedMethod, cost_of_trials, sensitivities, tuning_facts
+from fedspan.benchmark.report.tuning import TunedMethod, sensitivities, tuning_facts
 from fedspan.benchmark.report.units import cost_columns, write_bytes, write_flops, write_seconds
 from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.overrides import place_words
@@ -41,6 +41,7 @@ LENGTHS: dict[str, Any] = {
     "few_lines": 5,  # rows or columns of a table that need no filters
 }
 MOST_DIGESTS = 12  # of partitions; each run's page has its own
+LOST = {"diverged": "diverged", "skipped": "cannot run"}  # display texts of trial statuses
 
 
 @dataclass(frozen=True)
@@ -275,3 +276,19 @@ def provenance(runs: Iterable[Any]) -> list[tuple[str, list[tuple[str, int]]]]:
 def _counted(values: Iterable[str], by_name: bool = False) -> list[tuple[str, int]]:
     counts = Counter(values)
     return sorted(counts.items(), key=lambda item: item[0] if by_name else (-item[1], item[0]))
+
+
+def cost_of_trials(facts: Mapping[str, Any]) -> str:
+    """Return a sentence on how many trials of `tuning_facts` ran, and their cost."""
+    trials, cost = facts["trials"], facts["cost"]
+    if not cost.ran:
+        return f"None of the {names.counted_as(trials, 'trial')} has run yet."
+    all_ran = cost.ran == trials
+    said = (
+        f"{names.counted_as(trials, 'trial')} took" if all_ran else f"{cost.ran} of {trials} trials have run and took"
+    )
+    time = f"{write_seconds(cost.seconds)} of one processor" if cost.known else "an unknown time"
+    if cost.partial:
+        time = f"at least {time}, known for {cost.known} of them"
+    lost = "".join(f"; {facts[what]} {word}" for what, word in LOST.items() if facts[what])
+    return f"{said} {time}{lost}."

@@ -3,9 +3,9 @@
 Scores are ``{task: {seed: value}}`` of one row. Two rows are compared on the (task, seed) pairs that both have: a seed
 fixes partition, initial weights and batches, so the two runs of a pair differ only in the method.
 
-A diverged run is worse than any score: its score is minus infinity, or plus infinity where less is better (`lost`).
-Ranks and wins count it as a loss, the row's mean on that task is withheld, and of two rows the one with diverged runs
-on their common tasks is behind the one without.
+A diverged run is worse than any score: its score (`diverged_score`) is minus infinity, or plus infinity where less is
+better. Ranks and wins count it as a loss, the row's mean on that task is withheld, and of two rows the one with
+diverged runs on their common tasks is behind the one without.
 """
 
 from __future__ import annotations

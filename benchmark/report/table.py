@@ -229,9 +229,12 @@ class Tabulated:
         return {entry.asked for row in self.rows for entry in row.entries if entry}
 
     @property
-    def times_compare(self) -> bool:
-        """Whether its runs come from at most one kind of machine, so that their times are comparable."""
-        return len(self.machines) < 2
+    def why_untimed(self) -> str:
+        """Why the times of its runs tell nothing about its rows; empty if they do."""
+        if len(self.machines) > 1:
+            return "machines differ"
+        shared = any(row.cost.get("beside", 0) > 0 for row in self.rows)
+        return "runs shared their machine with others" if shared else ""
 
     @property
     def computed(self) -> bool:

@@ -15,7 +15,6 @@ from scipy import stats
 
 from fedspan.benchmark import names
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.model import accuracy_of, core_seconds
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import WORST, Selection
@@ -25,14 +24,12 @@ from fedspan.benchmark.report.expected_best import Best, budgets, expected_best
 from fedspan.benchmark.report.statistics import Gap, difference, diverged_score, mean_of
 from fedspan.benchmark.report.table import Tabulated
 from fedspan.benchmark.report.tabulation import tabulate
-from fedspan.benchmark.report.units import write_seconds
 from fedspan.benchmark.search import Space, are_numbers
 from fedspan.benchmark.spec.board import Table
 from fedspan.benchmark.spec.plan import PlannedCell
 from fedspan.benchmark.spec.studies import Trial
 
 DEFAULT, TUNED = "default", "tuned"
-LOST = {"diverged": "diverged", "skipped": "cannot run"}  # display texts of trial statuses
 
 
 @dataclass(frozen=True)
@@ -167,18 +164,23 @@ class TunedMethod:
     @property
     def settings_said(self) -> str:
         """The same in words: ``learning rate 0.0051 (low end)`` for a value near an end of its range."""
-
-        def write(name: str, value: Any) -> str:
-            return names.of_value(name, value) + (f" ({end} end)" if (end := self.space[name].end(value)) else "")
-
-        return self._chosen_as(write)
+        ends = {name: f" ({end} end)" if end else "" for name, end in self.ends.items()}
+        return self._chosen_as(lambda name, value: names.of_value(name, value) + ends[name])
 
     def _chosen_as(self, write: Callable[[str, Any], str]) -> str:
-        if self.chosen is None:
-            return ""
-        values, defaults = self.trials[self.chosen].values, self.trials[0].values
-        changed = [write(name, value) for name, value in values.items() if value != defaults[name]]
-        return ", ".join(changed) or "the defaults"
+        said = ", ".join(write(name, value) for name, value in self.changed.items())
+        return "" if self.chosen is None else said or "the defaults"
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The chosen values that differ from the defaults."""
+        values, defaults = self.trials[self.chosen or 0].values, self.trials[0].values
+        return {name: value for name, value in values.items() if value != defaults[name]}
+
+    @property
+    def ends(self) -> dict[str, str]:
+        """``low``, ``high`` or nothing for each of the `changed` values: the end of its range that it is near."""
+        return {name: self.space[name].end(value) for name, value in self.changed.items()}
 
     @property
     def shown(self) -> tuple[float, float]:
@@ -269,20 +271,6 @@ def tuning_facts(found: Sequence[TunedMethod]) -> dict[str, Any]:
         "validation": found[0].validation if found else math.nan,
         "budgets": sorted({best.k for one in found for best in one.best}),
     }
-
-
-def cost_of_trials(facts: Mapping[str, Any]) -> str:
-    """Return a sentence on how many trials of `tuning_facts` ran, and their cost."""
-    trials, cost = facts["trials"], facts["cost"]
-    if not cost.ran:
-        return f"None of the {counted_as(trials, 'trial')} has run yet."
-    all_ran = cost.ran == trials
-    said = f"{counted_as(trials, 'trial')} took" if all_ran else f"{cost.ran} of {trials} trials have run and took"
-    time = f"{write_seconds(cost.seconds)} of one processor" if cost.known else "an unknown time"
-    if cost.partial:
-        time = f"at least {time}, known for {cost.known} of them"
-    lost = "".join(f"; {facts[what]} {word}" for what, word in LOST.items() if facts[what])
-    return f"{said} {time}{lost}."
 
 
 # how much a setting matters -------------------------------------------------------------------------

@@ -570,8 +570,11 @@ def test_times_of_runs_that_shared_their_machine_are_no_cost_of_a_row(made, besi
         one["compute"] = one["compute"] | {
             "seconds": one["compute"]["seconds"] | {"total": 1.0 + number // 3},
             "flops": {"train": 1e9 * (1 + number // 3), "evaluate": 1},
+            "seconds_at_round": [0.5, 1.0],
         }
-    diagram = score_against_cost(analyse(made(cells, records)[0]))
+    table, frame = made(cells, records)
+    assert math.isfinite(reach_targets(table, frame).rows[0][1][0].seconds) is not bool(beside)
+    diagram = score_against_cost(analyse(table))
     assert ("Time" in diagram.inline) is not bool(beside)
     assert ("Times are omitted: runs shared their machine with others." in diagram.caption) is bool(beside)
 

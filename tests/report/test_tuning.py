@@ -21,6 +21,7 @@ from fedspan.benchmark.report.analysis import analyse
 from fedspan.benchmark.report.axes import TUNING, Axes
 from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.headline import _so_far, of_table
+from fedspan.benchmark.report.render_page import cost_of_trials
 from fedspan.benchmark.report.report import write_report
 from fedspan.benchmark.report.summary import read
 from fedspan.benchmark.report.tabulation import tabulate
@@ -29,7 +30,6 @@ from fedspan.benchmark.report.tuning import (
     TrialRow,
     TunedMethod,
     best_frame,
-    cost_of_trials,
     outcome_lines,
     outcomes_frame,
     sensitivities,
