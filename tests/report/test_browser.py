@@ -810,6 +810,27 @@ def test_a_comparison_can_be_shared(compare, browser):
     assert page.title.startswith("FedAvg against")
 
 
+def test_a_code_that_no_method_has_is_named_instead_of_replaced_silently(compare, browser, site_folder):
+    known = one(compare, ".verdict").text
+    page = opened(browser, f"{(site_folder / 'compare.html').as_uri()}#a=fedfoo&b=fedprox", 1280, 900)
+    assert one(page, ".verdict").text.startswith("No method here has the code fedfoo, which this address names. ")
+    choose(page, "b", "FedProx")
+    page.execute_script("location.hash = ''")
+    wait(page, lambda: one(page, ".verdict").text == known)
+
+
+def test_two_methods_without_a_common_task_at_a_scale_are_told_where_they_have_one(browser, tmp_path):
+    paired = results_on({"fedavg": {"a": 50.0}, "fedprox": {"a": 60.0}})
+    [other] = results_on({"moon": {"a": 70.0}})
+    alone = replace(other, task=replace(other.task, scale="smoke"))
+    for path, content in site.write(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, (*paired, alone), ())]).items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    page = opened(browser, (tmp_path / "compare.html").as_uri() + "#a=fedavg&b=fedprox&scale=smoke", 1280, 900)
+    sentence = "FedAvg and FedProx have no task in common at scale smoke. They have at scale paper."
+    assert one(page, ".verdict").text == sentence
+
+
 def test_a_link_within_the_comparison_leaves_both_methods_and_the_order(compare):
     choose(compare, "a", "FedProx")
     choose(compare, "b", "FedAvg")

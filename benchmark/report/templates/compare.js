@@ -55,13 +55,17 @@ function comparison() {
     if (a === b) return ["Choose two different methods.", ""];
     const flip = a.order > b.order, key = flip ? `${b.order}-${a.order}` : `${a.order}-${b.order}`;
     const found = site.pairs[scale]?.[key];
-    if (!found) return [`${a.name} and ${b.name} have no ${together ? "seed" : "task"} in common at scale ${scale}.`, ""];
+    if (!found) {
+      const others = site.scales.filter((one) => site.pairs[one]?.[key]);
+      const where = others.length ? ` They have at scale ${others.join(" and ")}.` : "";
+      return [`${a.name} and ${b.name} have no ${together ? "seed" : "task"} in common at scale ${scale}.${where}`, ""];
+    }
     const [sentence, assumed] = found, names = flip ? { a: b.name, b: a.name } : { a: a.name, b: b.name };
     const whole = filtered ? " This covers all tasks of this scale, not only those shown." : "";
     return [sentence.replaceAll(/\{([ab])\}/g, (_, name) => names[name]) + whole, site.assumes[assumed]];
   }
 
-  function show() {
+  function show(unknown = []) {
     const a = site.methods[first.value], b = site.methods[second.value], words = wordsOf(search);
     const scale = tools.querySelector("[name=scale]").value;
     const of = (method) => new Map(site.results.filter((result) => result.method === method).map((r) => [r.task, r]));
@@ -81,6 +85,10 @@ function comparison() {
     const together = [...mine.keys()].some((task) => theirs.has(task) && task.scale === scale);
     output.textContent = `${shown.length} common task${shown.length === 1 ? "" : "s"}: ${won} higher, ${lost} lower`;
     [verdict.textContent, assumes.textContent] = verdictOf(a, b, scale, filtered, together);
+    if (unknown.length) {
+      const codes = unknown.join(" and ");
+      verdict.textContent = `No method here has the code ${codes}, which this address names. ${verdict.textContent}`;
+    }
     if (assumes.textContent) assumes.textContent += " This interval is for one pair; the ranking also corrects for all pairs.";
     assumes.textContent += " Costs: first method over second; times only of runs alone on one kind of machine.";
     document.title = `${a.name} against ${b.name} · FedSpan`;
@@ -96,11 +104,13 @@ function comparison() {
     const state = chosen.read();
     filters.restore(state);
     search.value = state.get("words") ?? "";
+    const unknown = [];
     [first, second].forEach((select, i) => {
-      const method = site.methods.find((one) => one.code === state.get(select.name));
+      const code = state.get(select.name), method = site.methods.find((one) => one.code === code);
+      if (code && !method) unknown.push(code);
       select.value = String(method?.order ?? site.opening[i]);
     });
-    show();
+    show(unknown);
   }
 
   const filters = taskFilters(site, update);
