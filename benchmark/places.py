@@ -1,10 +1,11 @@
-"""Locations of data and of the package's own files, in a checkout and in an installed wheel alike."""
+"""Where the package runs: its data and own files, in a checkout and in a wheel alike, its interpreter and cores."""
 
 import os
 import sys
 from functools import cache
 from pathlib import Path
 
+import joblib
 import platformdirs
 
 import fedspan
@@ -28,6 +29,11 @@ def interpreter() -> list[str]:
     ``python -m`` puts that folder first, and a file of the user's would replace the module of the same name.
     """
     return [sys.executable, *([] if PACKAGE.parent == Path.cwd() else ["-P"])]
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use, by its affinity and any quota of its container."""
+    return int(joblib.cpu_count())
 
 
 def data_root() -> Path:

@@ -51,7 +51,7 @@ def _collect(place: str, results: Results) -> int:
         with doing(f"collecting records from {place}"):
             collected = exchange.collect(results, records)
         status = _tell(collected, "collected")
-        verifications = exchange.collect_verifications(results, Path(place))
+        verifications = exchange.check_verifications(Path(place), results.verifications)
         return status if verifications.empty else max(status, _tell(verifications, "collected"))
     except Unreachable as error:
         return fail(f"MLflow could not be reached: {error}", 1)
@@ -70,7 +70,7 @@ def validate(arguments: argparse.Namespace) -> int:
     for line in found.remarks():
         print(f"  {line}")
     statuses += [
-        _tell(checked, "valid") for folder in folders if not (checked := exchange.validate_verifications(folder)).empty
+        _tell(checked, "valid") for folder in folders if not (checked := exchange.check_verifications(folder)).empty
     ]
     return max(statuses)
 

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any
 
 from fedspan.benchmark.cli.accepted import accepted
@@ -26,7 +25,7 @@ from fedspan.benchmark.mirror import boards as leaderboard
 from fedspan.benchmark.mirror.runs import QUIET, Mirror, Unreachable, tracking_uri
 from fedspan.benchmark.places import interpreter
 from fedspan.benchmark.records.results import Results
-from fedspan.benchmark.running.signals import Stopped
+from fedspan.benchmark.running.signals import Stopped, handling, stop_now
 from fedspan.benchmark.spec.settings import How
 
 HOST = "127.0.0.1"
@@ -89,7 +88,7 @@ def run(results: Results, pages: Path, site_port: int, mlflow_port: int) -> int:
     """Mirror new records to MLflow, print the addresses of site and MLflow, and serve both until a signal arrives."""
     if not (pages / "index.html").is_file():
         print(f"fedspan: {pages} has no site yet; run 'fedspan report' to make it", file=sys.stderr)
-    with _ending_on_signals(), serve_site(pages, site_port) as server:
+    with handling({signal.SIGTERM: stop_now, signal.SIGHUP: stop_now}), serve_site(pages, site_port) as server:
         print(f"site on http://{HOST}:{server.server_port} (Ctrl-C ends it)", flush=True)
         remote = os.environ.get("MLFLOW_TRACKING_URI", "")
         boards = _mirrored(results, pages)
@@ -110,21 +109,6 @@ def _tell(address: str, boards: dict[str, str]) -> None:
     print(f"MLflow on {address}", flush=True)
     for name, path in boards.items():
         print(f"  {name}: {address}{path}", flush=True)
-
-
-@contextlib.contextmanager
-def _ending_on_signals() -> Iterator[None]:
-    """Raise `Stopped` on SIGTERM and SIGHUP inside the block, so that child processes are ended too."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise Stopped
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -12,13 +12,11 @@ import secrets
 import shutil
 import signal
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -37,7 +35,8 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import cells_of
 from fedspan.benchmark.records.verification import RecordSample, Verification
 from fedspan.benchmark.registry import how_settings
-from fedspan.benchmark.running.progress import CellStatus, read_as, where
+from fedspan.benchmark.running.cell_run import CellProgress
+from fedspan.benchmark.running.progress import read_as, where
 from fedspan.benchmark.running.repetition import (
     FirstDifference,
     Repetition,
@@ -47,7 +46,7 @@ from fedspan.benchmark.running.repetition import (
     machines,
     missing_gpu,
 )
-from fedspan.benchmark.running.signals import Stopped
+from fedspan.benchmark.running.signals import handling, stop_now
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, single
 from fedspan.benchmark.spec.rebuild import rebuild
@@ -206,16 +205,10 @@ def _scratch() -> Iterator[Path]:
             "free space, or name another folder with TMPDIR"
         ) from error
 
-    def end(number: int, frame: FrameType | None) -> None:
-        raise Stopped
-
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, end) if main else None
     try:
-        yield folder
+        with handling({signal.SIGTERM: stop_now}):
+            yield folder
     finally:
-        if main:
-            signal.signal(signal.SIGTERM, before)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -339,7 +332,7 @@ class Verdicts:
         table = Table(box=None, show_header=False, padding=(0, 1))
         for repetition in self._running:
             key = repetition.planned.cell.key
-            if status := read_as(repetition.results.status / f"{key}.json", CellStatus):
+            if status := read_as(repetition.results.status / f"{key}.json", CellProgress):
                 table.add_row(key, Text(status.label), *where(status))
         return table
 

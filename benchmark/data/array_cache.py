@@ -25,6 +25,7 @@ import numpy as np
 from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from fedspan.benchmark.errors import CorruptFile, UserError
+from fedspan.benchmark.records.atomic import sync
 
 log = logging.getLogger("fedspan")
 
@@ -125,22 +126,14 @@ def _new_folder(place: Path) -> Iterator[Path]:
         yield folder
         with _writing(place.parent):
             folder.chmod(0o755)
-            _sync(folder)
+            sync(folder)
             if place.exists():  # damaged; processes that have mapped its files keep them
                 os.replace(place, folder.with_suffix(".damaged"))
             os.replace(folder, place)
-            _sync(place.parent)
+            sync(place.parent)
             shutil.rmtree(folder.with_suffix(".damaged"), ignore_errors=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _write(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
@@ -150,7 +143,7 @@ def _write(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, A
         path = folder / f"{name}.npy"
         with path.open("wb") as file:
             np.save(file, whole, allow_pickle=False)
-        _sync(path)
+        sync(path)
         stat = path.stat()
         described[name] = {
             "shape": list(whole.shape),
@@ -162,7 +155,7 @@ def _write(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, A
     manifest = {"format": FORMAT, "arrays": described, "facts": dict(facts)}
     path = folder / MANIFEST
     path.write_text(json.dumps(manifest, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    _sync(path)
+    sync(path)
 
 
 def _open(place: Path) -> Cached:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import math
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+
+from fedspan.benchmark.places import usable_cores
 
 # Pillow supports more formats, but some run other programs, such as EPS.
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
@@ -120,11 +121,6 @@ def _chunks(files: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, byte
             chunk, held = [], 0
     if chunk:
         yield chunk
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def mean_and_std(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:

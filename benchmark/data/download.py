@@ -24,6 +24,7 @@ from fedspan.benchmark.data.checksums import checksum_now
 from fedspan.benchmark.data.published import PARTIAL, Published, PublishedFile
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.fields import defaults_of
+from fedspan.benchmark.records.atomic import sync
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.task import Data, Dataset
 
@@ -102,11 +103,7 @@ def download(file: PublishedFile, path: Path, on_progress: OnProgress = lambda d
                 f"cannot fetch {file.name} ({'; '.join(problems)}){kept}; or put the file into {path.parent} yourself"
             )
         os.replace(partial, path)
-    handle = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(path.parent)
 
 
 @contextmanager

@@ -40,20 +40,24 @@ def replacing(path: Path) -> Iterator[Path]:
         os.close(os.open(new, os.O_CREAT | os.O_EXCL, 0o666))  # default permissions: folders are shared
         temporary = new
         yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
+        sync(temporary)
         os.replace(temporary, path)
         temporary = None
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(path.parent)
     except OSError as error:
         raise unwritable(path, error) from error
     finally:
         if temporary is not None:
             discard(temporary)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def check_regular(path: Path, limit: float = math.inf) -> None:

@@ -240,27 +240,16 @@ def collect(results: Results, records: Iterable[tuple[str, Callable[[], Record]]
     return found
 
 
-def collect_verifications(results: Results, folder: Path) -> CheckOutcome:
-    """Import the verifications of a results folder that are not here yet; refuse damaged ones by name."""
+def check_verifications(folder: Path, into: Path | None = None) -> CheckOutcome:
+    """Check every verification of a results folder, and copy the valid ones `into` another folder, if one is given."""
     found = CheckOutcome("verifications")
     for name, load in verifications_of(folder):
         try:
             one = load()
-            known = (results.verifications / one.name).exists()
-            one.write(results.verifications)
+            known = into is not None and (into / one.name).exists()
+            if into is not None:
+                one.write(into)
             (found.known if known else found.good).append(name)
-        except CorruptFile as error:
-            found.refused[name] = str(error)
-    return found
-
-
-def validate_verifications(folder: Path) -> CheckOutcome:
-    """Check every verification of a results folder."""
-    found = CheckOutcome("verifications")
-    for name, load in verifications_of(folder):
-        try:
-            load()
-            found.good.append(name)
         except CorruptFile as error:
             found.refused[name] = str(error)
     return found

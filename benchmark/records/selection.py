@@ -12,7 +12,7 @@ from typing import Any
 
 from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.model import Record
-from fedspan.benchmark.spec.plan import PlannedCell, plan_grid
+from fedspan.benchmark.spec.plan import PlannedCell, distinct, plan_grid
 from fedspan.benchmark.spec.studies import Study, Trial, studies_of
 
 WORST = -math.inf  # accuracy of a trial that diverged or cannot run
@@ -101,7 +101,7 @@ def cells_of(axes: Mapping[str, list[Any]], read: Read) -> list[PlannedCell]:
     cells = plan_grid(axes)
     for study in studies_of(axes):
         cells += [*study.cells, *select(study, read).tuned]
-    return list({one.cell.key: one for one in cells}.values())
+    return distinct(cells)
 
 
 def _strangers(runs: Sequence[Sequence[Record | None]]) -> tuple[int, ...]:

@@ -14,14 +14,13 @@ import torch
 
 from fedspan.benchmark.errors import CorruptFile, Diverged, Incompatible, UserError
 from fedspan.benchmark.records.atomic import set_aside
-from fedspan.benchmark.records.model import Record
+from fedspan.benchmark.records.model import Count, Number, Percent, Record
 from fedspan.benchmark.records.provenance import provenance
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.signals import Stopped
 from fedspan.benchmark.spec.cell import SCHEMA, Cell
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.training.diagnostics import for_figures
-from fedspan.benchmark.training.meter import reset_peak_memory
 from fedspan.benchmark.training.process import device_of, numerics_of, set_up_process
 from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.saving import keep_trained, resume, save, take_trained
@@ -34,14 +33,14 @@ log = logging.getLogger("fedspan")
 
 @dataclass
 class CellProgress:
-    """Progress of a running cell."""
+    """Progress of a running cell; before the first client only label and rounds are known."""
 
-    label: str
-    round: int
-    rounds: int
-    client: int = 0
-    clients: int = 0
-    accuracy: float | None = None
+    label: str = ""
+    round: Count = 0
+    rounds: Number = 1
+    client: Count = 0
+    clients: Count = 0
+    accuracy: Percent | None = None
 
 
 Watch = Callable[[CellProgress], object]  # if true after a round: save and stop, to resume later
@@ -114,7 +113,8 @@ def _make_ready(cell: Cell, how: How, results: Results) -> None:
     results.check_free(cell.key)
     results.check_writable()
     set_up_process(how)
-    reset_peak_memory(device_of(how.device))
+    if (device := device_of(how.device)).type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     provenance(cell)  # read once, before training: code edited meanwhile is not what trains
 
 

@@ -17,7 +17,6 @@ from fedspan.benchmark.spec.compose import make_cell
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Data
 from fedspan.benchmark.training.costs import untrained_result, without_values
-from fedspan.benchmark.training.run import assemble
 
 WORKS, ALONE = "+", "alone"
 
@@ -76,10 +75,9 @@ class Compatibility:
 def why_not(cell: Cell, data: Data) -> str | None:
     """Return why a cell is impossible on `data`, or None; a broken plugin is a reason too."""
     try:
-        method, net, paths = assemble(cell, data)
-        started = without_values(cell, data, method, net, paths)
-        if method.guard:  # only a client's hand-over shows what leaves it
-            untrained_result(*started)
+        trainer, state = without_values(cell, data)
+        if trainer.method.guard:  # only a client's hand-over shows what leaves it
+            untrained_result(trainer, state)
     except (Incompatible, HookError) as reason:
         return str(reason)
     except Exception as error:

@@ -32,7 +32,7 @@ from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Data, Partition, Split
 from fedspan.benchmark.training.costs import without_values
 from fedspan.benchmark.training.process import set_up_process
-from fedspan.benchmark.training.run import Run, assemble, expected_participants, participants
+from fedspan.benchmark.training.run import Run, expected_participants, participants
 from fedspan.benchmark.training.workers.schedule import round_seconds
 
 BATCHES = 4  # of training images in a calibration round
@@ -276,7 +276,7 @@ def _round(run: Run, seconds: float) -> tuple[float, float]:
 
 def step_flops(cell: Cell, data: Data) -> int:
     """Return the FLOPs of a cell's mean step on a whole batch, counted without computing; may raise `Incompatible`."""
-    trainer, state = without_values(cell, data, *assemble(cell, data))
+    trainer, state = without_values(cell, data)
     steps = trainer.step_costs(state)
     return sum(epochs * flops for epochs, flops, _ in steps) // sum(epochs for epochs, _, _ in steps)
 

@@ -35,11 +35,11 @@ from fedspan.benchmark.records.verification import Repeated
 from fedspan.benchmark.running.cell_run import Outcome, make_record
 from fedspan.benchmark.running.leases import Leases, Owner
 from fedspan.benchmark.running.progress import GridDisplay
-from fedspan.benchmark.running.signals import GRACE, Stopped
+from fedspan.benchmark.running.signals import GRACE, Stopped, handling
 from fedspan.benchmark.running.summary import next_step, show_scores
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.compose import override_words
-from fedspan.benchmark.spec.overrides import command_of, override_text
+from fedspan.benchmark.spec.overrides import command_of
 from fedspan.benchmark.spec.plan import PlannedCell
 from fedspan.benchmark.spec.settings import How
 
@@ -244,7 +244,7 @@ def _first_free(
 
 def _launch_once(launcher: Launcher, cells: Sequence[PlannedCell]) -> str:
     """Launch the cells; return the error of a worker in one line, empty if there is none."""
-    jobs = [[override_text(key, value) for key, value in cell.overrides.items()] for cell in cells]
+    jobs = [override_words(cell.overrides) for cell in cells]
     try:
         returned: Sequence[JobReturn] = launcher.launch(jobs, initial_job_idx=0)
         for job in returned:
@@ -382,11 +382,5 @@ def _passing_on(results: Results) -> Iterator[None]:
             time.sleep(0.1)
         raise Stopped
 
-    if threading.current_thread() is not threading.main_thread():
+    with handling({signal.SIGTERM: end}):
         yield
-        return
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -18,6 +18,7 @@ from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
+from hydra.experimental.callback import Callback
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
@@ -28,7 +29,7 @@ from fedspan.benchmark.running.job import run_job
 from fedspan.benchmark.running.leases import Busy
 from fedspan.benchmark.running.signals import GRACE, Stopped
 from fedspan.benchmark.spec.compose import by_hydra, plain_config, resolve
-from fedspan.benchmark.spec.overrides import axes_of
+from fedspan.benchmark.spec.overrides import settings_of
 
 POLL_SECONDS = 1.0  # between checks that the driver is alive
 RENEWED = "A worker stopped while some jobs were given to the"  # the start of loky's warning
@@ -92,17 +93,14 @@ class JobConfigs:
             hydra[name] = master[name]
         hydra.job.name, hydra.job.chdir = master.job.name, False
         hydra.overrides.task = list(sweep_overrides)
-        config = resolve({key: value for key, [value] in axes_of(sweep_overrides).items()})
+        config = resolve(settings_of(sweep_overrides))
         return OmegaConf.create({"hydra": hydra, **config})
 
 
-class Forgetting:
+class Forgetting(Callback):
     """Callback that drops the configuration from a job's result: launchers keep all results until the end."""
 
-    def on_job_start(self, **context: Any) -> None:
-        """Do nothing."""
-
-    def on_job_end(self, job_return: JobReturn, **context: Any) -> None:
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **context: Any) -> None:
         """Drop the configurations."""
         job_return.cfg = job_return.hydra_cfg = None
 

@@ -9,9 +9,10 @@ import shutil
 
 from fedspan.benchmark import discovery, numerics
 from fedspan.benchmark.errors import UserError, did_you_mean, how_to_install
+from fedspan.benchmark.places import usable_cores
 from fedspan.benchmark.spec.overrides import override_text
 from fedspan.benchmark.spec.settings import How
-from fedspan.benchmark.training.executors import EXECUTORS
+from fedspan.benchmark.training.executors import executor_of
 from fedspan.benchmark.training.process import device_of
 
 LAUNCHERS = {  # the module that each one needs
@@ -28,8 +29,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 def check_how(how: How) -> None:
     """Raise `UserError` for an unknown executor or launcher, or for GPU shares that the launcher cannot assign."""
-    if how.executor not in EXECUTORS:
-        raise UserError(f"unknown executor '{how.executor}'{did_you_mean(how.executor, EXECUTORS)}")
+    executor_of(how.executor)
     if how.launcher is not None and how.launcher not in LAUNCHERS:
         hint = "; for SLURM use submitit" if how.launcher == "slurm" else did_you_mean(how.launcher, LAUNCHERS)
         raise UserError(f"unknown launcher '{how.launcher}'{hint}")
@@ -90,7 +90,7 @@ def connect(how: How) -> None:
 
     address = os.environ.get("RAY_ADDRESS")
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    cores = (how.workers or os.cpu_count() or 1) * how.threads
+    cores = (how.workers or usable_cores()) * how.threads
     here = {} if address else {"num_cpus": cores, "include_dashboard": False}
     try:
         if not ray.is_initialized():

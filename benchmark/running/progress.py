@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ from rich.text import Text
 
 from fedspan.benchmark.errors import CorruptFile, is_number, plain
 from fedspan.benchmark.records.atomic import read_json
-from fedspan.benchmark.records.model import STAGES, TRIAL, Count, Number, Percent, judged
+from fedspan.benchmark.records.model import STAGES, TRIAL, judged
 from fedspan.benchmark.records.record import LIMIT_BYTES
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.cell_run import CellProgress
@@ -36,7 +37,6 @@ class StatusFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.started = time.time()
         self._written = 0.0
 
     def __call__(self, progress: CellProgress) -> None:
@@ -48,7 +48,7 @@ class StatusFile:
 
     def write(self, values: dict[str, Any]) -> None:
         """Write the status now."""
-        text = json.dumps({**values, "pid": os.getpid(), "started": self.started})
+        text = json.dumps({**values, "pid": os.getpid()})
         temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,17 +59,6 @@ class StatusFile:
         """Remove the file: the cell is no longer running."""
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
-
-
-class CellStatus(msgspec.Struct):
-    """A worker's status of its cell; before the first client only label and rounds are known."""
-
-    label: str = ""
-    round: Count = 0
-    rounds: Number = 1
-    client: Count = 0
-    clients: Count = 0
-    accuracy: Percent | None = None
 
 
 class Ended(msgspec.Struct):
@@ -151,7 +140,7 @@ class GridDisplay:
         said = describe(msgspec.structs.asdict(record))
         return f"[{number}/{self.total}] {said}  {label}  ({spent})"
 
-    def seconds_left(self, running: Sequence[CellStatus]) -> float | None:
+    def seconds_left(self, running: Sequence[CellProgress]) -> float | None:
         """Return the expected seconds until the end, or None before any progress."""
         elapsed = time.monotonic() - self.started
         fraction = len(self.finished) + sum(_fraction(status) for status in running)
@@ -162,9 +151,9 @@ class GridDisplay:
     def render(self) -> Group:
         """Return the current display."""
         running = [
-            msgspec.structs.replace(status, label=label)
+            replace(status, label=label)
             for key, label in self.todo.items()
-            if key not in self.finished and (status := read_as(self.results.status / f"{key}.json", CellStatus))
+            if key not in self.finished and (status := read_as(self.results.status / f"{key}.json", CellProgress))
         ]
         failed = sum(status == "failed" for status in self.finished.values())
         left = self.seconds_left(running)
@@ -202,7 +191,7 @@ def describe(record: Mapping[str, Any]) -> str:
     return plain(f"{record.get('status')}: {record.get('reason')}")
 
 
-def where(status: CellStatus) -> tuple[str, str, str]:
+def where(status: CellProgress) -> tuple[str, str, str]:
     """Return round, client and accuracy of a running cell, as far as known."""
     if not status.clients:
         return ("preparing", "", "")
@@ -213,7 +202,7 @@ def where(status: CellStatus) -> tuple[str, str, str]:
     )
 
 
-def _fraction(status: CellStatus) -> float:
+def _fraction(status: CellProgress) -> float:
     return min(1.0, (status.round + status.client / max(status.clients, 1)) / status.rounds)
 
 

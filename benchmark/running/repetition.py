@@ -18,7 +18,7 @@ from fedspan.benchmark import numerics
 from fedspan.benchmark.data.array_cache import AFRESH
 from fedspan.benchmark.errors import UserError, is_number
 from fedspan.benchmark.names import counted_as
-from fedspan.benchmark.places import interpreter
+from fedspan.benchmark.places import interpreter, usable_cores
 from fedspan.benchmark.records.exchange import counted, is_later_score
 from fedspan.benchmark.records.model import Record, trained_accuracy
 from fedspan.benchmark.records.record import leaves_of
@@ -207,7 +207,7 @@ class Repetition:
             "numerics": made.get("numerics", numerics.NATIVE),  # the only kind when older records were made
         }
         how: dict[str, Any] = {name: value for name, value in recorded.items() if value is not None} | dict(self.how)
-        threads, cores = how.get("threads", 1), os.cpu_count() or 1
+        threads, cores = how.get("threads", 1), usable_cores()
         if not isinstance(threads, int) or threads > cores:
             raise UserError(
                 f"it took {threads} threads, this machine has {counted_as(cores, 'core')}; try threads={cores}"

@@ -18,7 +18,7 @@ from fedspan.benchmark.registry import how_settings
 from fedspan.benchmark.spec.compose import default_choices
 from fedspan.benchmark.spec.overrides import settings_of
 from fedspan.benchmark.spec.plan import plan
-from fedspan.benchmark.spec.settings import how_defaults
+from fedspan.benchmark.spec.settings import how_defaults, paths_of
 
 log = logging.getLogger("fedspan")
 
@@ -76,7 +76,9 @@ def _how(runs: Sequence[tuple[Record, Mapping[str, Any]]], given: Mapping[str, A
             raise UserError(f"the failed cells ran with {name}={first} and {others[0]}; give one for all of them")
         if said := next((made[name] for _, made in runs if name in made), None):
             found[name] = said
-    if "plugins" not in given and (files := dict.fromkeys(file for _, made in runs for file in _files(made))):
+    if "plugins" not in given and (
+        files := dict.fromkeys(file for _, made in runs for file in paths_of(made.get("plugins")))
+    ):
         found["plugins"] = [*files]
     return found
 
@@ -87,12 +89,6 @@ def _effective(name: str, record: Record, made: Mapping[str, Any]) -> Any:
     if name == "numerics" and value is None:
         return record["provenance"].get("numerics")
     return value.partition(":")[0] if name == "device" else value
-
-
-def _files(made: Mapping[str, Any]) -> list[str]:
-    """Return the plugin files that a command names."""
-    files = made.get("plugins") or []
-    return [files] if isinstance(files, str) else list(files)
 
 
 def _settings(record: Record, made: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -47,6 +47,23 @@ class Stop:
         self.check()
 
 
+def stop_now(number: int, frame: FrameType | None) -> None:
+    """Raise `Stopped`, as a handler of a signal."""
+    raise Stopped
+
+
+@contextlib.contextmanager
+def handling(handlers: Mapping[int, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
+    """Handle signals inside the block; outside the main thread, where Python has no handlers, do nothing."""
+    main = threading.current_thread() is threading.main_thread()
+    before: dict[int, Any] = {number: signal.signal(number, handlers[number]) for number in handlers if main}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @contextlib.contextmanager
 def stopping(seconds: float | None = None) -> Iterator[Stop]:
     """Yield a flag that SIGTERM sets, and raise `TimedOut` after `seconds`; both in the main thread only.
@@ -59,20 +76,15 @@ def stopping(seconds: float | None = None) -> Iterator[Stop]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before: dict[int, Any] = {
-        signal.SIGTERM: signal.signal(signal.SIGTERM, stop.on_signal),
-        signal.SIGALRM: signal.signal(signal.SIGALRM, stop.on_alarm),
-    }
     report = sys.unraisablehook
-    sys.unraisablehook = lambda lost: None if isinstance(lost.exc_value, (Stopped, TimedOut)) else report(lost)
-    try:
-        if seconds is not None:
-            signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
-        yield stop
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        sys.unraisablehook = report
+    with handling({signal.SIGTERM: stop.on_signal, signal.SIGALRM: stop.on_alarm}):
+        sys.unraisablehook = lambda lost: None if isinstance(lost.exc_value, (Stopped, TimedOut)) else report(lost)
+        try:
+            if seconds is not None:
+                signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+            yield stop
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            sys.unraisablehook = report
     if stop.asked:
         raise Stopped

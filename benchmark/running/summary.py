@@ -72,10 +72,7 @@ def _ranked(methods: Mapping[str, Mapping[Protocol, Mapping[int, float]]]) -> di
 
 def _called(cell: Cell, known: dict[tuple[object, ...], tuple[str, str]]) -> tuple[str, str]:
     """Return the names of a cell's task and method; `known` caches them by the identity of its parts."""
-    task = (cell.dataset, cell.partition, cell.model, cell.fleet)
-    parts = (*task, cell.algorithm, *cell.addons, cell.protocol, cell.diagnostics)
-    alike = (*map(id, parts), cell.clients, cell.participation, cell.unseen, cell.scale)
-    if alike not in known:
+    if (alike := cell.identity_without_seed) not in known:
         what = cell.settings
         said = f"{names.task_name(what)}, {names.name_from('model', what['model'])}"
         known[alike] = said, names.method_name(what)

@@ -15,7 +15,7 @@ from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import from_values
 from fedspan.benchmark.spec.compose import fitting, kept, resolve
 from fedspan.benchmark.spec.presets import SettingRule, applies, load_yaml, setting_rules, yaml_files
-from fedspan.benchmark.spec.settings import SCALES, What, is_how, is_place
+from fedspan.benchmark.spec.settings import SCALES, What, check_scale, is_how, is_place
 from fedspan.benchmark.spec.shown import Figure, Table
 from fedspan.benchmark.spec.tuning import Tune, tuning_settings
 
@@ -166,8 +166,7 @@ class Board:
 
     def scale(self, name: str) -> Scale:
         """Return a scale of the board; raise `UserError` if it has none of that name."""
-        if name not in SCALES:
-            raise UserError(f"unknown scale '{name}'{did_you_mean(str(name), SCALES)}")
+        check_scale(name)
         if name != self.full and name not in self.scales:
             known = ", ".join(dict.fromkeys([self.full, *self.scales]))
             why = "" if self.sources or name != "paper" else ": it names nothing printed that it reproduces"
@@ -199,7 +198,7 @@ def product(axes: Mapping[str, Any]) -> list[Overrides]:
     for key, value in axes.items():
         if not isinstance(value, (list, tuple)) or not value:
             choices.append([{key: value}])
-        elif value and all(isinstance(item, Mapping) for item in value):
+        elif all(isinstance(item, Mapping) for item in value):
             choices.append([dict(item) for item in value])
         else:
             choices.append([{key: item} for item in value])

@@ -202,6 +202,10 @@ class Composer:
                 found |= rule.set
         return {key: value for key, value in found.items() if key not in overrides}
 
+    def cell(self, overrides: Mapping[str, Any]) -> Cell:
+        """Return the cell of `overrides` with the tuned settings of its protocol."""
+        return self.make_cell(self.resolve({**overrides, **self.tuned(overrides)}))
+
     def make_cell(self, config: Mapping[str, Any]) -> Cell:
         """Return the cell of a configuration, like the function `make_cell`."""
         what = self._what(config)

@@ -49,7 +49,7 @@ def plan(points: Sequence[Overrides]) -> list[PlannedCell]:
         cell = composer.make_cell(config)
         ablation = isinstance(asked, Point) and asked.ablation
         if cell.key not in planned:
-            full = None if cell.scale in FULL or not whole else _full(whole, composer)
+            full = None if cell.scale in FULL or not whole else composer.cell(whole)
             planned[cell.key] = PlannedCell(cell, overrides, config, full=full, ablation=ablation)
         elif not ablation:
             planned[cell.key] = replace(planned[cell.key], ablation=False)
@@ -89,10 +89,6 @@ def distinct(cells: Iterable[PlannedCell]) -> list[PlannedCell]:
     for planned in cells:
         found.setdefault(planned.cell.key, planned)
     return list(found.values())
-
-
-def _full(whole: Overrides, composer: Composer) -> Cell:
-    return composer.make_cell(composer.resolve({**whole, **composer.tuned(whole)}))
 
 
 def plan_grid(axes: Mapping[str, list[Any]]) -> list[PlannedCell]:

@@ -22,18 +22,13 @@ from fedspan.benchmark.registry import KINDS, UnknownPlugin, find, plugins
 from fedspan.benchmark.spec.yaml_text import checked
 
 
-def folders(kind: str) -> list[Path]:
-    """Return the folders of `leaderboards/<kind>/*.yaml`: first in the working folder, then in the installation."""
-    places = [Path("leaderboards") / kind, packaged("leaderboards", kind)]
-    return [place for place in places if place.is_dir()]
-
-
 def yaml_files(kind: str) -> dict[str, Path]:
-    """Return the YAML files of a kind, such as boards, by name; the working folder overrides the installation."""
+    """Return the files `leaderboards/<kind>/*.yaml` by name; the working folder overrides the installation."""
     found: dict[str, Path] = {}
-    for folder in reversed(folders(kind)):
-        now = folder.stat()
-        found |= {path.stem: path for path in _listing(folder, now.st_ino, now.st_mtime_ns)}
+    for folder in (packaged("leaderboards", kind), Path("leaderboards") / kind):
+        if folder.is_dir():
+            now = folder.stat()
+            found |= {path.stem: path for path in _listing(folder, now.st_ino, now.st_mtime_ns)}
     return found
 
 

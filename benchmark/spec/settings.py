@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -12,7 +11,7 @@ from typing import Any
 
 from fedspan.benchmark.errors import UserError, did_you_mean, require
 from fedspan.benchmark.fields import defaults_of, from_values
-from fedspan.benchmark.places import data_root
+from fedspan.benchmark.places import data_root, usable_cores
 from fedspan.benchmark.registry import how_settings
 
 SCALES = ("paper", "own", "small", "smoke")
@@ -29,6 +28,12 @@ MOST = {
 }
 
 
+def check_scale(name: object) -> None:
+    """Raise `UserError` with a suggestion unless `name` is that of a scale."""
+    if name not in SCALES:
+        raise UserError(f"unknown scale '{name}'{did_you_mean(str(name), SCALES)}")
+
+
 @dataclass(frozen=True)
 class What:
     """What a cell computes, besides its plugins, protocol and diagnostics. All of it enters the key."""
@@ -41,8 +46,7 @@ class What:
     scale: str = "own"
 
     def __post_init__(self) -> None:
-        if self.scale not in SCALES:
-            raise UserError(f"unknown scale '{self.scale}'{did_you_mean(self.scale, SCALES)}")
+        check_scale(self.scale)
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class How:
     @property
     def cells_at_a_time(self) -> int:
         """`workers`; by default one per core, or one with ``launcher=basic``."""
-        return self.workers or (1 if self.launcher == "basic" else os.cpu_count() or 1)
+        return self.workers or (1 if self.launcher == "basic" else usable_cores())
 
 
 _checked: dict[str, How] = {}  # by configuration

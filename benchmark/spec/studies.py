@@ -22,7 +22,7 @@ from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.search import Space
 from fedspan.benchmark.spec.board import Board, Overrides, Point, load_board
 from fedspan.benchmark.spec.cell import Cell
-from fedspan.benchmark.spec.compose import make_cell, resolve, tuned
+from fedspan.benchmark.spec.compose import Composer
 from fedspan.benchmark.spec.plan import PlannedCell, digest_of_cells, placed, plan
 from fedspan.benchmark.spec.settings import first_change, value_of
 from fedspan.benchmark.spec.tuning import Tune, tuning_settings
@@ -246,4 +246,4 @@ def _with(point: Point, values: Overrides) -> Point:
 
 
 def _cell(point: Overrides) -> Cell:
-    return make_cell(resolve({**point, **tuned(point)}))
+    return Composer().cell(point)

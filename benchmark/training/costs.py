@@ -21,7 +21,7 @@ from fedspan.benchmark.data.batches import DeviceData
 from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.head import in_head
 from fedspan.benchmark.method import Method
-from fedspan.benchmark.net import Net, parameters_of
+from fedspan.benchmark.net import parameters_of
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.plan import PlannedCell
 from fedspan.benchmark.spec.settings import How
@@ -30,7 +30,7 @@ from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.local import ClientResult, LocalTrainer
 from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.run import assemble, expected_participants
-from fedspan.benchmark.training.state import Paths, State
+from fedspan.benchmark.training.state import State
 from fedspan.benchmark.training.traffic import classifier_flops, download_bytes, model_bytes
 from fedspan.benchmark.tree import nbytes
 
@@ -103,9 +103,8 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
         raise UserError(f"what clients cost under fleet={cell.fleet.name} depends on its draws, not on shapes alone")
     extent = _extent(cell, data_folder)
     data = _one_image(extent)
-    method, net, paths = assemble(_quick_to_make(cell), data)
-    trainer, state = without_values(cell, data, method, net, paths)
-    net, steps = trainer.net, trainer.step_costs(state)
+    trainer, state = without_values(_quick_to_make(cell), data)
+    method, net, paths, steps = trainer.method, trainer.net, trainer.paths, trainer.step_costs(state)
     alone = method.one_client
     clients = cell.training_clients
     here = 1 if alone else expected_participants(cell)
@@ -159,8 +158,9 @@ def _traffic(trainer: LocalTrainer, state: State, rounds: int) -> tuple[int, int
     return up, down
 
 
-def without_values(cell: Cell, data: Data, method: Method, net: Net, paths: Paths) -> tuple[LocalTrainer, State]:
-    """Return a trainer on the device `meta` and its initial state, from the results of `assemble`."""
+def without_values(cell: Cell, data: Data) -> tuple[LocalTrainer, State]:
+    """Return a cell's trainer on the device `meta` and its initial state; raise `Incompatible`."""
+    method, net, paths = assemble(cell, data)
     net = net.to("meta", cell.protocol.dtype)
     trainer = LocalTrainer(net, method, paths, data=shapes_alone(cell, data, method), meter=Meter())
     return trainer, State.initial(net, method, paths)

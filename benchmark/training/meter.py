@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import resource
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -216,29 +213,3 @@ class Meter:
         if self.simulated_seconds is not None:
             found |= {"seconds": self.simulated_seconds, "seconds_at_round": seconds_at_round}
         return found
-
-
-def reset_peak_memory(device: torch.device) -> None:
-    """Reset the peak memory, if the system allows it."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        return
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return
-
-
-def peak_memory(device: torch.device) -> int:
-    """Return the peak bytes of the device's allocator, or on CPU the largest resident size of this process.
-
-    The latter covers the whole process since the last reset, if any, so it is not the cost of a single cell.
-    """
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    try:
-        status = Path("/proc/self/status").read_text()
-        return 1024 * int(status.split("VmHWM:")[1].split()[0])
-    except (OSError, IndexError):
-        unit = 1 if sys.platform == "darwin" else 1024
-        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -26,11 +26,11 @@ from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Data, share_of
 from fedspan.benchmark.training import diagnostics, stages
 from fedspan.benchmark.training.evaluation import score
-from fedspan.benchmark.training.executors import make_executor
+from fedspan.benchmark.training.executors import executor_of
 from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.layout import lay_out
 from fedspan.benchmark.training.local import LocalTrainer
-from fedspan.benchmark.training.meter import Meter, peak_memory
+from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.penalty_trace import trace_penalties
 from fedspan.benchmark.training.process import device_of, numerics_of
 from fedspan.benchmark.training.state import Paths, State, check_freezing
@@ -178,7 +178,7 @@ class Run:
             self.newcomers = LocalTrainer(net, self.method, self.paths, data=theirs, meter=self.meter)
         self.fleet = FleetRunner(cell.fleet, self.trainer, cell.seed)
         self.fleet.check(self.state, cell.protocol.rounds, self._participants)
-        self.executor = self.local_executor = make_executor(how.executor, self.trainer)  # it runs in this process
+        self.executor = self.local_executor = executor_of(how.executor)(self.trainer)  # it runs in this process
         if cell.diagnostics.spaces:
             diagnostics.spaces(self.trainer, self.state)  # reject a non-linear body before training
 
@@ -299,4 +299,4 @@ class Run:
     def note_peak(self) -> None:
         """Record the peak of a CUDA device's allocator; on CPU a process has only one peak for all its cells."""
         if self.device.type == "cuda":
-            self.meter.peak_memory = max(self.meter.peak_memory, peak_memory(self.device))
+            self.meter.peak_memory = max(self.meter.peak_memory, torch.cuda.max_memory_allocated(self.device))

@@ -79,7 +79,7 @@ def _of_newcomers(run: Run) -> StageScores:
     if run.newcomers is None:
         return {}
     if run.trainer.paths.own:
-        return dict.fromkeys(_as_newcomers(dict.fromkeys(OVER_CLIENTS)))
+        return _as_newcomers(dict.fromkeys(OVER_CLIENTS))
     trainer = run.newcomers
     trainer.load(run.state, run.state.first_row)
     scores = (score_loaded(trainer, client) for client in range(trainer.data.clients))

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.training.executors import make_executor
+from fedspan.benchmark.training.executors import executor_of
 from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.local import ClientResult
 from fedspan.benchmark.training.state import Row
@@ -88,4 +88,4 @@ def test_many_small_clients_are_not_lost_beside_a_large_one():
 
 def test_an_unknown_executor_is_answered_with_a_near_one():
     with pytest.raises(UserError, match="unknown executor 'lop'; did you mean 'loop'"):
-        make_executor("lop", None)
+        executor_of("lop")

@@ -409,7 +409,7 @@ def test_each_setting_that_changes_the_rounding_is_told(name, value):
 
 def test_a_record_of_more_threads_than_this_machine_has_cores_is_left_to_another(monkeypatch, tmp_path):
     monkeypatch.setattr(repetition, "missing_gpu", lambda record, how: "")
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(repetition, "usable_cores", lambda: 1)
     planned = SimpleNamespace(overrides={}, cell=SimpleNamespace(key="a"))
     asked = repetition.Repetition(
         record={"provenance": MADE | {"threads": 2}}, planned=planned, how={}, scratch=tmp_path

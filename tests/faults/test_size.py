@@ -14,7 +14,7 @@ CLIENTS = """
     from pathlib import Path
     import numpy as np
     import torch
-    from fedspan.benchmark.training.meter import peak_memory
+    from tests import memory
     from fedspan.benchmark.running.cell_run import run_cell
     from fedspan.benchmark.task import Partition
     from tests.helpers import Blobs, how, toy, toy_cell
@@ -30,7 +30,7 @@ CLIENTS = """
     with tempfile.TemporaryDirectory() as folder:
         record = run_cell(cell, how(Path(folder)))
     assert record["status"] == "done"
-    print(peak_memory(torch.device("cpu")))
+    print(memory.peak())
 """
 
 CELLS = """

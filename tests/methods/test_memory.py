@@ -11,14 +11,14 @@ import torch
 
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.task import Data, Dataset, Images
-from fedspan.benchmark.training.allocator import keep_freed_memory
 from fedspan.benchmark.training.executors.round_sums import RoundSums
-from fedspan.benchmark.training.meter import peak_memory, reset_peak_memory
+from fedspan.benchmark.training.process import keep_freed_memory
 from fedspan.benchmark.training.saving import resume, save
 from fedspan.benchmark.tree import nbytes
 from fedspan.methods.algorithms.scaffold import Scaffold
 from fedspan.tasks.models.mobilenet_v2 import MobileNetV2
 from fedspan.tasks.partitions.iid import IID
+from tests import memory
 from tests.helpers import NormNet, PlainNet, start, toy, toy_cell, trained
 from tests.methods.by_hand import finished
 
@@ -66,12 +66,12 @@ def peak(clients, names):
     torch.set_num_threads(1)
     parts = {"dataset": Noise(images=clients), "model": PlainNet(width=3000), "partition": IID(), "clients": clients}
     ctypes.CDLL(None).malloc_trim(0)  # a fork has free memory of its parent's, in which a leak would not show
-    reset_peak_memory(torch.device("cpu"))  # imports have one of their own
+    memory.reset_peak()  # imports have one of their own
     for name in names:
         algorithm = plugins("algorithm")[name]()
         protocol = {"rounds": 8, "local_epochs": 1, "eval_every": 8}
         finished(start(toy_cell(algorithm, participation=10 / clients, protocol=protocol, **parts)))
-    return peak_memory(torch.device("cpu"))
+    return memory.peak()
 
 
 @pytest.mark.slow
@@ -128,7 +128,7 @@ def scaffold_peak(clients, folder):
         run.state.round += 1
     save(run, folder / "checkpoint")
     rows = sum(nbytes(tree) for row in run.state.rows.values() for tree in row.states.values())
-    return rows, peak_memory(torch.device("cpu"))
+    return rows, memory.peak()
 
 
 def resumed_peak(clients, folder):
@@ -138,7 +138,7 @@ def resumed_peak(clients, folder):
     assert len(run.state.rows) == clients
     sums, _ = run.executor.run(run.state, run.participants())
     run.aggregate(sums)
-    return peak_memory(torch.device("cpu"))
+    return memory.peak()
 
 
 @linux

@@ -9,7 +9,7 @@ from multiprocessing import get_context
 import torch
 
 from fedspan.benchmark.numerics import PORTABLE, prepared, switch
-from fedspan.benchmark.training.meter import peak_memory
+from tests import memory
 
 Work = Callable[[], object]
 
@@ -45,4 +45,4 @@ def _serve(pipe, prepare: Callable[..., Work], arguments: tuple[object, ...]) ->
     while pipe.recv() == "go":
         start = time.perf_counter()
         work()
-        pipe.send((time.perf_counter() - start, peak_memory(torch.device("cpu"))))
+        pipe.send((time.perf_counter() - start, memory.peak()))

@@ -13,7 +13,7 @@ from torchvision import transforms
 from fedspan.benchmark.data.autoaugment import LEVELS, POLICY, RANGES, autoaugment, autoaugment_draws
 from fedspan.benchmark.data.batches import DeviceData
 from fedspan.benchmark.task import Data, Images
-from fedspan.benchmark.training.allocator import keep_freed_memory
+from fedspan.benchmark.training.process import keep_freed_memory
 from tests.data.test_autoaugment import MOVES, ON_VALUES, moved, photographs
 from tests.helpers import everything_to_one, toy_cell
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from tests.perf.test_report import many
 from fedspan.benchmark.spec.plan import plan
-from fedspan.benchmark.training.meter import peak_memory
+from tests import memory
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.report import build
 from fedspan.benchmark.records.results import Results
@@ -32,7 +32,7 @@ folder, board = Path(sys.argv[1]), many()
 made = write_report(board, plan(board.expand()), Results(folder), folder / "pages")
 for path, content in site.write(folder / "pages", [made.summary]).items():
     put(path, content)
-print(time.process_time() - start, peak_memory(torch.device("cpu")) / 2**20)
+print(time.process_time() - start, memory.peak() / 2**20)
 """
 
 

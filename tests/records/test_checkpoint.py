@@ -18,10 +18,10 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running import cell_run
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.training import saving
-from fedspan.benchmark.training.meter import peak_memory, reset_peak_memory
 from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.saving import _constant_origin, resume, save
 from fedspan.tasks.fleets.speeds import Speeds
+from tests import memory
 from tests.helpers import LocalHead, NormNet, Scaffold, how, numbers, start, toy_cell, trained, weights
 
 KEY = "a key"
@@ -395,11 +395,11 @@ def test_clients_that_never_trained_start_from_the_beginning_after_a_resume(tmp_
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_writing_one_takes_no_second_copy_of_the_tensors(path):
     tensors = {f"leaf {i}": torch.ones(2_500_000) for i in range(20)}  # 200 MB
-    reset_peak_memory(torch.device("cpu"))
-    before = peak_memory(torch.device("cpu"))
+    memory.reset_peak()
+    before = memory.peak()
     checkpoint.save(path, KEY, tensors, META)
     assert path.stat().st_size > 200e6
-    assert peak_memory(torch.device("cpu")) - before < 100e6
+    assert memory.peak() - before < 100e6
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing_behind(path):

@@ -7,7 +7,6 @@ from rich.console import Console
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.cell_run import CellProgress
 from fedspan.benchmark.running.progress import (
-    CellStatus,
     GridDisplay,
     StatusFile,
     describe,
@@ -92,7 +91,7 @@ def test_time_left_follows_from_the_share_that_is_done(grid, monkeypatch, finish
     display = GridDisplay(Console(file=io.StringIO()), results, planned, done=0, workers=1)
     display.started = 100.0
     display.finished = dict.fromkeys(keys[:finished], "done")
-    statuses = [CellStatus(round=round, rounds=8, client=0, clients=5) for round in running]
+    statuses = [CellProgress(round=round, rounds=8, client=0, clients=5) for round in running]
     seconds = display.seconds_left(statuses)
     assert seconds == (None if left is None else pytest.approx(left))
 
@@ -104,7 +103,7 @@ def test_statuses_are_written_at_most_twice_a_second(tmp_path, monkeypatch):
     for round in range(10):
         now[0] += 0.125
         status(CellProgress("a cell", round, 10))
-    assert read_as(status.path, CellStatus).round == 8
+    assert read_as(status.path, CellProgress).round == 8
 
 
 def test_a_status_that_cannot_be_written_harms_nothing(tmp_path):
@@ -112,7 +111,7 @@ def test_a_status_that_cannot_be_written_harms_nothing(tmp_path):
     status = StatusFile(tmp_path / "taken" / "k.json")
     status.write({"label": "a cell"})
     status.remove()
-    assert read_as(status.path, CellStatus) is None
+    assert read_as(status.path, CellProgress) is None
 
 
 @pytest.mark.parametrize(
