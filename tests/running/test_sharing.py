@@ -1,15 +1,18 @@
 """How many workers a cell has: all where it runs alone, its share among the cells of a grid."""
 
 import logging
+import os
+import subprocess
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.places import interpreter
 from fedspan.benchmark.running import sharing
 from fedspan.benchmark.running.sharing import GridWorkers, SingleRunWorkers, check_workers, obstacle
-from tests.helpers import how
+from tests.helpers import PATIENCE, how
 
 IMPOSSIBLE = {
     "device": ({"device": "cuda"}, "on device=cuda with launcher=ray only, as a single run: one worker for each GPU"),
@@ -109,3 +112,13 @@ def test_a_visible_gpu_is_named_with_what_to_do(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(UserError, match="workers=2 cannot be forked where torch sees a GPU; set CUDA_VISIBLE_DEVICES="):
         check_workers(how(workers=2))
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs the affinity of a process")
+def test_a_grid_starts_no_more_workers_than_the_cores_that_its_process_may_use():
+    pinned = (
+        "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]);"
+        "from fedspan.benchmark.spec.settings import How; print(How().cells_at_a_time)"
+    )
+    ran = subprocess.run([*interpreter(), "-c", pinned], capture_output=True, text=True, timeout=PATIENCE)
+    assert ran.stdout == "1\n", ran.stderr
