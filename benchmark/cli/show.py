@@ -12,6 +12,7 @@ from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.records.atomic import write_atomically
 from fedspan.benchmark.report.figures import FORMATS
 from fedspan.benchmark.report.partition_figure import figure, terminal
+from fedspan.benchmark.report.partitions import picture_of
 from fedspan.benchmark.spec.overrides import axes_of
 from fedspan.benchmark.spec.plan import plan_grid
 from fedspan.benchmark.spec.settings import How
@@ -27,14 +28,12 @@ def show(arguments: argparse.Namespace) -> int:
     if arguments.out and Path(arguments.out).suffix[1:].lower() not in FORMATS:
         raise UserError(f"--out {arguments.out}: a figure is a file that ends in .{', .'.join(FORMATS)}")
     planned = plan_grid(axes_of(settings))
-    tasks = {
-        (p.cell.dataset, p.cell.partition, p.cell.clients, p.cell.seed, p.cell.protocol.validation) for p in planned
-    }
-    if len(tasks) > 1:
-        raise UserError(f"these settings make {len(tasks)} partitions; give each setting one value")
+    drawn = {(picture_of(each.cell), each.cell.seed) for each in planned}
+    if len(drawn) > 1:
+        raise UserError(f"these settings make {len(drawn)} partitions; give each setting one value")
     cell, how = planned[0].cell, How.of(planned[0].config)
     found = shares(cell, how.data)
-    name = f"{cell.dataset.name}-{cell.partition.name}-{cell.clients}-{found.digest[:8]}.svg"
+    name = f"{picture_of(cell)}-{found.digest[:8]}.svg"
     path = Path(arguments.out) if arguments.out else how.results / "partitions" / name
     write_atomically(path, figure(found, path.suffix[1:].lower()))
     Console().print(terminal(found))

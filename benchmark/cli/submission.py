@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fedspan.benchmark.cli import verify
-from fedspan.benchmark.errors import UserError, did_you_mean
+from fedspan.benchmark.errors import UserError, did_you_mean, plain
 from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records import exchange
 from fedspan.benchmark.records.provenance import processor_name
@@ -116,7 +116,7 @@ def review(arguments: argparse.Namespace) -> int:
     for path, letter in sorted(changed.items()):
         own = path.parent == PUBLISHED and path.name.split(".")[0] in brought  # a record or its sidecar
         if not own or letter != "A":
-            print(f"also {VERBS.get(letter, 'changes')} {path}: {REPLACED if own else REVIEW_NEEDED}")
+            print(plain(f"also {VERBS.get(letter, 'changes')} {path}: {REPLACED if own else REVIEW_NEEDED}"))
     if not brought:
         raise UserError(f"{branch} brings no record in {PUBLISHED}")
     with _published(top, branch) as results, _published(top, "HEAD") as before:
@@ -126,9 +126,8 @@ def review(arguments: argparse.Namespace) -> int:
         said = [] if "board" in given else [word for word in _said_of(top, branch) if word.split("=")[0] not in given]
         submission = Submission.of([*settings, *said], SAMPLE["review"])
         for key in sorted(set(brought) - set(submission.all_cells(results))):
-            print(
-                f"also adds {PUBLISHED}/{key}.json: it is not of {submission.board.name}, so not in the ranking below"
-            )
+            why = f"it is not of {submission.board.name}, so not in the ranking below"
+            print(plain(f"also adds {PUBLISHED}/{key}.json: {why}"))
         published = {path.stem for path in exchange.record_files([before.root])} if before.records.is_dir() else set()
         _validate(results, brought, before, published - {*brought, *gone})
         on_gpu = len(brought) - len(verify.repeatable(brought, results, submission.how)) if submission.sample else 0
@@ -345,7 +344,7 @@ def _top() -> str:
 
 
 def _git(folder: str, *words: str) -> str:
-    return _git_bytes(folder, *words).decode()
+    return _git_bytes(folder, *words).decode(errors="surrogateescape")
 
 
 def _blobs(folder: str, objects: Sequence[str]) -> Iterator[bytes]:

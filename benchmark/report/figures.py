@@ -27,7 +27,6 @@ from fedspan.benchmark.report.style import (
     COLOURS,
     DASHES,
     GRID,
-    HATCHES,
     INK,
     LINES,
     MARKERS,
@@ -37,6 +36,7 @@ from fedspan.benchmark.report.style import (
     STEPS,
     STYLE,
     WIDE,
+    fill_of,
 )
 
 __all__ = ["FORMATS", "description", "draw", "embed", "files", "inline", "save"]
@@ -57,11 +57,6 @@ def _look(number: int) -> dict[str, Any]:
         "markersize": 3.5,
         "markeredgewidth": 0,
     }
-
-
-def _fill(number: int) -> tuple[str, str]:
-    """Return a bar's colour and hatch: the pair is unique among `MOST_LINES`; hatches separate neighbours in grey."""
-    return COLOURS[number % LINES], HATCHES[(number + number // LINES) % len(HATCHES)]
 
 
 def _limits(drawing: Drawing) -> tuple[float, float] | None:
@@ -139,7 +134,7 @@ def _plot_bars(plot: Plot, drawing: Drawing, panel: Panel) -> None:
     width = 0.8 / max(len(drawing.labels), 1)
     for line in panel.lines:
         x = line.x + (line.number - (len(drawing.labels) - 1) / 2) * width
-        colour, hatch = _fill(line.number)
+        colour, hatch = fill_of(line.number)
         for bar in plot.bar(x, line.mean, 0.9 * width, color=colour, hatch=hatch, edgecolor="white", linewidth=0):
             bar.set_gid(f"line-{line.number}")
         for place, mean, std in zip(x, line.mean, line.std, strict=True):
@@ -216,7 +211,7 @@ def _handle(drawing: Drawing, number: int) -> Any:
         marker = MARKERS[marks[number] % len(MARKERS)]
         return Line2D([], [], linestyle="", marker=marker, markersize=5, color=COLOURS[number % len(COLOURS)])
     if drawing.kind.style == "bars":
-        colour, hatch = _fill(number)
+        colour, hatch = fill_of(number)
         return Patch(facecolor=colour, hatch=hatch, edgecolor="white")
     return Line2D([], [], **_look(number))
 

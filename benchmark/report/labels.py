@@ -12,7 +12,7 @@ from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
 
 from fedspan.benchmark.report.drawing import Drawing, Panel
-from fedspan.benchmark.report.style import COLOURS, DASHES, LINES, MARKERS
+from fedspan.benchmark.report.style import COLOURS, DASHES, LINES, MARKERS, fill_of
 
 MOST = 5  # lines that are named directly
 LETTERS = 19  # per line of a name
@@ -21,6 +21,15 @@ FONT = 7.0  # points
 LEADING = 1.25
 LETTER = 0.56 * FONT / 72  # mean width in inches
 LABEL = 8.0  # points, of axis labels
+SWATCH_HATCHES = {  # strokes over a bar's swatch, by matplotlib's hatch
+    "": "",
+    "///": "M9 5 13 1M9 9 17 1M13 9 17 5",
+    "\\\\\\": "M9 5 13 9M9 1 17 9M13 1 17 5",
+    "xxx": "M9 1 17 9M9 9 17 1",
+    "---": "M9 3H17M9 7H17",
+    "...": "M10.5 2.5h0M15.5 2.5h0M13 5h0M10.5 7.5h0M15.5 7.5h0",
+    "ooo": "M10.5 5a2.5 2.5 0 1 0 5 0a2.5 2.5 0 1 0 -5 0",
+}
 HARD = "\N{NO-BREAK SPACE}"
 
 
@@ -107,7 +116,9 @@ def swatch(drawing: Drawing, number: int) -> str:
     """Return the swatch of a label in a page's legend, as the content of an SVG of 26 by 10 units."""
     marks = {points.number: points.mark for panel in drawing.panels for points in panel.points}
     if drawing.kind.style == "bars":
-        return f'<rect x="8" y="0" width="10" height="10" fill="var(--line-{number % LINES})"></rect>'
+        _, hatch = fill_of(number)
+        over = f'<path d="{SWATCH_HATCHES[hatch]}" fill="none" stroke="white" stroke-linecap="round"></path>'
+        return f'<rect x="8" y="0" width="10" height="10" fill="var(--line-{number % LINES})"></rect>{over}'
     mark = marks.get(number, number)
     style = MarkerStyle(MARKERS[mark % len(MARKERS)])
     shape = style.get_path().transformed(style.get_transform() + Affine2D().scale(6, -6).translate(13, 5))

@@ -164,7 +164,8 @@ def reach_text(reach: TimeToTarget | None) -> tuple[str, str]:
         return "", ""
     seeds = "seed" if reach.asked == 1 else "seeds"
     if not reach.n:
-        return (f"not reached in {counted_as(reach.last, 'round')}" if reach.last else "not reached"), ""
+        so_far = f" ({reach.never} of {reach.asked} {seeds} so far)" if reach.never < reach.asked else ""
+        return (f"not reached in {counted_as(reach.last, 'round')}{so_far}" if reach.last else "not reached"), ""
     cost = write_bytes(reach.traffic)
     if math.isfinite(reach.seconds):
         cost += f" · {write_seconds(reach.seconds, reach.seconds_std)}"

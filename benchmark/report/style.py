@@ -50,3 +50,8 @@ WIDE = 20  # least ratio of largest to smallest x for a logarithmic axis
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "ooo")
 MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*", "<", ">")
 SHADES = LinearSegmentedColormap.from_list("shades", ["#FFFFFF", COLOURS[0], "#001B2E"])
+
+
+def fill_of(number: int) -> tuple[str, str]:
+    """Return a bar's colour and hatch: the pair is unique among `MOST_LINES`; hatches separate neighbours in grey."""
+    return COLOURS[number % LINES], HATCHES[(number + number // LINES) % len(HATCHES)]

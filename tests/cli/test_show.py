@@ -60,6 +60,14 @@ def test_clients_that_never_train_are_counted_apart(fedspan):
     assert f"{sum(sizes):,} of 1,797 images are held for training" in ran.out
 
 
+def test_each_share_of_clients_that_never_train_has_a_file_of_its_own(fedspan):
+    words = ("partition=personal", "clients=10")
+    files = {fedspan("show", "partition", *words, f"unseen={share}").out.splitlines()[-1] for share in (0, 0.5)}
+    assert len(files) == 2
+    both = fedspan("show", "partition", *words, "unseen=0,0.5")
+    assert (both.status, "2 partitions" in both.complaint) == (2, True)
+
+
 def test_the_figure_goes_where_it_is_asked_to(fedspan, here):
     ran = fedspan("show", "partition", "--out", "figures/mine.svg", "partition=iid")
     assert ran.out.splitlines()[-1] == "figures/mine.svg"

@@ -186,6 +186,20 @@ def test_review_names_what_else_a_branch_changes(ran, fedspan):
     assert not Path("code.py").exists()
 
 
+@pytest.mark.parametrize(("name", "said"), [(b"\x1b[2Jcode.py", "\\x1b[2Jcode.py"), (b"\xff.py", "\\udcff.py")])
+def test_names_of_files_of_a_branch_are_printed_as_text_whatever_their_bytes_are(ran, fedspan, name, said):
+    fedspan("submit", "board=tiny", "sample=0")
+    git("checkout", "--quiet", "submit/tiny")
+    with open(name, "w") as file:
+        file.write("print('never run')\n")
+    git("add", "--all", "*.py")
+    git("commit", "--quiet", "--message", "Code")
+    git("checkout", "--quiet", "main")
+    told = fedspan("review", "submit/tiny", "board=tiny", "sample=0")
+    assert told.status == 0, told.err
+    assert f"also adds {said}: read it" in told.out
+
+
 @pytest.fixture
 def published(ran, fedspan):
     """A repository that publishes all records of the board but the last; that one is on a branch, checked out."""

@@ -340,6 +340,9 @@ def test_a_row_with_a_seed_that_never_arrives_never_reads_as_faster(made, lost):
     assert reach_text(sometimes)[1].startswith("restricted mean 3.33 rounds · ")
     waiting = reached(made, [arriving_at(2), arriving_at(2), "missing"])
     assert reach_text(waiting)[0] == "2 rounds (2 of 3 seeds so far)"
+    assert reach_text(reached(made, [arriving_at(None), "missing", "missing"]))[0] == (
+        "not reached in 8 rounds (1 of 3 seeds so far)"
+    )
     assert reach_text(reached(made, [None, None, None]))[0] == "not reached"
     assert reach_text(reached(made, 2 * [arriving_at(1)]))[0] == "1 round"
 
@@ -523,6 +526,52 @@ def test_only_an_interval_is_marked_as_one_that_holds(made):
     assert "✓" in behind
     assert "withheld" in diverged
     assert "✓" not in diverged
+
+
+def page_of(made, example, cells, records, *table):
+    table, frame = made(cells, records, *table)
+    extras = {1: Extras(analyse(table), None, ())}
+    return board_page(example, frame, [table], [], extras, [], "../", How()).decode()
+
+
+def test_one_row_is_the_reference_and_a_row_without_a_run_in_common_with_it_is_not(made):
+    example = board(
+        {"partition": ["iid"], "algorithm": ["fedavg", "fedprox"], "seed": [0, 1, 2]},
+        {"partition": ["dirichlet"], "algorithm": ["moon", "fednova"], "seed": [0, 1, 2]},
+    )
+    cells = cells_of(example)
+    page = page_of(made, example, cells, seeded(cells), Table(columns=("partition",)))
+    standing = page[page.index('class="standing"') :]
+    cellsof = {name: re.search(f">{name}</th>.*", standing)[0] for name in ("FedAvg", "FedProx", "MOON", "FedNova")}
+    assert [name for name, row in cellsof.items() if ">reference<" in row] == ["FedAvg"]
+    assert all(">—</td>" in cellsof[name] for name in ("MOON", "FedNova"))
+
+
+def test_a_picture_shows_differences_far_below_a_hundredth(made):
+    """Losses may differ by thousandths: the picture is that of the numbers, whatever their size."""
+    example = board({"partition": ["iid"], "algorithm": ["fedavg", "fedprox"], "seed": [0, 1, 2]})
+    cells = cells_of(example)
+    records = [
+        record(
+            p,
+            scores={
+                "trained": {
+                    "accuracy": 50.0,
+                    "loss": 1.0
+                    + 0.003 * (p.cell.algorithm.name == "fedavg")
+                    + 1e-5 * p.cell.seed * (1 + (p.cell.algorithm.name == "fedavg")),
+                }
+            },
+        )
+        for p in cells
+    ]
+    page = page_of(made, example, cells, records, Table(metric="trained.loss", columns=("partition",)))
+    standing = page[page.index('class="standing"') :]
+    row = re.search(">FedProx</th>.*", standing)[0]
+    assert "✓" in row
+    assert '<circle class="sure"' in row
+    zero, dot = (float(re.search(f'{name}="([0-9.]+)"', row)[1]) for name in ("x1", "cx"))
+    assert abs(zero - dot) > 50
 
 
 def test_a_check_mark_that_only_leading_gives_is_explained_by_leading(made):

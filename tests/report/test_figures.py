@@ -361,6 +361,13 @@ def test_a_legend_on_the_page_shows_what_the_plot_shows(drawn):
     assert "<line" in labels.swatch(lines, 0)
 
 
+def test_the_swatches_of_bars_are_told_apart_by_colour_and_hatch_as_the_bars_are():
+    cells = cells_of(board(SEEDS))[:1]
+    bars = drawn(cells, [record(cells[0], diagnostics=DIAGNOSTICS["penalty"])], Figure(kind="penalty"))
+    assert bars.kind.style == "bars"
+    assert len({labels.swatch(bars, number) for number in range(MOST_LINES)}) == MOST_LINES
+
+
 def test_shades_have_a_scale_with_the_value_of_the_darkest(drawn):
     cells = cells_of(board(SEEDS))
     drawing = drawn(cells, [record(p, diagnostics=DIAGNOSTICS["shares"]) for p in cells], Figure(kind="shares"))
