@@ -14,8 +14,9 @@ from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.report import labels
 from fedspan.benchmark.report.axes import Axes
 from fedspan.benchmark.report.drawing import MOST_LINES
-from fedspan.benchmark.report.figures import _fill, _look, _plot, description, draw, files, inline
+from fedspan.benchmark.report.figures import _look, _plot, description, draw, files, inline
 from fedspan.benchmark.report.frame import collect
+from fedspan.benchmark.report.style import fill_of
 from fedspan.benchmark.report.sweeps import along, short
 from fedspan.benchmark.spec.board import Figure
 from tests.report.made import board, cells_of, record, results_of, stopped
@@ -67,7 +68,7 @@ def test_a_row_has_the_same_look_in_every_panel_and_no_two_rows_share_one(drawn)
     assert len({(str(look["color"]), str(look["linestyle"])) for look in looks}) == MOST_LINES
     for one, other in itertools.pairwise(looks):
         assert one["linestyle"] != other["linestyle"], "neighbours differ in grey too"
-    fills = [_fill(i) for i in range(MOST_LINES)]
+    fills = [fill_of(i) for i in range(MOST_LINES)]
     assert len(set(fills)) == MOST_LINES
     assert all(one[1] != other[1] for one, other in itertools.pairwise(fills)), "neighbours differ in grey too"
 
@@ -361,10 +362,9 @@ def test_a_legend_on_the_page_shows_what_the_plot_shows(drawn):
     assert "<line" in labels.swatch(lines, 0)
 
 
-def test_the_swatches_of_bars_are_told_apart_by_colour_and_hatch_as_the_bars_are():
+def test_the_swatches_of_bars_are_told_apart_by_colour_and_hatch_as_the_bars_are(drawn):
     cells = cells_of(board(SEEDS))[:1]
-    bars = drawn(cells, [record(cells[0], diagnostics=DIAGNOSTICS["penalty"])], Figure(kind="penalty"))
-    assert bars.kind.style == "bars"
+    bars = drawn(cells, [record(cells[0])], Figure(kind="bars", columns=("clients",)))
     assert len({labels.swatch(bars, number) for number in range(MOST_LINES)}) == MOST_LINES
 
 
