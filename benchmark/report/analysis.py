@@ -206,7 +206,8 @@ def _bounds(table: Tabulated, references: Mapping[str, SeedScores], common: Sequ
             continue
         base = references.get(table.kind(row))
         mean = _finite_mean(scores, common) if all(task in scores for task in common) else math.nan
-        yield Bound(row, mean, _differ(table)(scores, base) if base else None)
+        gap = _differ(table)(table.merged(scores, row), table.merged(base, row)) if base else None
+        yield Bound(row, mean, gap)
 
 
 def _with_runs(table: Tabulated) -> list[tuple[int, TableRow]]:

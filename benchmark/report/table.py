@@ -10,6 +10,7 @@ from fedspan.benchmark.report import statistics
 from fedspan.benchmark.report.axes import TUNING, named
 from fedspan.benchmark.report.metric import Metric
 from fedspan.benchmark.report.printed import Reproduction
+from fedspan.benchmark.report.statistics import SeedScores
 from fedspan.benchmark.report.units import CostColumn, cost_columns
 from fedspan.benchmark.training.costs import ASSUMES, STAGE
 
@@ -182,6 +183,23 @@ class Tabulated:
                     outcomes.setdefault(seed, []).extend(part[seed] for part in parts)
             found[task] = {seed: statistics.mean_of(outcomes[seed]) for seed in sorted(outcomes)}
         return {task: outcomes for task, outcomes in found.items() if outcomes}
+
+    def merged(self, scores: SeedScores, by: TableRow) -> SeedScores:
+        """Return scores with all tasks on which the row `by` scores the same models as one task, by their mean.
+
+        Pooled training ignores the partition, so its difference to a method has one independent run for each seed.
+        """
+        if self.metric.stage == "cost":
+            return scores
+        entries = {task: by.entries[columns[0]] for task, columns in enumerate(self.tasks) if task in scores}
+        models = {
+            task: {run.seed: run.models for run in entry.runs if run.models} for task, entry in entries.items() if entry
+        }
+        found = {}
+        for tasks in _grouped(scores, statistics.same_tasks(models, [models])):
+            seeds = set.intersection(*(set(scores[task]) for task in tasks))
+            found[tasks[0]] = {seed: statistics.mean_of([scores[task][seed] for task in tasks]) for seed in seeds}
+        return found
 
     @property
     def waits(self) -> bool:

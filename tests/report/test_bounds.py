@@ -2,6 +2,7 @@
 
 import csv
 import io
+from hashlib import sha256
 
 import pytest
 
@@ -71,6 +72,26 @@ def test_a_bound_is_measured_against_the_first_method_beside_the_others(tmp_path
     assert (last["method"], last["bound"], last["first_place"], last["mean"]) == ("centralized", "True", "", "90.3")
     assert [line["bound"] for line in methods] == ["False"] * 3
     assert [line["first_place"] for line in methods] == ["1", "2", "3"], "whole numbers, though the bound has none"
+
+
+def test_a_bound_that_trains_one_model_for_several_partitions_is_one_run_of_each_seed_there(tmp_path):
+    grid = board({"algorithm": ["fedavg", "centralized"], "partition": ["iid", "dirichlet"], "seed": [0, 1, 2, 3, 4]})
+    cells = cells_of(grid)
+
+    def of(planned):
+        name, seed = planned.cell.algorithm.name, planned.cell.seed
+        model = "pooled" if name == "centralized" else planned.cell.partition.name
+        shift = 2.0 * (name == "fedavg" and planned.cell.partition.name == "iid")
+        accuracy = (90.0 if name == "centralized" else 50.0) + shift + 0.3 * seed * (model != "pooled")
+        digest = sha256(f"{model} {seed}".encode()).hexdigest()
+        rounds = {str(number): digest for number in (1, planned.cell.protocol.rounds)}
+        return record(planned, accuracy, digests={"rounds": rounds, "stages": {"trained": digest}})
+
+    frame = collect(cells, results_of(tmp_path, [of(planned) for planned in cells]))
+    table = tabulate(frame, Axes(cells), Table(columns=("partition",)), 1)
+    (bound,) = analyse(table).bounds
+    assert (bound.difference.tasks, bound.difference.pairs) == (1, 5)
+    assert bound.difference.mean == pytest.approx(90 - 51 - 0.6)
 
 
 def test_a_bound_is_never_bold_nor_on_the_line_of_what_none_beats(tmp_path, grid):
