@@ -75,12 +75,14 @@ def test_a_bound_is_measured_against_the_first_method_beside_the_others(tmp_path
 
 
 def test_a_bound_that_trains_one_model_for_several_partitions_is_one_run_of_each_seed_there(tmp_path):
-    grid = board({"algorithm": ["fedavg", "centralized"], "partition": ["iid", "dirichlet"], "seed": [0, 1, 2, 3, 4]})
+    grid = board(
+        {"algorithm": ["fedavg", "fedprox", "centralized"], "partition": ["iid", "dirichlet"], "seed": list(range(5))}
+    )
     cells = cells_of(grid)
 
     def of(planned):
         name, seed = planned.cell.algorithm.name, planned.cell.seed
-        model = "pooled" if name == "centralized" else planned.cell.partition.name
+        model = "pooled" if name == "centralized" else f"{name} {planned.cell.partition.name}"
         shift = 2.0 * (name == "fedavg" and planned.cell.partition.name == "iid")
         accuracy = (90.0 if name == "centralized" else 50.0) + shift + 0.3 * seed * (model != "pooled")
         digest = sha256(f"{model} {seed}".encode()).hexdigest()
