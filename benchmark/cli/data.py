@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from fedspan.benchmark.cli.accepted import accepted
+from fedspan.benchmark.cli.main import tell
 from fedspan.benchmark.data.download import fetch, verify, where
 from fedspan.benchmark.data.published import Published
 from fedspan.benchmark.errors import UserError, did_you_mean
@@ -48,7 +48,7 @@ def manage(arguments: argparse.Namespace) -> int:
         except UserError as error:
             if len(names) == 1:
                 raise
-            print(f"fedspan: {error}", file=sys.stderr)
+            tell(f"{error}")
             status = 2
     return status
 

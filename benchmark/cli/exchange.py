@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from fedspan.benchmark.cli.accepted import accepted
-from fedspan.benchmark.cli.main import fail
+from fedspan.benchmark.cli.main import fail, tell
 from fedspan.benchmark.mirror import boards as leaderboard
 from fedspan.benchmark.mirror.collect import from_mlflow
 from fedspan.benchmark.mirror.runs import Mirror, Unreachable
@@ -36,7 +35,7 @@ def sync(arguments: argparse.Namespace) -> int:
         with doing("sending boards to MLflow"):
             boards = leaderboard.mirror(store, how.pages)
     except Unreachable as error:
-        print(f"fedspan: MLflow could not be reached: {error}", file=sys.stderr)
+        tell(f"MLflow could not be reached: {error}")
         return 1
     print(
         f"{counted_as(sent, 'run')} mirrored to MLflow ({store.uri})"

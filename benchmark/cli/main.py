@@ -360,9 +360,14 @@ def parser_of(name: str) -> Parser:
     return parser
 
 
+def tell(message: str) -> None:
+    """Print one line to standard error."""
+    print(f"fedspan: {plain(message)}", file=sys.stderr)
+
+
 def fail(message: str, status: int = 2) -> int:
     """Print one line to standard error; return the exit status."""
-    print(f"fedspan: {plain(message)}", file=sys.stderr)
+    tell(message)
     return status
 
 

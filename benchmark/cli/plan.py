@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from rich import box
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedspan.benchmark.cli.lists import never_tuned
+from fedspan.benchmark.cli.main import tell
 from fedspan.benchmark.component import Component
 from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.names import counted_as
@@ -44,7 +44,7 @@ def show(arguments: argparse.Namespace) -> int:
     if arguments.costs:
         return _show_costs(planned)
     for problem in recipes.problems_of(axes):
-        print(f"fedspan: {problem}", file=sys.stderr)
+        tell(f"{problem}")
     studies = studies_of(axes)
     how = How.of(planned[0].config)
     check_how(how)

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from fedspan.benchmark.cli import sweeps
+from fedspan.benchmark.cli.main import tell
 from fedspan.benchmark.errors import CorruptFile, UserError, did_you_mean
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.names import counted_as
@@ -75,7 +76,7 @@ def show(arguments: argparse.Namespace) -> int:
         except UserError as error:
             if named:
                 raise
-            print(f"fedspan: board '{name}' is left out: {error}", file=sys.stderr)
+            tell(f"board '{name}' is left out: {error}")
             status = 2
             failed.add(name)
     if not (built or named or status):
@@ -101,10 +102,9 @@ def _pages(axes: Axes, results: Results, named: Sequence[str]) -> Path | None:
         return None
     place = results.root / "pages"
     if named:
-        print(
-            f"fedspan: with '{other}' these are not the cells of the board, so its page goes to {place}; "
-            "paths.pages=DIR names another folder",
-            file=sys.stderr,
+        tell(
+            f"with '{other}' these are not the cells of the board, so its page goes to {place}; "
+            "paths.pages=DIR names another folder"
         )
     return place
 
@@ -190,7 +190,7 @@ def _tell_of_none(axes: Axes, results: Results) -> None:
         raise UserError(f"no board has results at scale {', '.join(axes['scale'])}; results: {results.root}")
     if runs := len(_keys(results)):
         said = f"{counted_as(runs, 'run')} in {results.root} but none of a board"
-        print(f"fedspan: {said}; to show them, give 'fedspan report' the settings of 'fedspan run'", file=sys.stderr)
+        tell(f"{said}; to show them, give 'fedspan report' the settings of 'fedspan run'")
 
 
 def _tell(made: Report, whole: bool) -> None:
@@ -198,7 +198,7 @@ def _tell(made: Report, whole: bool) -> None:
         for table, analysis in made.tables:
             render_terminal.show(table, analysis, Console(width=None if sys.stdout.isatty() else WIDTH))
     for problem in made.problems:
-        print(f"fedspan: {problem}", file=sys.stderr)
+        tell(f"{problem}")
     print(f"page: {next(path for path in made.written if path.name == 'index.html')}")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from fedspan.benchmark import numerics
-from fedspan.benchmark.cli.main import fail
+from fedspan.benchmark.cli.main import fail, tell
 from fedspan.benchmark.cli.selections import show_selections
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.mirror.runs import Unreachable, sync
@@ -83,7 +83,7 @@ def _warn_of_scale(axes: Mapping[str, list[Any]]) -> None:
     """Say that the smaller scales are those of boards: elsewhere a scale is a label in the record."""
     if "board" not in axes and (reduced := [scale for scale in axes.get("scale", ()) if scale not in FULL]):
         said = f"scale={reduced[0]} is only a label without a board, the cell keeps its size"
-        print(f"fedspan: {said}; to run less, set protocol.rounds, dataset.limit, ...", file=sys.stderr)
+        tell(f"{said}; to run less, set protocol.rounds, dataset.limit, ...")
 
 
 def _check_alone(how: How, for_hydra: Sequence[str]) -> None:
@@ -225,4 +225,4 @@ def retry(arguments: argparse.Namespace) -> int:
 def warn_of_broken_plugins() -> None:
     """Print the files and installed plugins that could not be loaded, and why."""
     for one in broken():
-        print(f"fedspan: {one.text}", file=sys.stderr)
+        tell(f"{one.text}")

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from fedspan.benchmark.cli.accepted import accepted
 from fedspan.benchmark.cli.guard import PAUSE, wait_for
+from fedspan.benchmark.cli.main import tell
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.mirror import boards as leaderboard
 from fedspan.benchmark.mirror.runs import QUIET, Mirror, Unreachable, tracking_uri
@@ -80,14 +81,14 @@ def show(arguments: argparse.Namespace) -> int:
     try:
         return run(Results(how.results, sets_aside=False), how.pages, arguments.site_port, arguments.port)
     except KeyboardInterrupt as end:
-        print("fedspan: the site and MLflow are closed", file=sys.stderr)
+        tell("the site and MLflow are closed")
         return 128 + (signal.SIGTERM if isinstance(end, Stopped) else signal.SIGINT)
 
 
 def run(results: Results, pages: Path, site_port: int, mlflow_port: int) -> int:
     """Mirror new records to MLflow, print the addresses of site and MLflow, and serve both until a signal arrives."""
     if not (pages / "index.html").is_file():
-        print(f"fedspan: {pages} has no site yet; run 'fedspan report' to make it", file=sys.stderr)
+        tell(f"{pages} has no site yet; run 'fedspan report' to make it")
     with handling({signal.SIGTERM: stop_now, signal.SIGHUP: stop_now}), serve_site(pages, site_port) as server:
         print(f"site on http://{HOST}:{server.server_port} (Ctrl-C ends it)", flush=True)
         remote = os.environ.get("MLFLOW_TRACKING_URI", "")
@@ -101,7 +102,7 @@ def run(results: Results, pages: Path, site_port: int, mlflow_port: int) -> int:
         with _mlflow(results, mlflow_port) as process:
             _tell(f"http://{HOST}:{mlflow_port}", boards)
             if ended := wait_for(process):
-                print(f"fedspan: MLflow ended; {results.root / LOG} says why", file=sys.stderr)
+                tell(f"MLflow ended; {results.root / LOG} says why")
             return ended
 
 
@@ -170,5 +171,5 @@ def _mirrored(results: Results, pages: Path) -> dict[str, str]:
         store.sync()
         return leaderboard.mirror(store, pages)
     except Unreachable as error:
-        print(f"fedspan: could not update MLflow: {error}", file=sys.stderr)
+        tell(f"could not update MLflow: {error}")
         return {}

@@ -20,8 +20,6 @@ class Arranged:
     """Runs of one table or figure, with added columns `row` and `column` (tuples of labels) and `state`."""
 
     runs: pd.DataFrame
-    row_axes: tuple[str, ...]
-    column_axes: tuple[str, ...]
     problems: list[str] = field(default_factory=list)
 
 
@@ -35,7 +33,7 @@ def arrange(frame: pd.DataFrame, axes: Axes, part: Table | Figure) -> Arranged:
     for name, names in (("row", part.rows), ("column", part.columns)):
         labels = list(zip(*(axes.labels(axis, runs.index) for axis in names), strict=True)) or [()] * len(runs)
         runs = runs.assign(**{name: pd.Series(labels, index=runs.index, dtype=object)})
-    arranged = Arranged(runs, part.rows, part.columns)
+    arranged = Arranged(runs)
     _refuse_outliers(arranged)
     _refuse_mixtures(arranged)
     return arranged
@@ -43,7 +41,7 @@ def arrange(frame: pd.DataFrame, axes: Axes, part: Table | Figure) -> Arranged:
 
 def comparable(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the runs that a table of the whole frame counts: those with the most common schema, scale and data."""
-    arranged = Arranged(frame.assign(state=frame["status"]), (), ())
+    arranged = Arranged(frame.assign(state=frame["status"]))
     _refuse_outliers(arranged)
     return arranged.runs[arranged.runs["state"] != REFUSED]
 

@@ -87,7 +87,6 @@ class CellRow:
     git_commit: str | None
     sources: tuple[tuple[str, str], ...]
     uncommitted: str
-    trained_by: str | None
     stale: str
     badge: Badge
     repeated: str
@@ -168,7 +167,6 @@ def _row(planned: PlannedCell, record: Record | None, repeated: Repeated, shared
         git_commit=shared(made.get("git_commit")),
         sources=shared(tuple(sorted(made.get("sources", {}).items()))),
         uncommitted=shared(", ".join(made.get("uncommitted") or ())),
-        trained_by=made.get("trained_by"),
         stale=shared(stale(made, cell, badge.repeated_by) if final else ""),
         badge=badge,
         repeated=shared(badge.text if final else ""),

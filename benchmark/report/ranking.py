@@ -27,10 +27,9 @@ ASSUMES = (
 class Place:
     """The place of one row among the `field` rows of its group, between `first` and `last`.
 
-    It is displayed as `at`, alone or `shared` with its neighbours. `better` and `worse` count the rows that it
-    significantly beats and that significantly beat it. Of the `compared` rows, which share a task with it, `ahead`
-    counts those with a worse mean (half for an equal one). `group` numbers the sets of rows connected by common tasks,
-    the largest first.
+    It is displayed as `at`, alone or `shared` with its neighbours. Of the `compared` rows, which share a task with it,
+    `ahead` counts those with a worse mean (half for an equal one). `group` numbers the sets of rows connected by common
+    tasks, the largest first.
     `tested` tells whether any comparison could decide something, `contends` whether the row may be the best of its
     group.
     """
@@ -40,8 +39,6 @@ class Place:
     field: int
     first: int
     last: int
-    better: int
-    worse: int
     ahead: float
     compared: int
     tested: bool
@@ -104,7 +101,7 @@ def rank(rows: int, gaps: Mapping[tuple[int, int], Gap], better: int = +1) -> Ra
     before, contends = _precedence(alone, order), _contenders(groups, beats, reached)
     places = []
     for number, group in enumerate(groups):
-        found = [_place(row, number, group, gaps, sure, order, contends, float(ahead[row].sum())) for row in group]
+        found = [_place(row, number, group, gaps, order, contends, float(ahead[row].sum())) for row in group]
         places += _with_places(_shown(found, before), order)
     return Ranking(tuple(places), verdicts, leaders)
 
@@ -184,7 +181,6 @@ def _place(
     number: int,
     group: list[int],
     gaps: Mapping[tuple[int, int], Gap],
-    sure: np.ndarray,
     order: np.ndarray,
     contends: np.ndarray,
     ahead: float,
@@ -198,8 +194,6 @@ def _place(
         field=len(group),
         first=1 + int(above.sum()) + int(best_elsewhere),
         last=len(group) - int(order[row].sum()),
-        better=int(sure[row].sum()),
-        worse=int(sure[:, row].sum()),
         ahead=ahead,
         compared=len(mine),
         tested=any(isinstance(gap, Difference) or gap.sign for gap in mine),

@@ -74,7 +74,7 @@ def _table(recipes: Sequence[Recipe]) -> Iterator[str]:
         for one in recipe.settings:
             boards.setdefault(one, []).append(recipe.board)
     rows: dict[tuple[str, ...], list[str]] = {}
-    for one in sorted(boards, key=lambda one: (one.setting, one.of, one.source, one.reason)):
+    for one in sorted(boards, key=lambda one: (one.setting, one.of, one.source, one.reason, one.value)):
         named = boards[one]
         where = "all" if len(named) == len(recipes) > 1 else ", ".join(f"`{name}`" for name in named)
         rows.setdefault((one.setting, one.of, where, one.source, one.reason), []).append(one.value)

@@ -35,19 +35,18 @@ class Sourced:
     of: str
     source: str
     reason: str = ""
-    stated: bool = False
 
 
 @dataclass
 class Recipe:
-    """The audit of one board: settings with their number of cells, problems, names of the numbers that have a cell.
+    """The audit of one board: its settings, problems, and names of the numbers that have a cell.
 
     `used` are the ids of stated lines and recipe lines that apply to some cell, `met` those of stated lines that some
-    cell satisfies. In `settings`, cells that differ only in the seed count once.
+    cell satisfies.
     """
 
     board: str
-    settings: dict[Sourced, int] = field(default_factory=dict)
+    settings: set[Sourced] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     numbers: set[tuple[str, ...]] = field(default_factory=set)
     used: set[int] = field(default_factory=set)
@@ -207,11 +206,9 @@ def _source(
     line = saying[-1] if saying else None
     shown = text(value)
     if row is not None and not unmet:
-        found = Sourced(setting=name, value=shown, of=_condition(row.cells), source=row.source, stated=True)
+        found = Sourced(setting=name, value=shown, of=_condition(row.cells), source=row.source)
     elif row is None and number is not None:
-        found = Sourced(
-            setting=name, value=shown, of="", source=f"{name_of(number.paper)}, {number.place}", stated=True
-        )
+        found = Sourced(setting=name, value=shown, of="", source=f"{name_of(number.paper)}, {number.place}")
     elif line is not None:
         recipe.used.add(id(line))
         stated_as = f"The paper states {_either(row.settings[name])} ({row.source}). " if row else ""
@@ -222,7 +219,7 @@ def _source(
         return f"{name} is {shown}, {row.source} states {_either(row.settings[name])}, and no line says why"
     else:
         return f"{name}={shown} has no source: no paper states it, and no line says where it comes from"
-    recipe.settings[found] = recipe.settings.get(found, 0) + 1
+    recipe.settings.add(found)
     return None
 
 

@@ -21,9 +21,7 @@ from tests.perf.test_report import many
 from fedspan.benchmark.spec.plan import plan
 from tests import memory
 from fedspan.benchmark.records.results import Results
-from fedspan.benchmark.report import build
-from fedspan.benchmark.records.results import Results
-from fedspan.benchmark.report import write_report
+from fedspan.benchmark.report.report import write_report
 from fedspan.benchmark.report import site
 from fedspan.benchmark.report.report import put
 

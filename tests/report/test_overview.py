@@ -17,7 +17,7 @@ BOTH = {"a": 50.0, "b": 60.0}
 
 
 def place(at=1, first=1, last=1, tested=True, ahead=0):
-    return Place(0, 0, 3, first, last, 0, 0, ahead, 2, tested, at, shared=first != last)
+    return Place(0, 0, 3, first, last, ahead, 2, tested, at, shared=first != last)
 
 
 def row(method, gain=None, leads=False, costs=(1.0, 1.0, 1.0), **places):

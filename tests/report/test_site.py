@@ -51,13 +51,7 @@ def test_methods_are_ranked_by_their_comparisons(summary):
     assert [row.method for row in places][::5] == ["fedprox + feddecorr(form=paper)", "fedavg"]
     assert [row.place.text for row in places] == ["1", "2", "3", "4", "5", "6"], "later rows are made better"
     for behind, row in enumerate(reversed(places)):
-        assert (row.place.better, row.place.ahead, row.place.worse, row.tasks, row.runs) == (
-            behind,
-            behind,
-            5 - behind,
-            2,
-            6,
-        )
+        assert (row.place.ahead, row.place.compared, row.tasks, row.runs) == (behind, 5, 2, 6)
         assert row.costs == pytest.approx((1, 1, 1)), "all runs cost the same"
 
 
@@ -89,7 +83,7 @@ def test_runs_that_diverged_put_a_method_behind_all_that_have_none(tmp_path, los
     [result] = [one for one in built.results if one.method == "fednova"]
     assert (len(result.seeds), result.lost, result.asked) == (3 - lost, (0, 1, 2)[:lost], 3)
     last = ranking(built.results)[-1]
-    assert (last.method, last.place.text, last.place.worse, last.place.ahead, last.runs) == ("fednova", "3", 2, 0, 3)
+    assert (last.method, last.place.text, last.place.ahead, last.runs) == ("fednova", "3", 0, 3)
     assert [entry.rank for entry in built.entries] == [2, 1, 3]
     written = site.write(tmp_path / "site", [built])
     files = {path.name: content.decode() for path, content in written.items() if path.suffix == ".html"}
