@@ -55,6 +55,7 @@ MADE = {  # board: scale, of boards whose records are portable
     "cifar10_tuned": "own",
     "field_tuned": "own",
     "cifar10_rates": "own",
+    "cifar10_rates_spectra": "own",
     "digits_tuned": "own",
     "field": "own",
     "personal": "own",
@@ -80,6 +81,19 @@ class Run:
     effective_rank: float
     significant: float
 
+    @classmethod
+    def of(cls, record: Record) -> Run:
+        """Return the run of a record."""
+        stage = next((stage for stage in reversed(STAGES) if stage in record["scores"]), None)
+        scores = record["scores"][stage] if stage else {}
+        spectrum = record.get("spectra", {}).get("global", {})
+        kinds = ("domain_accuracy", "client_accuracy", "accuracy")
+        accuracy = next((scores[kind] for kind in kinds if scores.get(kind) is not None), None)
+        if record["status"] == "diverged":
+            accuracy = -math.inf
+        found = accuracy, spectrum.get("effective_rank"), spectrum.get("significant")
+        return cls(*(math.nan if value is None else float(value) for value in found))
+
 
 # Runs of one method on one task, by seed.
 Seeds = Mapping[int, Run]
@@ -99,16 +113,7 @@ class Runs:
                 continue
             spec = record["spec"]
             name = names.method_name(spec), names.task_name(spec), str(spec["protocol"].get("augment"))
-            stage = next((stage for stage in reversed(STAGES) if stage in record["scores"]), None)
-            scores = record["scores"][stage] if stage else {}
-            spectrum = record.get("spectra", {}).get("global", {})
-            kinds = ("domain_accuracy", "client_accuracy", "accuracy")
-            accuracy = next((scores[kind] for kind in kinds if scores.get(kind) is not None), None)
-            if record["status"] == "diverged":
-                accuracy = -math.inf
-            found = accuracy, spectrum.get("effective_rank"), spectrum.get("significant")
-            run = Run(*(math.nan if value is None else float(value) for value in found))
-            self._found.setdefault(name, {})[int(spec["seed"])] = run
+            self._found.setdefault(name, {})[int(spec["seed"])] = Run.of(record)
 
     def cifar(self, method: str, alpha: float, more: str = "", augment: str = "crop_flip") -> Seeds:
         """Return runs of the boards cifar10_small and cifar10_small_fidelity; `more` is the rest of the task name.
@@ -167,6 +172,20 @@ def gains(runs: Runs) -> list[list[str]]:
                 extremes = f"{min(found):.1f} to {max(found):.1f}"
                 times = f"{min(ratios):.1f} to {max(ratios):.1f}"
                 rows.append([form, str(alpha), str(len(found)), str(better), f"{fmean(found):.1f}", extremes, times])
+    return rows
+
+
+def collapse_over_rates(runs: Runs) -> list[list[str]]:
+    """Return accuracy and effective rank at the learning rates of cifar10_rates_spectra."""
+    found: dict[tuple[str, float, float], list[Run]] = {}
+    for record in records_of(runs, "cifar10_rates_spectra", "own"):
+        spec = record["spec"]
+        place = names.method_name(spec), spec["partition"]["alpha"], spec["protocol"]["lr"]
+        found.setdefault(place, []).append(Run.of(record))
+    rows = [["method", "alpha", "learning rate", "accuracy", "effective rank"]]
+    for (method, alpha, rate), mine in sorted(found.items(), key=lambda item: (item[0][1], item[0][0], item[0][2])):
+        ranks = spread(run.effective_rank for run in mine)
+        rows.append([method, str(alpha), str(rate), spread(run.accuracy for run in mine), ranks])
     return rows
 
 
@@ -453,7 +472,7 @@ def studied(runs: Runs, board: str) -> list[TunedMethod]:
 
 
 TABLES: dict[str, Callable[[Runs], list[list[str]]]] = {
-    **{table.__name__: table for table in (machines, repetitions, collapse, gains, disagreements)},
+    **{table.__name__: table for table in (machines, repetitions, collapse, gains, disagreements, collapse_over_rates)},
     **{f"{domains.__name__}_{scale}": partial(domains, scale=scale) for scale in PHOTOGRAPHS},
     **{f"{board}_{table.__name__}": partial(table, board=board) for board in TUNED for table in (tuning, leads)},
     **{

@@ -73,6 +73,11 @@ def spoken(axis: str, label: str) -> str:
     )
 
 
+def under_title(axis: str, label: str) -> str:
+    """Return a label in plain words where the axis is named beside it, as by a column's title or under ticks."""
+    return spoken(axis, label) if axis in PLUGIN_AXES else label
+
+
 def common_and_distinct(tasks: Iterable[str]) -> tuple[str, dict[str, str]]:
     """Return the parts of their labels that all tasks have in common, and those that distinguish each task."""
     parts = {task: names.split(task, ", ") for task in tasks}

@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 from fedspan import __version__
 from fedspan.benchmark import names
 from fedspan.benchmark.report import render_text
-from fedspan.benchmark.report.axes import PLUGIN_AXES, spoken, title
+from fedspan.benchmark.report.axes import spoken, title, under_title
 from fedspan.benchmark.report.diagrams import row_spoken
 from fedspan.benchmark.report.headline import of_table, points, ratio, signed_points
 from fedspan.benchmark.report.labels import swatch
@@ -61,7 +61,7 @@ def _environment() -> Environment:
         table_headline=of_table,
         spoken=spoken,
         swatch=swatch,
-        PLUGIN_AXES=PLUGIN_AXES,
+        under_title=under_title,
         reach_text=render_text.reach_text,
         place_text=place_text,
         finite=math.isfinite,

@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.report.arrange import arrange
-from fedspan.benchmark.report.axes import Axes, spoken
+from fedspan.benchmark.report.axes import Axes, spoken, under_title
 from fedspan.benchmark.report.drawing import (
     FLOOR,
     KINDS,
@@ -26,7 +26,7 @@ from fedspan.benchmark.report.drawing import (
     Points,
 )
 from fedspan.benchmark.report.metric import Metric
-from fedspan.benchmark.report.sweeps import along, line_through, ratios, short, swept, tick
+from fedspan.benchmark.report.sweeps import along, line_through, ratios, short, swept
 from fedspan.benchmark.spec.board import Figure
 
 MEANS = "mean of the seeds, ± one sample standard deviation."
@@ -337,7 +337,7 @@ def _draw_metric(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -
     parts = _parts(frame.assign(metric=values), axes, whole, kind, values)
     outer = [column if bars else column[:-1] for column in parts.columns]
     found = dict.fromkeys(parts.column_title(column) if bars else column[-1] for column in parts.columns)
-    called = list(found) if bars else [tick(figure.x, label) for label in found]
+    called = list(found) if bars else [under_title(figure.x, label) for label in found]
     inner, ticks, places = (called, tuple(short(called)), ()) if bars else along(list(found), called)
     labels, problems = tuple(parts.row_label(row) for row in parts.rows), parts.problems
     panels = []

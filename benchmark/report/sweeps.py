@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from fedspan.benchmark import names
-from fedspan.benchmark.report.axes import PLUGIN_AXES, spoken
 from fedspan.benchmark.report.drawing import Panel, PlotLine
 
 FIRST = r"(\w+\((?:\w+=)?)([^,)]+)(.*)"  # a plugin's label: the text before its first setting, the setting, the rest
@@ -56,11 +55,6 @@ def short(called: Sequence[str]) -> Sequence[str]:
     """Return names without text in parentheses, if they stay distinct."""
     short = [re.sub(r" \(.*$", "", name) for name in called]
     return short if len(set(short)) == len(called) else called
-
-
-def tick(axis: str, label: str) -> str:
-    """Return the tick text of a label along an axis, whose title names the axis."""
-    return spoken(axis, label) if axis in PLUGIN_AXES else label
 
 
 def line_through(number: int, label: str, at: Mapping[int, pd.Series[float]]) -> PlotLine:
