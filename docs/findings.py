@@ -365,7 +365,8 @@ def standing(runs: Runs, board: str, over: str) -> list[list[str]]:
     rows = [["place", "method", *columns, f"ahead of {said(table.row_axes, base.labels)}"]]
     for one in found.measured:
         place = one.place.text if isinstance(one, Standing) else "bound"
-        gap = None if one.row is base else difference(table.scores(one.row), table.scores(base))
+        mine, theirs = (table.merged(table.scores(row), one.row) for row in (one.row, base))
+        gap = None if one.row is base else difference(mine, theirs)
         numbers = (outcomes(one.row.entries[i]) for i in filled)
         rows.append([place, said(table.row_axes, one.row.labels), *numbers, interval(gap)])
     return rows
@@ -500,7 +501,10 @@ def interval(gap: Gap | None) -> str:
     if isinstance(gap, Difference):
         mean, low, high = (round(value, 1) + 0.0 for value in (gap.mean, gap.low, gap.high))
         return f"{mean:.1f} ({low:.1f} to {high:.1f})"
-    return "–" if gap is None else f"none: {gap.reason}"
+    if gap is None:
+        return "–"
+    why = f"none: {gap.reason.split(';')[0]}"
+    return why if math.isnan(gap.mean) else f"{gap.mean:.1f} (interval {why})"
 
 
 def spread(values: Iterable[float]) -> str:
