@@ -37,8 +37,7 @@ from fedspan.benchmark.spec.studies import studies_of
 ROOT = Path(__file__).resolve().parents[1]
 README, PICTURE = ROOT / "README.md", ROOT / "docs" / "gains.svg"
 BOARD, SHOWN = "field_tuned", 10  # its tuned methods, and how many of them the picture has
-COLLAPSE, PARTITION = "cifar10_small", "dirichlet(alpha=0.05)"
-SPECTRA = ["fedavg", "fedavg + feddecorr(form=released)", "fedavg + spherefed"]
+COLLAPSE, PARTITION = "cifar10_rates_spectra", "dirichlet(alpha=0.05)"
 BEGIN, END = "<!-- made by nox -s readme -->", "<!-- until here -->"
 TABLES = (
     ("Algorithms", "algorithm"),
@@ -96,10 +95,10 @@ def ranking() -> View:
 
 
 def spectra() -> Panel:
-    """Return singular values of some methods, with their defaults, on one partition."""
+    """Return singular values of FedAvg and FedDecorr at two learning rates on one partition."""
     cells = plan_grid({"board": [COLLAPSE]})
     frame = collect(cells, Results(ROOT / "results", sets_aside=False))
-    figure = Figure(kind="spectrum", where={"method": SPECTRA, "partition": PARTITION})
+    figure = Figure(kind="spectrum", rows=("method", "protocol.lr"), where={"partition": PARTITION})
     [panel] = draw(frame, Axes(cells), figure, 1).panels
     return Panel("", tuple(replace(line, mean=line.mean - line.mean[0]) for line in panel.lines))
 
