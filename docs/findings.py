@@ -55,7 +55,7 @@ MADE = {  # board: scale, of boards whose records are portable
     "cifar10_tuned": "own",
     "field_tuned": "own",
     "cifar10_rates": "own",
-    "cifar10_rates_spectra": "own",
+    "collapse": "own",
     "digits_tuned": "own",
     "field": "own",
     "personal": "own",
@@ -176,9 +176,9 @@ def gains(runs: Runs) -> list[list[str]]:
 
 
 def collapse_over_rates(runs: Runs) -> list[list[str]]:
-    """Return accuracy and effective rank at the learning rates of cifar10_rates_spectra."""
+    """Return accuracy and effective rank at the learning rates of the board `collapse`."""
     found: dict[tuple[str, float, float], list[Run]] = {}
-    for record in records_of(runs, "cifar10_rates_spectra", "own"):
+    for record in records_of(runs, "collapse", "own"):
         spec = record["spec"]
         place = names.method_name(spec), spec["partition"]["alpha"], spec["protocol"]["lr"]
         found.setdefault(place, []).append(Run.of(record))

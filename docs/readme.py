@@ -37,7 +37,7 @@ from fedspan.benchmark.spec.studies import studies_of
 ROOT = Path(__file__).resolve().parents[1]
 README, PICTURE = ROOT / "README.md", ROOT / "docs" / "gains.svg"
 BOARD, SHOWN = "field_tuned", 10  # its tuned methods, and how many of them the picture has
-COLLAPSE, PARTITION = "cifar10_rates_spectra", "dirichlet(alpha=0.05)"
+COLLAPSE, PARTITION = "collapse", "dirichlet(alpha=0.05)"
 BEGIN, END = "<!-- made by nox -s readme -->", "<!-- until here -->"
 TABLES = (
     ("Algorithms", "algorithm"),
