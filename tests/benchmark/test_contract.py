@@ -15,7 +15,6 @@ from fedspan.benchmark.contract import RULES, blame
 from fedspan.benchmark.errors import HookError
 from fedspan.benchmark.running.compat import why_not
 from fedspan.benchmark.task import Dataset, Model
-from fedspan.benchmark.training import costs
 from fedspan.benchmark.training.costs import costs
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.methods.addons.feddecorr import FedDecorr
@@ -345,6 +344,6 @@ def test_a_broken_plugin_is_a_reason_against_its_cells(hook):
 
 def test_a_broken_engine_is_no_reason_against_a_cell(monkeypatch):
     cell = toy_cell(FedAvg(), FedDecorr())
-    monkeypatch.setattr(costs, "assemble", lambda *given: {}["engine"])
+    monkeypatch.setattr("fedspan.benchmark.training.costs.assemble", lambda *given: {}["engine"])
     with pytest.raises(KeyError, match="engine"):
         why_not(cell, cell.dataset.prepare(None))
