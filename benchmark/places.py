@@ -5,7 +5,6 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import joblib
 import platformdirs
 
 import fedspan
@@ -33,7 +32,9 @@ def interpreter() -> list[str]:
 
 def usable_cores() -> int:
     """Return the number of cores that this process may use, by its affinity and any quota of its container."""
-    return int(joblib.cpu_count())
+    from joblib import cpu_count  # takes long to import, and few commands need it
+
+    return int(cpu_count())
 
 
 def data_root() -> Path:

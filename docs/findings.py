@@ -24,7 +24,7 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import cells_of, select
 from fedspan.benchmark.records.verification import Verification, readable
 from fedspan.benchmark.registry import discover
-from fedspan.benchmark.report.analysis import Analysis, Standing, analyse
+from fedspan.benchmark.report.analysis import Analysis, Standing, analyse, pairwise
 from fedspan.benchmark.report.axes import Axes
 from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.statistics import Difference, Gap, difference
@@ -357,7 +357,7 @@ def standing(runs: Runs, board: str, over: str) -> list[list[str]]:
     """Rank the methods of a board's first table, as its page does; bounds come last. Each is compared with `over`."""
     found = ranked(runs, board)
     table = found.table
-    base = next(row for row in table.rows if row.labels == (over,))
+    base, differ = next(row for row in table.rows if row.labels == (over,)), pairwise(table)
 
     entries = zip(*(one.row.entries for one in found.measured), strict=True)
     filled = [i for i, column in enumerate(entries) if any(entry and entry.outcomes(+1) for entry in column)]
@@ -365,8 +365,7 @@ def standing(runs: Runs, board: str, over: str) -> list[list[str]]:
     rows = [["place", "method", *columns, f"ahead of {said(table.row_axes, base.labels)}"]]
     for one in found.measured:
         place = one.place.text if isinstance(one, Standing) else "bound"
-        mine, theirs = (table.merged(table.scores(row), one.row) for row in (one.row, base))
-        gap = None if one.row is base else difference(mine, theirs)
+        gap = None if one.row is base else differ(one.row, base)
         numbers = (outcomes(one.row.entries[i]) for i in filled)
         rows.append([place, said(table.row_axes, one.row.labels), *numbers, interval(gap)])
     return rows

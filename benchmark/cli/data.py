@@ -48,7 +48,7 @@ def manage(arguments: argparse.Namespace) -> int:
         except UserError as error:
             if len(names) == 1:
                 raise
-            tell(f"{error}")
+            tell(str(error))
             status = 2
     return status
 

@@ -21,6 +21,7 @@ from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.mirror import database
 from fedspan.benchmark.mirror.runs import Mirror, Unreachable, tracking_uri
 from fedspan.benchmark.names import counted_as
+from fedspan.benchmark.places import usable_cores
 from fedspan.benchmark.records.provenance import git_commit, processor, versions
 from fedspan.benchmark.records.record import is_record_file
 from fedspan.benchmark.records.results import Results
@@ -50,7 +51,7 @@ def _checks(config: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
     device_of(how.device)
     yield True, "versions", ", ".join(f"{name} {version}" for name, version in versions().items())
     yield True, "checkout", git_commit() or "not a git checkout"
-    yield True, "processor", f"{processor()}, {os.cpu_count()} cores"
+    yield True, "processor", f"{processor()}, {counted_as(usable_cores(), 'core')} to use"
     yield _numerics()
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     yield True, "GPUs", ", ".join(gpus) or "none (device=cpu)"

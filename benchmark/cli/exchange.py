@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fedspan.benchmark.cli.accepted import accepted
-from fedspan.benchmark.cli.main import fail, tell
+from fedspan.benchmark.cli.main import fail
 from fedspan.benchmark.mirror import boards as leaderboard
 from fedspan.benchmark.mirror.collect import from_mlflow
 from fedspan.benchmark.mirror.runs import Mirror, Unreachable
@@ -35,8 +35,7 @@ def sync(arguments: argparse.Namespace) -> int:
         with doing("sending boards to MLflow"):
             boards = leaderboard.mirror(store, how.pages)
     except Unreachable as error:
-        tell(f"MLflow could not be reached: {error}")
-        return 1
+        return fail(f"MLflow could not be reached: {error}", 1)
     print(
         f"{counted_as(sent, 'run')} mirrored to MLflow ({store.uri})"
         + (f"; {counted_as(len(boards), 'board')}" if boards else "")
@@ -49,9 +48,9 @@ def _collect(place: str, results: Results) -> int:
         records = from_mlflow(place) if "://" in place else exchange.from_folder(Path(place))
         with doing(f"collecting records from {place}"):
             collected = exchange.collect(results, records)
-        status = _tell(collected, "collected")
+        status = _print_outcome(collected, "collected")
         verifications = exchange.check_verifications(Path(place), results.verifications)
-        return status if verifications.empty else max(status, _tell(verifications, "collected"))
+        return status if verifications.empty else max(status, _print_outcome(verifications, "collected"))
     except Unreachable as error:
         return fail(f"MLflow could not be reached: {error}", 1)
 
@@ -65,16 +64,18 @@ def validate(arguments: argparse.Namespace) -> int:
     repeated = Repeated(one for folder in folders or [results.root] for one in readable(folder))
     with doing("checking records"):
         found = exchange.validate_files(places or [results.root], repeated)
-    statuses = [_tell(found, "valid")]
+    statuses = [_print_outcome(found, "valid")]
     for line in found.remarks():
         print(f"  {line}")
     statuses += [
-        _tell(checked, "valid") for folder in folders if not (checked := exchange.check_verifications(folder)).empty
+        _print_outcome(checked, "valid")
+        for folder in folders
+        if not (checked := exchange.check_verifications(folder)).empty
     ]
     return max(statuses)
 
 
-def _tell(found: CheckOutcome, verb: str) -> int:
+def _print_outcome(found: CheckOutcome, verb: str) -> int:
     for name, why in found.refused.items():
         fail(f"{name} is refused: {why}")
     print(found.summary(verb))

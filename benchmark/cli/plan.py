@@ -44,7 +44,7 @@ def show(arguments: argparse.Namespace) -> int:
     if arguments.costs:
         return _show_costs(planned)
     for problem in recipes.problems_of(axes):
-        tell(f"{problem}")
+        tell(problem)
     studies = studies_of(axes)
     how = How.of(planned[0].config)
     check_how(how)

@@ -69,7 +69,7 @@ def show(arguments: argparse.Namespace) -> int:
             for board, cells, tuned in [sweep] if sweep else asked:
                 with doing(f"writing the page of {board.name}"):
                     made = write_report(board, cells, results, pages, [select(study, results.read) for study in tuned])
-                _tell(made, whole=bool(named))
+                _print_report(made, whole=bool(named))
                 built.append(made)
                 status = max(status, 0 if made.whole else 2)
                 draw_partitions(_scored(cells, made), pages / site.PARTITIONS, How.of(cells[0].config).data)
@@ -193,12 +193,12 @@ def _tell_of_none(axes: Axes, results: Results) -> None:
         tell(f"{said}; to show them, give 'fedspan report' the settings of 'fedspan run'")
 
 
-def _tell(made: Report, whole: bool) -> None:
+def _print_report(made: Report, whole: bool) -> None:
     if whole:
         for table, analysis in made.tables:
             render_terminal.show(table, analysis, Console(width=None if sys.stdout.isatty() else WIDTH))
     for problem in made.problems:
-        tell(f"{problem}")
+        tell(problem)
     print(f"page: {next(path for path in made.written if path.name == 'index.html')}")
 
 

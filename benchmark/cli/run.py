@@ -225,4 +225,4 @@ def retry(arguments: argparse.Namespace) -> int:
 def warn_of_broken_plugins() -> None:
     """Print the files and installed plugins that could not be loaded, and why."""
     for one in broken():
-        tell(f"{one.text}")
+        tell(one.text)

@@ -94,19 +94,19 @@ def run(results: Results, pages: Path, site_port: int, mlflow_port: int) -> int:
         remote = os.environ.get("MLFLOW_TRACKING_URI", "")
         boards = _mirrored(results, pages)
         if remote.startswith("http"):
-            _tell(remote.rstrip("/"), boards)
+            _print_addresses(remote.rstrip("/"), boards)
             while True:  # until a signal
                 time.sleep(PAUSE)
         mlflow_port = mlflow_port or _free_port()
         print("starting MLflow ...", file=sys.stderr, flush=True)
         with _mlflow(results, mlflow_port) as process:
-            _tell(f"http://{HOST}:{mlflow_port}", boards)
+            _print_addresses(f"http://{HOST}:{mlflow_port}", boards)
             if ended := wait_for(process):
                 tell(f"MLflow ended; {results.root / LOG} says why")
             return ended
 
 
-def _tell(address: str, boards: dict[str, str]) -> None:
+def _print_addresses(address: str, boards: dict[str, str]) -> None:
     print(f"MLflow on {address}", flush=True)
     for name, path in boards.items():
         print(f"  {name}: {address}{path}", flush=True)

@@ -133,11 +133,11 @@ def analyse(table: Tabulated) -> Analysis | None:
     if len(rows) < 2 or not better or not any(entry and entry.values for _, row in rows for entry in row.entries):
         return None
     scores, kinds = [table.scores(row) for _, row in rows], [table.kind(row) for _, row in rows]
-    differ = _differ(table)
+    differ = pairwise(table)
     gaps = {
         (i, j): gap
-        for i, one in enumerate(scores)
-        for j, other in enumerate(scores[i + 1 :], i + 1)
+        for i, (_, one) in enumerate(rows)
+        for j, (_, other) in enumerate(rows[i + 1 :], i + 1)
         if kinds[i] == kinds[j] and (gap := differ(one, other)) is not None
     }
     ranking = rank(len(rows), gaps, better)
@@ -159,7 +159,7 @@ def analyse(table: Tabulated) -> Analysis | None:
             rank=average,
             blocks=blocks,
             wins=wins,
-            difference=None if i == first[i] else differ(scores[i], scores[first[i]]),
+            difference=None if i == first[i] else differ(rows[i][1], rows[first[i]][1]),
             sure=ranking.verdict(i, first[i]),
         )
         for i, place, (average, blocks, wins) in ((place.row, place, ranks[place.row]) for place in ranking.places)
@@ -171,7 +171,7 @@ def analyse(table: Tabulated) -> Analysis | None:
         references=tuple(rows[i][1] for i in firsts.values()),
         common=tuple(_columns_of_all(table, common, [row for _, row in rows])),
         apart=apart,
-        bounds=tuple(_bounds(table, {kind: scores[i] for kind, i in firsts.items()}, common)),
+        bounds=tuple(_bounds(table, {kind: rows[i][1] for kind, i in firsts.items()}, common, differ)),
     )
 
 
@@ -182,9 +182,16 @@ def _columns_of_all(table: Tabulated, tasks: Iterable[int], rows: Sequence[Table
             yield i
 
 
-def _differ(table: Tabulated) -> Callable[[SeedScores, SeedScores], Gap | None]:
+def pairwise(table: Tabulated) -> Callable[[TableRow, TableRow], Gap | None]:
     """Return the function that computes the difference of two rows of a table."""
-    return partial(statistics.difference, better=table.metric.better, counted=table.metric.counted)
+    known = {id(row): (table.scores(row), table.alike(row)) for row in table.rows}
+    difference = partial(statistics.difference, better=table.metric.better, counted=table.metric.counted)
+
+    def differ(one: TableRow, other: TableRow) -> Gap | None:
+        (mine, same), (theirs, also) = known[id(one)], known[id(other)]
+        return difference(mine, theirs, same=same | also)
+
+    return differ
 
 
 def _ranks(scores: Sequence[SeedScores], kinds: Sequence[str], better: int) -> dict[int, tuple[float, int, float]]:
@@ -199,15 +206,19 @@ def _ranks(scores: Sequence[SeedScores], kinds: Sequence[str], better: int) -> d
     return found
 
 
-def _bounds(table: Tabulated, references: Mapping[str, SeedScores], common: Sequence[int]) -> Iterator[Bound]:
+def _bounds(
+    table: Tabulated,
+    references: Mapping[str, TableRow],
+    common: Sequence[int],
+    differ: Callable[[TableRow, TableRow], Gap | None],
+) -> Iterator[Bound]:
     """Yield the bounds of a table that have runs, each compared with the reference of its kind."""
     for row in table.rows:
         if not row.bound or not (scores := table.scores(row)):
             continue
         base = references.get(table.kind(row))
         mean = _finite_mean(scores, common) if all(task in scores for task in common) else math.nan
-        gap = _differ(table)(table.merged(scores, row), table.merged(base, row)) if base else None
-        yield Bound(row, mean, gap)
+        yield Bound(row, mean, differ(row, base) if base else None)
 
 
 def _with_runs(table: Tabulated) -> list[tuple[int, TableRow]]:

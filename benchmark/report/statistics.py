@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -178,8 +179,16 @@ def _exact(value: float, size: float) -> float:
     return 0.0 if abs(value) <= size * 10.0**-DIGITS else value
 
 
-def difference(one: SeedScores, other: SeedScores, better: int = +1, counted: bool = False) -> Gap | None:
+def difference(
+    one: SeedScores,
+    other: SeedScores,
+    better: int = +1,
+    counted: bool = False,
+    same: Mapping[Any, Any] = MappingProxyType({}),
+) -> Gap | None:
     """Return the mean difference over the common tasks with its interval and test, None without a pair of runs.
+
+    Tasks that `same` maps to one task count once, by their mean.
 
     With fewer than `MANY_TASKS` tasks the variance is that over seeds, separate for each task, with Satterthwaite's
     degrees of freedom (1946, Biometrics Bulletin 2). For very unequal variances these make small p-values too small, so
@@ -191,7 +200,25 @@ def difference(one: SeedScores, other: SeedScores, better: int = +1, counted: bo
     Measured scores may agree on all seeds by chance. Two rows with equal scores throughout, and enough seeds, have
     difference zero with p = 1; if they differ by the same amount throughout, the variance cannot be estimated.
     """
+    if same:
+        common = [task for task in one if task in other]
+        one, other = (_merged(scores, common, same) for scores in (one, other))
     return pooled(paired(one, other).values(), better, counted)
+
+
+def _merged(scores: SeedScores, tasks: Iterable[Any], same: Mapping[Any, Any]) -> SeedScores:
+    """Return scores on some tasks, with those that `same` maps to one as one, on the seeds of all of these."""
+    groups: dict[Any, list[Any]] = {}
+    for task in tasks:
+        groups.setdefault(same.get(task, task), []).append(task)
+    return {
+        first: {
+            seed: mean_of([scores[task][seed] for task in group])
+            for seed in scores[group[0]]
+            if all(seed in scores[task] for task in group)
+        }
+        for first, group in groups.items()
+    }
 
 
 def pooled(found: Iterable[Pairs], better: int = +1, counted: bool = False) -> Gap | None:

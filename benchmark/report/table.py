@@ -10,7 +10,6 @@ from fedspan.benchmark.report import statistics
 from fedspan.benchmark.report.axes import TUNING, named
 from fedspan.benchmark.report.metric import Metric
 from fedspan.benchmark.report.printed import Reproduction
-from fedspan.benchmark.report.statistics import SeedScores
 from fedspan.benchmark.report.units import CostColumn, cost_columns
 from fedspan.benchmark.training.costs import ASSUMES, STAGE
 
@@ -184,22 +183,20 @@ class Tabulated:
             found[task] = {seed: statistics.mean_of(outcomes[seed]) for seed in sorted(outcomes)}
         return {task: outcomes for task, outcomes in found.items() if outcomes}
 
-    def merged(self, scores: SeedScores, by: TableRow) -> SeedScores:
-        """Return scores with all tasks on which the row `by` scores the same models as one task, by their mean.
+    def alike(self, row: TableRow) -> dict[int, int]:
+        """Map tasks to an earlier one on which a row scores the same models, as pooled training does on any partition.
 
-        Pooled training ignores the partition, so its difference to a method has one independent run for each seed.
+        Its differences to another row on these tasks are then no independent evidence.
         """
         if self.metric.stage == "cost":
-            return scores
-        entries = {task: by.entries[columns[0]] for task, columns in enumerate(self.tasks) if task in scores}
+            return {}
         models = {
-            task: {run.seed: run.models for run in entry.runs if run.models} for task, entry in entries.items() if entry
+            task: {run.seed: run.models for run in entry.runs if run.models}
+            for task, columns in enumerate(self.tasks)
+            if (entry := row.entries[columns[0]]) is not None
         }
-        found = {}
-        for tasks in _grouped(scores, statistics.same_tasks(models, [models])):
-            seeds = set.intersection(*(set(scores[task]) for task in tasks))
-            found[tasks[0]] = {seed: statistics.mean_of([scores[task][seed] for task in tasks]) for seed in seeds}
-        return found
+        told = [run for runs in models.values() for run in runs.items()]
+        return statistics.same_tasks(models, [models]) if len(set(told)) < len(told) else {}
 
     @property
     def waits(self) -> bool:

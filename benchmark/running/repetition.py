@@ -210,7 +210,7 @@ class Repetition:
         threads, cores = how.get("threads", 1), usable_cores()
         if not isinstance(threads, int) or threads > cores:
             raise UserError(
-                f"it took {threads} threads, this machine has {counted_as(cores, 'core')}; try threads={cores}"
+                f"it took {threads} threads, this process may use {counted_as(cores, 'core')}; try threads={cores}"
             )
         own = {"paths.results": str(self.results.root), "tracking": False}
         return {**self.planned.overrides, **how, **own}

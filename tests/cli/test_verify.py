@@ -414,7 +414,7 @@ def test_a_record_of_more_threads_than_this_machine_has_cores_is_left_to_another
     asked = repetition.Repetition(
         record={"provenance": MADE | {"threads": 2}}, planned=planned, how={}, scratch=tmp_path
     )
-    with pytest.raises(UserError, match="it took 2 threads, this machine has 1 core; try threads=1"):
+    with pytest.raises(UserError, match="it took 2 threads, this process may use 1 core; try threads=1"):
         asked.settings()
 
 

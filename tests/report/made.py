@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
@@ -108,6 +109,13 @@ def seeded(cells: Sequence[PlannedCell], spread: float = 1.0) -> list[Record]:
 def _scatter(number: int, seed: int) -> float:
     orders = list(itertools.permutations((-0.05, 0.0, 0.05)))
     return orders[number % len(orders)][seed] if seed < 3 else 0.0
+
+
+def digests_of(planned: PlannedCell, model: str) -> dict[str, Any]:
+    """Return a record's digests of the model called so; equal names are equal models."""
+    digest = hashlib.sha256(model.encode()).hexdigest()
+    rounds = {str(number): digest for number in (1, planned.cell.protocol.rounds)}
+    return {"rounds": rounds, "stages": {"trained": digest}}
 
 
 def with_digest(one: Record, digest: str) -> Record:

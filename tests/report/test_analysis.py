@@ -1,6 +1,5 @@
 """How the rows of a table stand, and how soon they reach a target."""
 
-import hashlib
 import itertools
 import math
 import re
@@ -9,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fedspan.benchmark.report import diagrams
-from fedspan.benchmark.report.analysis import analyse, pareto, reach_targets
+from fedspan.benchmark.report.analysis import analyse, pairwise, pareto, reach_targets
 from fedspan.benchmark.report.axes import Axes
 from fedspan.benchmark.report.diagrams import _draw_ranks, average_ranks, joined, row_spoken, score_against_cost
 from fedspan.benchmark.report.frame import collect
@@ -24,7 +23,7 @@ from fedspan.benchmark.report.tabulation import tabulate
 from fedspan.benchmark.report.units import signed
 from fedspan.benchmark.spec.board import Table
 from fedspan.benchmark.spec.settings import How
-from tests.report.made import SKEWS, board, cells_of, record, results_of, seeded, stopped
+from tests.report.made import SKEWS, board, cells_of, digests_of, record, results_of, seeded, stopped
 
 
 @pytest.fixture
@@ -80,10 +79,9 @@ def on_fleets(*fleets):
     records = []
     for planned in cells:
         lost = planned.cell.fleet.name == "dropout"
-        digest = hashlib.sha256(f"{planned.cell.algorithm.name} {planned.cell.seed} {lost}".encode()).hexdigest()
         accuracy = 60.0 + planned.cell.seed + (planned.cell.algorithm.name == "fedprox") - 9 * lost
-        rounds = {str(when): digest for when in (1, planned.cell.protocol.rounds)}
-        records.append(record(planned, accuracy, digests={"rounds": rounds, "stages": {"trained": digest}}))
+        model = f"{planned.cell.algorithm.name} {planned.cell.seed} {lost}"
+        records.append(record(planned, accuracy, digests=digests_of(planned, model)))
     return cells, records
 
 
@@ -105,12 +103,29 @@ def test_rows_with_the_same_models_are_named_as_one_piece_of_evidence(made, seed
     for planned in cells:
         name, seed = planned.cell.algorithm.name, planned.cell.seed
         alike = name != "fednova" and seed < seeds_alike
-        digest = hashlib.sha256(f"{seed} {'' if alike else name}".encode()).hexdigest()
-        rounds = {str(when): digest for when in (1, planned.cell.protocol.rounds)}
-        records.append(record(planned, 60.0 + seed, digests={"rounds": rounds, "stages": {"trained": digest}}))
+        records.append(record(planned, 60.0 + seed, digests=digests_of(planned, f"{seed} {'' if alike else name}")))
     found = analyse(made(cells, records)[0]).assumptions
     said = [one for one in found if one.startswith("These rows trained the same models")]
     assert [one.rpartition(": ")[2] for one in said] == ["FedAvg; FedProx."] * (seeds_alike == 3)
+
+
+def test_tasks_on_which_one_of_two_rows_scores_the_same_models_are_one_task_for_these_two(made):
+    """FedProx has one model for both partitions: it is compared with the others on one task, they on two."""
+    names = ["fedavg", "fedprox", "fednova"]
+    cells = cells_of(board({"algorithm": names, "partition": ["iid", "dirichlet"], "seed": list(range(5))}))
+    records = []
+    for planned in cells:
+        name, partition, seed = planned.cell.algorithm.name, planned.cell.partition.name, planned.cell.seed
+        model = f"{name} {seed} {'' if name == 'fedprox' else partition}"
+        better = 2.0 * (name == "fednova") + 4.0 * (name == "fedavg" and partition == "iid")
+        accuracy = 60.0 + better + 0.1 * seed * names.index(name)
+        records.append(record(planned, accuracy, digests=digests_of(planned, model)))
+    table = made(cells, records, Table(columns=("partition",)))[0]
+    assert table.tasks == ((0,), (1,)), "they are two for the table"
+    differ, (plain, proximal, normalised) = pairwise(table), table.rows
+    for one, other, tasks, pairs in ((plain, proximal, 1, 5), (normalised, proximal, 1, 5), (normalised, plain, 2, 10)):
+        assert (differ(one, other).tasks, differ(one, other).pairs) == (tasks, pairs)
+    assert differ(plain, proximal).mean == pytest.approx(2.0 - 0.2), "the mean over both"
 
 
 @pytest.mark.parametrize("diverged", [True, False])

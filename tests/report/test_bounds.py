@@ -2,7 +2,6 @@
 
 import csv
 import io
-from hashlib import sha256
 
 import pytest
 
@@ -17,7 +16,7 @@ from fedspan.benchmark.report.report import write_report
 from fedspan.benchmark.report.statistics import Difference
 from fedspan.benchmark.report.tabulation import tabulate
 from fedspan.benchmark.spec.board import Table
-from tests.report.made import SKEWS, board, cells_of, record, results_of
+from tests.report.made import SKEWS, board, cells_of, digests_of, record, results_of
 
 SEEDS = {"partition": SKEWS, "seed": [0, 1, 2]}
 METHODS = {"algorithm": ["centralized", "fedavg", "fedprox", "fedavgm"]} | SEEDS
@@ -85,9 +84,7 @@ def test_a_bound_that_trains_one_model_for_several_partitions_is_one_run_of_each
         model = "pooled" if name == "centralized" else f"{name} {planned.cell.partition.name}"
         shift = 2.0 * (name == "fedavg" and planned.cell.partition.name == "iid")
         accuracy = (90.0 if name == "centralized" else 50.0) + shift + 0.3 * seed * (model != "pooled")
-        digest = sha256(f"{model} {seed}".encode()).hexdigest()
-        rounds = {str(number): digest for number in (1, planned.cell.protocol.rounds)}
-        return record(planned, accuracy, digests={"rounds": rounds, "stages": {"trained": digest}})
+        return record(planned, accuracy, digests=digests_of(planned, f"{model} {seed}"))
 
     frame = collect(cells, results_of(tmp_path, [of(planned) for planned in cells]))
     table = tabulate(frame, Axes(cells), Table(columns=("partition",)), 1)
