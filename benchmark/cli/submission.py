@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -245,7 +246,7 @@ def _description(
             "",
             *said,
             "",
-            f"{REVIEW}{' '.join(words)}",
+            f"{REVIEW}{shlex.join(words)}",
         ]
     )
 
@@ -332,7 +333,8 @@ def _said_of(top: str, branch: str) -> list[str]:
     """Return the board and scale words in the description of a branch."""
     for line in _git(top, "log", "-1", "--format=%B", branch).splitlines():
         if line.startswith(REVIEW) and "board=" in line:
-            return _grid(line.split())
+            with suppress(ValueError):  # an unmatched quote: not a line that this program wrote
+                return _grid(shlex.split(line))
     raise UserError(f"the last commit of {branch} names no board; add board=NAME")
 
 

@@ -499,6 +499,26 @@ def test_a_submission_of_several_scales_can_be_reviewed(repository, fedspan):
     assert "not of tiny" not in told.out
 
 
+def test_a_submission_of_a_board_s_file_can_be_reviewed_whatever_its_folder_is_called(repository, fedspan):
+    board = Path("my boards/tiny.yaml")
+    board.parent.mkdir()
+    Path("leaderboards/boards/tiny.yaml").rename(board)
+    fedspan("run", "-m", f"board={board}", "workers=1", "launcher=basic", "tracking=false")
+    assert fedspan("submit", f"board={board}", "sample=0").status == 0
+    told = fedspan("review", "submit/tiny", "sample=0")
+    assert told.status == 0, told.err
+    assert "not of tiny" not in told.out
+
+
+def test_a_description_that_cannot_be_read_names_no_board(ran, fedspan):
+    fedspan("submit", "board=tiny", "sample=0")
+    git("checkout", "--quiet", "submit/tiny")
+    git("commit", "--quiet", "--amend", "--message", f"{submission.REVIEW}submit/tiny 'board=tiny")
+    git("checkout", "--quiet", "main")
+    told = fedspan("review", "submit/tiny", "sample=0")
+    assert told.err == "fedspan: the last commit of submit/tiny names no board; add board=NAME\n"
+
+
 def test_records_of_uncommitted_sources_are_not_submitted(ran, fedspan, monkeypatch):
     monkeypatch.setattr(submission, "uncommitted", lambda cell: ["methods/mine.py"])
     told = fedspan("submit", "board=tiny", "sample=0")
