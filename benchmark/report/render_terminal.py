@@ -12,6 +12,7 @@ from rich.text import Text
 from fedspan.benchmark import names
 from fedspan.benchmark.report.analysis import Analysis
 from fedspan.benchmark.report.axes import spoken, title
+from fedspan.benchmark.report.headline import of_table
 from fedspan.benchmark.report.pages import place_text
 from fedspan.benchmark.report.render_text import measured_text, printed_text
 from fedspan.benchmark.report.table import TableCell, TableRow, Tabulated
@@ -22,10 +23,12 @@ LEAST = 28  # least width of the column of names
 
 
 def show(table: Tabulated, analysis: Analysis | None, console: Console) -> None:
-    """Print a table under its title, in as many parts as its columns need, with reading help and notes below."""
+    """Print title and headline of a table, then the table in as many parts as its columns need, then help and notes."""
     rows = _ranked(table, analysis)
     heading = Text(f"Table {table.number}. {table.title}", style="bold")
     console.print(heading, highlight=False)
+    if analysis and (said := of_table(analysis)):
+        console.print(said, highlight=False, markup=False)
     for columns in _parts(table, rows, console.width):
         console.print(_grid(table, rows, columns), highlight=False)
     notes = [table.reading, *(f"[{mark}] {note}" for mark, note in table.notes), *table.remarks]

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from fedspan.benchmark.report import render_terminal
+from fedspan.benchmark.report.headline import of_table
 from fedspan.benchmark.report.report import write_report
 from tests.report.made import board, cells_of, record, results_of, seeded
 
@@ -39,6 +40,12 @@ def test_rows_stand_in_the_order_of_their_places(tables):
     names = [render_terminal._name(table, standing.row) for standing in analysis.standings]
     said = shown(tables, 200)
     assert sorted(names, key=lambda name: said.index(f" {name}  ")) == names
+
+
+def test_the_headline_of_the_page_stands_above_the_table(tables):
+    [(_, analysis)] = tables
+    assert (said := of_table(analysis))
+    assert f"{said}\n" in shown(tables, 200)
 
 
 @pytest.mark.parametrize(("seeds", "places"), [([0], ["—", "—"]), ([0, 1, 2, 3, 4], ["1", "2"])])
