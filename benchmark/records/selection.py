@@ -114,7 +114,9 @@ def _strangers(runs: Sequence[Sequence[Record | None]]) -> tuple[int, ...]:
 
 def _accuracy(records: Sequence[Record | None]) -> float | None:
     found = [_validated(record) for record in records if record is not None]
-    return fmean(found) if len(found) == len(records) else None
+    return (
+        float(f"{fmean(found):.12g}") if len(found) == len(records) else None
+    )  # so that equal means are equal numbers
 
 
 def _validated(record: Record) -> float:

@@ -79,6 +79,16 @@ class Analysis:
         return len(self.common)
 
     @property
+    def once(self) -> str:
+        """A clause on those of these columns that means count as one, because they score the same models."""
+        merged = any(len(self.common_of(task)) > 1 for task in self.table.tasks)
+        return "; columns that score the same models count as one" if merged else ""
+
+    def common_of(self, task: Sequence[int]) -> list[int]:
+        """Return the columns of a task that every competing row has."""
+        return [column for column in task if column in self.common]
+
+    @property
     def several(self) -> bool:
         """Whether rows of one kind form several groups without common columns, so that places count within groups."""
         groups = {(standing.kind, standing.place.group) for standing in self.standings}
@@ -324,7 +334,7 @@ class _CellRuns:
     @property
     def end(self) -> float:
         """Mean accuracy in percent at the last evaluated round, NaN without runs."""
-        return fmean(float(run.curve[1][-1]) for run in self.done) if self.done else math.nan
+        return statistics.mean_of(float(run.curve[1][-1]) for run in self.done)
 
     def costs(self, target: float) -> tuple[list[TargetCost], list[TargetCost]]:
         """Return the costs of the runs that arrive, up to arrival, and the total costs of the others."""
@@ -332,7 +342,7 @@ class _CellRuns:
         censored: list[TargetCost] = []
         for run in self.done:
             rounds, accuracy = run.curve
-            above = np.flatnonzero(accuracy >= target)
+            above = np.flatnonzero(np.array([*map(statistics.settled, accuracy)]) >= statistics.settled(target))
             when = int(rounds[above[0] if len(above) else -1])
             seconds = run.elapsed.get(when, run.seconds * when / run.rounds)
             cost = float(when), run.bytes_until.get(when, math.nan), seconds, run.simulated.get(when, math.nan)

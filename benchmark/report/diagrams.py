@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from statistics import fmean
 import matplotlib
 from matplotlib.axes import Axes as Plot
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, MaxNLocator, NullFormatter
 
 from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.report import labels
@@ -83,7 +84,9 @@ def _ranks_of(analysis: Analysis, standings: Sequence[Standing], kind: str) -> D
     ranks = {s.number: s.rank for s in standings}
     order = sorted(ranks, key=lambda number: (ranks[number], number))
     bars = joined(order, analysis.apart)
-    says = "Dots on a bar are rows without a significant difference" if bars else "All rows differ significantly"
+    every = all(frozenset(pair) in analysis.apart for pair in itertools.combinations(order, 2))
+    says = "All rows differ significantly" if every else "Neighbours differ significantly"
+    says = "Dots on a bar are rows without a significant difference" if bars else says
     caption = (
         f"Average rank over the {blocks} pairs of column and seed that every{kind and f' {kind}'} row has; 1 is best. "
         f"{says}."
@@ -199,7 +202,7 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
 def _caption_of_costs(analysis: Analysis, all_named: bool) -> str:
     table = analysis.table
     shared = f"the {counted_as(analysis.shared, 'column')} that all rows have"
-    scope = "all columns" if analysis.shared == analysis.columns else shared
+    scope = ("all columns" if analysis.shared == analysis.columns else shared) + analysis.once
     said = [
         f"{table.metric.heading}, against cost: both are means over {scope}.",
         "On the line: no other row is better and cheaper.",
@@ -225,17 +228,18 @@ def _named(points: list[Point], front: list[Point], analysis: Analysis) -> list[
 
 
 def _points(analysis: Analysis, column: CostColumn) -> list[Point]:
-    """Return (mean cost, mean score, row number) of each row with both and a cost above 0, over the common columns."""
+    """Return (mean cost, mean score, row number) of each row with both, over the common columns."""
     return [
         (value, s.mean, s.number)
         for s in analysis.standings
-        if math.isfinite(s.mean) and math.isfinite(value := _cost(s.row, analysis.common, column)) and value > 0
+        if math.isfinite(s.mean) and math.isfinite(value := _cost(s.row, analysis, column))
     ]
 
 
-def _cost(row: TableRow, columns: Sequence[int], column: CostColumn) -> float:
-    """Return a row's mean cost over some of its columns; NaN if unknown for one, or without columns."""
-    costs = [column.of(entry.cost) for i in columns if (entry := row.entries[i])]
+def _cost(row: TableRow, analysis: Analysis, column: CostColumn) -> float:
+    """Return a row's mean cost over the tasks of the common columns; NaN if unknown for one, or without columns."""
+    tasks = [mine for task in analysis.table.tasks if (mine := analysis.common_of(task))]
+    costs = [fmean(column.of(entry.cost) for i in mine if (entry := row.entries[i])) for mine in tasks]
     return fmean(costs) if costs else math.nan
 
 
@@ -246,9 +250,10 @@ def _draw_costs(
     write: Callable[[float], str],
 ) -> None:
     costs = [cost for cost, *_ in points]
-    if max(costs) > 20 * min(costs):
-        plot.set_xscale("log")
-        plot.xaxis.set_major_locator(LogLocator(numticks=4))
+    least = min(cost for cost in costs if cost)
+    if max(costs) > 20 * least:
+        plot.set_xscale("symlog", linthresh=least) if 0 in costs else plot.set_xscale("log")
+        plot.locator_params(axis="x", numticks=4)
         plot.xaxis.set_minor_formatter(NullFormatter())
     else:
         plot.xaxis.set_major_locator(_readable(min(costs), max(costs), write))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from decimal import ROUND_HALF_UP, Context, Decimal
+from decimal import ROUND_HALF_UP, Context
 
 from fedspan.benchmark import names
 from fedspan.benchmark.report.analysis import Analysis
@@ -13,7 +13,7 @@ from fedspan.benchmark.report.diagrams import row_spoken
 from fedspan.benchmark.report.overall import Ranked
 from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import Difference, Gap, Withheld
-from fedspan.benchmark.report.units import with_sign
+from fedspan.benchmark.report.units import fixed, with_sign
 
 EQUAL, EXACT = 0.05, 0.005  # costs that differ by a smaller share are called about equal, and equal
 NAMED = 3  # up to this many methods that may be the best are named, more are counted
@@ -21,8 +21,7 @@ NAMED = 3  # up to this many methods that may be the best are named, more are co
 
 def points(value: float) -> str:
     """Return percentage points with one decimal, halves rounded away from zero as in the pages' script."""
-    written = Decimal(value).quantize(Decimal("0.1"), ROUND_HALF_UP) if math.isfinite(value) else Decimal("nan")
-    return f"{written + 0}".replace("-", "−")
+    return fixed(value, 1).replace("-", "−")
 
 
 def signed_points(value: float) -> str:
@@ -57,14 +56,23 @@ def of_table(analysis: Analysis) -> str:
     """Return the headline of a board's table: which row leads and by how much, or why none can; empty if unknown."""
     first = analysis.standings[0]
     if not first.place.tested:
-        reasons = {s.difference.reason for s in analysis.standings if isinstance(s.difference, Withheld)}
-        return f"No difference is tested: {reasons.pop()}." if len(reasons) == 1 else ""
+        return _none_tested(analysis)
     name, over = row_spoken(analysis.table, first.row), _over_reference(analysis)
     if first.leads:
         return _capital(f"{name} leads: {over}." if over else f"{name} leads.") + _so_far(analysis)
     rows = [(row_spoken(analysis.table, standing.row), standing.place) for standing in analysis.standings]
     said, how = _undecided(rows, "row")
     return f"{said} {_capital(how)}{': ' + over if over else ''}.{_so_far(analysis)}"
+
+
+def _none_tested(analysis: Analysis) -> str:
+    """Return why no difference of the first rows is tested, as a sentence; empty if there are several reasons."""
+    first = analysis.standings[0]
+    group = [s for s in analysis.standings if (s.kind, s.place.group) == (first.kind, first.place.group)]
+    reasons = {s.difference.reason for s in group if isinstance(s.difference, Withheld)}
+    others = any(s.place.tested for s in analysis.standings)
+    where = f" among the first {names.counted_as(len(group), 'row')}" if others else ""
+    return f"No difference is tested{where}: {reasons.pop()}." if len(reasons) == 1 else ""
 
 
 def _so_far(analysis: Analysis) -> str:
@@ -136,9 +144,11 @@ def _leads(ranking: Sequence[Ranked], base: Ranked, spoken: Mapping[str, str]) -
     first = ranking[0]
     others = sum(row.place.group == first.place.group for row in ranking) - 1
     who = "the other method" if others == 1 else f"each of the {others} other methods"
+    if others + 1 < len(ranking):
+        who += f" that {'shares' if others == 1 else 'share'} a task with it"
     surely, chance = f"It beats {who}", "the chance of naming the wrong leader is about 5%"
     if first.by_divergence == others:
-        surely += ": it alone has no diverged run."
+        surely += ": on their common tasks it alone has no diverged run."
     elif first.by_divergence:
         surely += f", {first.by_divergence} of them for their diverged runs; among the others {chance}."
     else:
@@ -177,7 +187,11 @@ def _untested(ranking: Sequence[Ranked]) -> str:
     reasons = [row.gain.reason for row in ranking if isinstance(row.gain, Withheld)]
     if reasons:
         return f"{reasons[0][:1].upper()}{reasons[0][1:]}."
-    return "The methods have no run in common." if len(ranking) > 1 else "Only one method has results."
+    if len(ranking) == 1:
+        return "Only one method has results."
+    if any(row.place.compared for row in ranking):
+        return "No method has a run in common with the reference."
+    return "The methods have no run in common."
 
 
 def _spoken(ranking: Sequence[Ranked]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.records.model import STAGES, TRIAL
-from fedspan.benchmark.report.units import with_sign, write_bytes
+from fedspan.benchmark.report.units import fixed, with_sign, write_bytes
 from fedspan.benchmark.training.costs import STAGE
 
 WHEN = {
@@ -173,11 +173,11 @@ class Metric:
     def write_spread(self, value: float) -> str:
         """Return a value without a sign, or a standard deviation, in the metric's format."""
         if self.relative:
-            return f"{value:.2f}"
+            return fixed(value)
         if self.name in BYTES:
             return write_bytes(value)
         if self.minus:
             value = round(value, DECIMALS)
         if self.stage in ("cost", STAGE) or (not self.unit and 0 < abs(value) < 1e-4):
             return f"{value:.0f}" if abs(value) >= 9_999.5 else f"{value:.4g}"
-        return f"{value:.{self.digits}f}"
+        return fixed(value, self.digits)

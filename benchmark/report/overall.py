@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import ROUND_HALF_UP, Decimal
 
 from fedspan.benchmark import names
 from fedspan.benchmark.report import statistics
@@ -16,7 +15,7 @@ from fedspan.benchmark.report.ranking import Place, rank
 from fedspan.benchmark.report.statistics import Gap, Pairs, Withheld
 from fedspan.benchmark.report.summary import Result, Summary, Task
 from fedspan.benchmark.report.tuning import TUNED
-from fedspan.benchmark.report.units import COST_COLUMNS, CostColumn, signed
+from fedspan.benchmark.report.units import COST_COLUMNS, CostColumn, fixed, signed
 from fedspan.benchmark.spec.compose import default_choices
 
 RELATIVE_COSTS = COST_COLUMNS[:3]  # time, compute, traffic
@@ -35,7 +34,8 @@ CHOICES = (
 def merged(summaries: Iterable[Summary]) -> list[Result]:
     """Return one result per method and task: of several, the one whose seeds are shared with the most methods there.
 
-    Ties go to the one with the most seeds. A result competes unless it is an ablation on all its boards. Of the tuned
+    Seeds are compared in the order of how many methods have them, so seeds that few have neither count against a result
+    nor make up for those that many have. A result competes unless it is an ablation on all its boards. Of the tuned
     results on a task, those with another budget than most methods are left out: they are on their board's page.
     """
     summaries = list(summaries)
@@ -49,9 +49,8 @@ def merged(summaries: Iterable[Summary]) -> list[Result]:
         for seed in result.outcomes:
             having.setdefault((result.task, result.tuned, seed), set()).add(result.method)
 
-    def worth(result: Result) -> tuple[int, int]:
-        methods = [having[result.task, result.tuned, seed] for seed in result.outcomes]
-        return len(set().union(*methods)), len(methods)
+    def worth(result: Result) -> list[int]:
+        return sorted((len(having[result.task, result.tuned, seed]) for seed in result.outcomes), reverse=True)
 
     return [
         replace(max(several, key=worth), ablation=all(result.ablation for result in several))
@@ -113,6 +112,7 @@ class Comparisons:
             method: {task: result.outcomes for task, result in found.items()} for method, found in self.results.items()
         }
         self.same = _same_models(list(scores.values()))
+        self.alike = {method: _alike(found) for method, found in self.results.items()}
         self._pairs: dict[tuple[str, str], dict[Task, Pairs]] = {
             pair: found
             for pair in itertools.combinations(self.methods, 2)
@@ -122,25 +122,33 @@ class Comparisons:
     def gap(self, one: str, other: str, tasks: frozenset[Task]) -> Gap | None:
         """Return the difference of `one` minus `other` on those of the tasks that both have; None without any.
 
-        `one` comes first of the two in `methods`. Tasks on which the same models are scored count once, with the runs
-        of all of them.
+        `one` comes first of the two in `methods`. Tasks on which all methods, or one of the two, score the same models
+        count once.
         """
         found = self._pairs.get((one, other), {})
+        same = self.same | self.alike.get(one, {}) | self.alike.get(other, {})
         groups: dict[Task, list[Task]] = {}
         for task in found:
             if task in tasks:
-                groups.setdefault(self.same.get(task, task), []).append(task)
+                groups.setdefault(same.get(task, task), []).append(task)
         return statistics.pooled(
-            found[mine[0]] if len(mine) == 1 else self._together(one, other, mine) for mine in groups.values()
+            pairs
+            for mine in groups.values()
+            for pairs in ([found[mine[0]]] if len(mine) == 1 else self._together(one, other, mine))
         )
 
-    def _together(self, one: str, other: str, tasks: Sequence[Task]) -> Pairs:
-        """Return the paired differences of two methods on the runs of several tasks of the same models."""
-        first, second = (
-            {seed: score for task in tasks for seed, score in self.results[method][task].outcomes.items()}
-            for method in (one, other)
-        )
-        return statistics.paired({"": first}, {"": second})[""]
+    def _together(self, one: str, other: str, tasks: Sequence[Task]) -> Collection[Pairs]:
+        """Return the paired differences of two methods on several tasks that count as one; empty without any."""
+        first, second = (self._scores(method, tasks) for method in (one, other))
+        return statistics.paired({"": first}, {"": second}).values()
+
+    def _scores(self, method: str, tasks: Sequence[Task]) -> dict[int, float]:
+        """Return a method's score of each seed: the mean over tasks, with those of the same models as one."""
+        outcomes: dict[Task, dict[int, float]] = {}
+        for task in tasks:
+            outcomes.setdefault(self.same.get(task, task), {}).update(self.results[method][task].outcomes)
+        seeds = set.intersection(*map(set, outcomes.values()))
+        return {seed: statistics.mean_of(of_task[seed] for of_task in outcomes.values()) for seed in sorted(seeds)}
 
     def distinct(self, tasks: Collection[Task]) -> list[Task]:
         """Return the tasks without those on which the models of another one of them are scored again."""
@@ -234,6 +242,15 @@ def _same_models(scores: Sequence[Mapping[Task, Mapping[int, float]]]) -> dict[T
     return statistics.same_tasks(tasks, scores, lambda one, other: replace(other, fleet=one.fleet) == one)
 
 
+def _alike(results: Mapping[Task, Result]) -> dict[Task, Task]:
+    """Map tasks to an earlier one on which a method scores the same models, as pooled training does on any partition.
+
+    Its differences to another method on these tasks are then no independent evidence.
+    """
+    models = {task: {int(seed): one for seed, one in result.models.items()} for task, result in results.items()}
+    return statistics.same_tasks(models, [models])
+
+
 def relative_costs(mine: Mapping[Task, Result], others: Mapping[Task, Result]) -> tuple[float, ...]:
     """Return the ratio of each of `RELATIVE_COSTS` to that of others, mean over the tasks where both are known."""
     return tuple(
@@ -249,11 +266,6 @@ def relative_costs(mine: Mapping[Task, Result], others: Mapping[Task, Result]) -
 def _mean(values: Sequence[float]) -> float:
     known = [value for value in values if math.isfinite(value)]
     return sum(known) / len(known) if known else math.nan
-
-
-def rounded(value: float, digits: int) -> float:
-    """Return a rounded value, halves away from zero."""
-    return float(Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)) if math.isfinite(value) else value
 
 
 def choices(tasks: Sequence[Task]) -> Iterator[frozenset[Task]]:
@@ -283,16 +295,17 @@ def verdict(gap: Gap) -> str:
         first, low, high = second, -high, -low
     tasks, pairs = names.counted_as(gap.tasks, "task"), names.counted_as(gap.pairs, "paired run")
     if gap.clear:
-        return f"{first} is better by {abs(gap.mean):.2f} points (95% CI {low:.2f} to {high:.2f}; {tasks}, {pairs})."
+        interval = f"95% CI {fixed(low)} to {fixed(high)}"
+        return f"{first} is better by {fixed(abs(gap.mean))} points ({interval}; {tasks}, {pairs})."
     if gap.sign:
         return (
-            f"No clear winner: {first} is ahead by {abs(gap.mean):.2f} points on average (95% CI {low:.2f} to "
-            f"{high:.2f}), but the tests of the {tasks}, combined, do not confirm it (p = {gap.p:.2f})."
+            f"No clear winner: {first} is ahead by {fixed(abs(gap.mean))} points on average (95% CI {fixed(low)} to "
+            f"{fixed(high)}), but the tests of the {tasks}, combined, do not confirm it (p = {gap.p:.2f})."
         )
     if not gap.mean:
         return f"No clear winner: both have the same mean ({tasks}, {pairs})."
     return (
-        f"No clear winner: {first} is ahead by {abs(gap.mean):.2f} points on average, but the 95% interval "
+        f"No clear winner: {first} is ahead by {fixed(abs(gap.mean))} points on average, but the 95% interval "
         f"({signed(low)} to {signed(high)}) includes zero."
     )
 

@@ -28,7 +28,7 @@ from fedspan.benchmark.report.labels import swatch
 from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import mean_of
 from fedspan.benchmark.report.tabulation import letters
-from fedspan.benchmark.report.units import signed, write_seconds
+from fedspan.benchmark.report.units import fixed, signed, write_seconds
 
 DOCS = "FEDSPAN_DOCS"  # address of the documentation around the pages, if any, relative to their folder
 TEMPLATES = Path(__file__).parent / "templates"
@@ -53,6 +53,7 @@ def _environment() -> Environment:
         printed_text=render_text.printed_text,
         state_text=render_text.state_text,
         count_text=render_text.count_text,
+        fixed=fixed,
         signed=signed,
         signed_points=signed_points,
         write_seconds=write_seconds,

@@ -15,11 +15,11 @@ from fedspan.benchmark.report.statistics import LEVEL, Difference, Gap, holm
 
 ASSUMES = (
     "Significantly better: the 95% interval of the difference excludes zero and its test holds after Holm's correction "
-    "over all pairs of rows (about 5% for any mistake among them), or only the other row has diverged runs. A row may "
-    "be the best unless one of the k others is better than it: significantly, or by the interval of the pair and by "
-    "its test at 5%/k (about 5% for leaving the best one out). A row leads if it is better than each other one by the "
-    "same rule (about 5% for naming a wrong leader); it then counts as significantly better than each of them, even "
-    "where Holm's correction rejects nothing."
+    "over all pairs of rows that tasks connect (about 5% for any mistake among them), or only the other row has "
+    "diverged runs. A row may be the best unless one of the k others is better than it: significantly, or by the "
+    "interval of the pair and by its test at 5%/k (about 5% for leaving the best one out). A row leads if it is better "
+    "than each other one by the same rule (about 5% for naming a wrong leader); it then counts as significantly better "
+    "than each of them, even where Holm's correction rejects nothing."
 )
 
 

@@ -39,7 +39,7 @@ from fedspan.benchmark.report.overall import (
 from fedspan.benchmark.report.overview import FIELDS, FILTERS, Overview, carried, choice, sentence
 from fedspan.benchmark.report.pages import embedded, render, slug
 from fedspan.benchmark.report.statistics import Difference
-from fedspan.benchmark.report.summary import FILE, Result, Summary, Task, position, read
+from fedspan.benchmark.report.summary import FILE, Result, Summary, Task, read
 from fedspan.benchmark.report.tuning import TUNED
 from fedspan.benchmark.report.units import CostColumn, cost_columns
 from fedspan.benchmark.spec.settings import SCALES
@@ -279,7 +279,7 @@ class _Site:
 
     def _line(self, result: Result) -> MethodLine:
         worths = [o.worth for o in self.by_task[result.task] if o.tuned == result.tuned and not o.ablation]
-        return MethodLine(result, None if result.ablation else position(result.worth, worths), len(worths))
+        return MethodLine(result, None if result.ablation else statistics.position(result.worth, worths), len(worths))
 
     def _against(self, family: str) -> Iterator[str]:
         """Yield the verdict on a method with add-ons against its base, by setting and scale."""
@@ -378,8 +378,11 @@ def _task_line(task: Task, results: Sequence[Result]) -> TaskLine:
 
 
 def _best(results: Sequence[Result]) -> Result:
-    """Return the result with the highest mean; an ablation or a bound only if there is nothing else."""
-    return max(results, key=lambda result: (not result.ablation, result.worth))
+    """Return the result with the highest mean; an ablation or a bound only if there is nothing else.
+
+    One with a diverged run is only returned if each has one.
+    """
+    return max(results, key=lambda result: (not result.ablation, result.worth, result.mean if result.seeds else 0.0))
 
 
 def _pictures(name: str, folder: Path) -> Iterator[tuple[str, str]]:

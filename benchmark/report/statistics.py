@@ -140,6 +140,12 @@ def mean_of(values: Iterable[float]) -> float:
     return math.fsum(listed) / len(listed)
 
 
+def position(mine: float, worths: Sequence[float]) -> float:
+    """Return the rank of one of several means: 1 is the highest, ties share the average."""
+    own, others = settled(mine), [settled(other) for other in worths]
+    return 1 + sum(other > own for other in others) + (others.count(own) - 1) / 2
+
+
 @dataclass(frozen=True)
 class Pairs:
     """Paired differences of two rows on one task: `n`, `mean`, sum of squared deviations, and diverged runs per row.
@@ -327,7 +333,7 @@ def win_rates(scores: Sequence[SeedScores], better: int) -> list[float]:
     loses against every other run and ties with diverged ones.
     """
     blocks = sorted({(task, seed) for row in scores for task, values in row.items() for seed in values}, key=repr)
-    values = np.array([[row.get(task, {}).get(seed, math.nan) for task, seed in blocks] for row in scores])
+    values = np.array([[settled(row.get(task, {}).get(seed, math.nan)) for task, seed in blocks] for row in scores])
     shares = []
     for i, mine in enumerate(better * values):
         others = better * np.delete(values, i, axis=0)

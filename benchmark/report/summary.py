@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -89,6 +89,7 @@ class Result:
     refuted: Count = 0
     machine: str = ""
     budget: str = ""  # of tuned results; empty in summaries of earlier versions
+    models: dict[str, str] = field(default_factory=dict)  # by seed, digests of the scored models where known
 
     @property
     def diverged(self) -> int:
@@ -235,7 +236,9 @@ def _entries(table: Tabulated) -> Iterator[TableNumber]:
                 std=entry.std,
                 n=entry.n,
                 asked=entry.asked,
-                rank=position(worth[number], competing[table.kind(row)]) if better and not row.bound else None,
+                rank=statistics.position(worth[number], competing[table.kind(row)])
+                if better and not row.bound
+                else None,
                 printed=entry.printed.printed.value if entry.printed else None,
                 difference=entry.printed.difference if entry.printed else None,
                 cost={name: value if math.isfinite(value) else None for name, value in entry.cost.items()},
@@ -243,12 +246,6 @@ def _entries(table: Tabulated) -> Iterator[TableNumber]:
                 keys=tuple(run.key for run in entry.runs if run.status != "missing"),
                 diverged=entry.diverged,
             )
-
-
-def position(mine: float, worths: Sequence[float]) -> float:
-    """Return the rank of one of several means: 1 is the highest, ties share the average."""
-    own, others = statistics.settled(mine), [statistics.settled(other) for other in worths]
-    return 1 + sum(other > own for other in others) + (others.count(own) - 1) / 2
 
 
 def _results(
@@ -267,7 +264,7 @@ def _results(
     for digest, stage in kinds:
         found = [(accuracy, row) for *kind, accuracy, row in done if kind == [digest, stage]]
         mine = [row for _, row in found]
-        machines = {"" if row.beside > 0 else row.device for row in mine}
+        machines = {row.device if row.beside == 0 else "" for row in mine}
         yield Result(
             point=point,
             family=family_of(planned),
@@ -284,6 +281,7 @@ def _results(
             repeated=sum(row.badge.state == "repeated" for row in mine),
             refuted=sum(row.badge.state in ("refuted", "mixed") for row in mine),
             machine=str(machines.pop() or "") if len(machines) == 1 else "",
+            models={str(row.seed): digest_of({"": row.models})[:12] for row in mine if row.models},
         )
 
 

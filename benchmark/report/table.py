@@ -28,6 +28,11 @@ class SeedRun:
     models: str = ""  # digests of the scored models
 
 
+def _models(run: SeedRun) -> str:
+    """Return the digests of the models that a run scored, its key where they are unknown, empty without a score."""
+    return run.models or (run.key if run.value is not None else "")
+
+
 @dataclass(frozen=True)
 class TableCell:
     """Mean and sample standard deviation over the `n` of `asked` seeds that have a value.
@@ -134,10 +139,10 @@ class Tabulated:
     def tasks(self) -> tuple[tuple[int, ...], ...]:
         """Column positions by task. Scores of the same models, as on several domains, are one task.
 
-        Runs without digests of their models, such as missing ones, tell nothing. Costs are grouped by runs: on fleets
-        that differ only in their clocks, equal models take different times.
+        A finished run without digests of its models equals no other run, and runs without a score tell nothing. Costs
+        are grouped by runs: on fleets that differ only in their clocks, equal models take different times.
         """
-        models = {} if self.metric.stage == "cost" else self._agreeing(lambda run: run.models)
+        models = {} if self.metric.stage == "cost" else self._agreeing(_models)
         return _grouped(range(len(self.columns)), self._of_same_runs | models)
 
     @cached_property
@@ -157,14 +162,17 @@ class Tabulated:
         return self._agreeing(lambda run: run.key)
 
     def _agreeing(self, told: Callable[[SeedRun], str]) -> dict[int, int]:
-        """Map columns to an earlier one that agrees in what is `told` of the runs of both."""
+        """Map columns to an earlier one that agrees in what is `told` of all competing runs of both.
+
+        A bound may train the same models on columns that are different tasks for the other rows.
+        """
         rows = [
             {
                 i: {run.seed: said for run in entry.runs if (said := told(run))}
                 for i, entry in enumerate(row.entries)
                 if entry is not None
             }
-            for row in self.rows
+            for row in [row for row in self.rows if not row.bound] or self.rows
         ]
         return statistics.same_tasks(range(len(self.columns)), rows)
 

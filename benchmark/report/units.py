@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+
+from fedspan.benchmark.report.statistics import settled
 
 SHARED = " ‡"  # marks seconds of runs that shared their machine
 
@@ -41,9 +44,21 @@ def write_flops(value: float) -> str:
     return _scaled(value, 1000, "k M G T P E", "FLOP")
 
 
+def rounded(value: float, digits: int) -> float:
+    """Return a rounded value, halves away from zero, whatever the last bits of a mean."""
+    if not math.isfinite(value):
+        return value
+    return float(Decimal(settled(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
+
+
+def fixed(value: float, digits: int = 2) -> str:
+    """Return a number with so many decimals, halves rounded away from zero as in the pages' script, zero unsigned."""
+    return f"{rounded(value, digits) + 0.0:.{digits}f}"
+
+
 def signed(value: float) -> str:
     """Return a difference with its sign: ``+1.25``, ``−0.50``, ``0.00``."""
-    return with_sign(value, f"{abs(value):.2f}")
+    return with_sign(value, fixed(abs(value)))
 
 
 def with_sign(value: float, size: str) -> str:

@@ -1,6 +1,7 @@
 """Which trial the records of a study choose."""
 
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 from hypothesis import given
@@ -58,6 +59,9 @@ def test_the_highest_mean_over_the_seeds_is_chosen(outcomes):
 def test_of_equals_the_earlier_trial_is_chosen():
     found = select(STUDY, read_from(STUDY, [(1, 1), (2, 2), (3, 1), (1, 3), (0, 0)]))
     assert found.chosen.number == 1
+    one, other = sorted([[100 * hits / 360 for hits in pair] for pair in ((45, 295), (62, 278))], key=fmean)
+    assert fmean(one) < fmean(other), "in their last bits, for as many images"
+    assert select(STUDY, read_from(STUDY, [(1, 1), one, other, (1, 3), (0, 0)])).chosen.number == 1
 
 
 @pytest.mark.parametrize(("outcome", "said"), [("diverged", "diverged"), ("skipped", "cannot run")])

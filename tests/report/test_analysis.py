@@ -10,7 +10,15 @@ import pytest
 from fedspan.benchmark.report import diagrams
 from fedspan.benchmark.report.analysis import analyse, pairwise, pareto, reach_targets
 from fedspan.benchmark.report.axes import Axes
-from fedspan.benchmark.report.diagrams import _draw_ranks, average_ranks, joined, row_spoken, score_against_cost
+from fedspan.benchmark.report.diagrams import (
+    _caption_of_costs,
+    _draw_ranks,
+    _points,
+    average_ranks,
+    joined,
+    row_spoken,
+    score_against_cost,
+)
 from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.headline import _either, of_table, signed_points
 from fedspan.benchmark.report.metric import Metric
@@ -20,7 +28,7 @@ from fedspan.benchmark.report.report import write_report
 from fedspan.benchmark.report.standings import Stand, changes, standings
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.tabulation import tabulate
-from fedspan.benchmark.report.units import signed
+from fedspan.benchmark.report.units import COST_COLUMNS, signed
 from fedspan.benchmark.spec.board import Table
 from fedspan.benchmark.spec.settings import How
 from tests.report.made import SKEWS, board, cells_of, digests_of, record, results_of, seeded, stopped
@@ -126,6 +134,39 @@ def test_tasks_on_which_one_of_two_rows_scores_the_same_models_are_one_task_for_
     for one, other, tasks, pairs in ((plain, proximal, 1, 5), (normalised, proximal, 1, 5), (normalised, plain, 2, 10)):
         assert (differ(one, other).tasks, differ(one, other).pairs) == (tasks, pairs)
     assert differ(plain, proximal).mean == pytest.approx(2.0 - 0.2), "the mean over both"
+
+
+def on_partitions(*methods):
+    """Return cells of methods on two partitions, those named with one only on that one, with records of 5 seeds."""
+    cells = [
+        planned
+        for planned in cells_of(
+            board({"algorithm": [*dict(methods)], "partition": ["iid", "dirichlet"], "seed": list(range(5))})
+        )
+        if dict(methods)[planned.cell.algorithm.name] in (planned.cell.partition.name, None)
+    ]
+    records = []
+    for number, planned in enumerate(cells):
+        accuracy = 50.0 + 30 * (planned.cell.partition.name == "iid") + number / 100
+        models = f"{planned.cell.algorithm.name} {planned.cell.seed}"
+        records.append(record(planned, accuracy, digests=digests_of(planned, models)))
+    return cells, records
+
+
+def test_a_bound_that_trains_the_same_models_on_two_columns_does_not_make_them_one_task(made):
+    """Otherwise FedProx on the easy column would be compared with FedAvg on the hard one."""
+    table = made(*on_partitions(("centralized", None), ("fedavg", "dirichlet"), ("fedprox", "iid")),
+                 Table(columns=("partition",)))[0]  # fmt: skip
+    assert table.tasks == ((0,), (1,))
+    assert {standing.place.compared for standing in analyse(table).standings} == {0}
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_columns_are_one_task_only_if_all_finished_runs_of_both_have_the_same_models(made, known):
+    cells, records = on_partitions(("fedavg", None), ("fedprox", None))
+    if not known:
+        records = [one | {"digests": {}} if one["spec"]["algorithm"]["name"] == "fedprox" else one for one in records]
+    assert made(cells, records, Table(columns=("partition",)))[0].tasks == (((0, 1),) if known else ((0,), (1,)))
 
 
 @pytest.mark.parametrize("diverged", [True, False])
@@ -275,6 +316,36 @@ def test_costs_are_compared_on_the_columns_on_which_the_scores_are(made):
     assert "both are means over the 1 column that all rows have" in diagram.caption
 
 
+def test_a_row_without_cost_is_on_the_front(made):
+    """FedNova costs something and is worse: a reader who saw it on the front would not know of the free row."""
+    cells = cells_of(board({"partition": "iid", "algorithm": ["fedavg", "fedprox", "fednova"], "seed": [0]}))
+    score, sent = {"fedavg": 60.0, "fedprox": 80.0, "fednova": 50.0}, {"fedavg": 0, "fedprox": 4000, "fednova": 100}
+    records = []
+    for planned in cells:
+        one = record(planned, score[planned.cell.algorithm.name])
+        one["compute"] = one["compute"] | {"bytes": {"up": sent[planned.cell.algorithm.name], "down": 0}}
+        records.append(one)
+    diagram = score_against_cost(analyse(made(cells, records)[0]))
+    assert "Traffic: FedAvg, FedProx." in diagram.inline
+    assert ">0 B<" in diagram.inline
+
+
+def test_means_of_scores_and_costs_say_that_columns_of_the_same_models_count_as_one(made):
+    cells, records = on_fleets("reliable", "speeds", "dropout")
+    for one in records:
+        lost = one["spec"].get("fleet", {}).get("name") == "dropout"
+        one["compute"] = one["compute"] | {"flops": {"train": (5 if lost else 2) * 10**9, "evaluate": 1}}
+        if one["spec"]["algorithm"]["name"] == "fedprox":
+            one["compute"]["flops"]["train"] *= 4
+    analysis = analyse(made(cells, records, Table(columns=("fleet",)))[0])
+    caption = _caption_of_costs(analysis, all_named=True)
+    assert "both are means over all columns; columns that score the same models count as one." in caption
+    compute = next(column for column in COST_COLUMNS if column.title == "Compute")
+    assert [cost for cost, *_ in _points(analysis, compute)] == [14e9, 3.5e9], "not 12e9 and 3e9, over three columns"
+    alone = analyse(made(*on_partitions(("fedavg", "iid"), ("fedprox", "iid")), Table(columns=("partition",)))[0])
+    assert alone.once == ""
+
+
 @pytest.mark.parametrize("others", [13, 14])
 def test_of_many_rows_those_at_the_reference_s_cost_are_named_only_on_the_front(made, others):
     """FedAvg, the best FedProx and a dear FedNova, among FedProx of many mu that cost about as much as FedAvg."""
@@ -362,6 +433,14 @@ def test_a_row_with_a_seed_that_never_arrives_never_reads_as_faster(made, lost):
     assert reach_text(reached(made, 2 * [arriving_at(1)]))[0] == "1 round"
 
 
+def test_a_target_is_reached_by_runs_that_all_end_at_it(made):
+    """The mean of equal accuracies may differ from them in its last digit."""
+    for end in (60.2, 58.07086614173228, 35.88, 100 / 7):
+        cells = cells_of(board({"partition": "iid", "algorithm": ["fedavg", "fedprox"], "seed": list(range(5))}))
+        records = [record(planned, end) for planned in cells]
+        assert {reach.n for _, (reach,) in reach_targets(*made(cells, records)).rows} == {5}
+
+
 def test_what_a_calibration_after_training_sends_is_no_traffic_of_the_rounds(made):
     """Of 8 x 32 + 96 bytes 96 travel after the last round."""
     sent = {"up": 8 * 8 + 60, "down": 8 * 24 + 36, "calibration_up": 60, "calibration_down": 36}
@@ -385,6 +464,22 @@ def test_no_two_places_of_a_cost_axis_are_written_alike(made, low, high):
     inline = score_against_cost(analyse(made(cells, records)[0])).inline
     written = re.findall(r">([0-9.]+ (?:s|min))<", inline)
     assert len(set(written)) == len(written) > 0
+
+
+def test_neighbours_that_differ_are_not_all_rows(made):
+    """FedProx's diverged run puts it behind both others, which no test separates."""
+    cells = cells_of(board({"partition": SKEWS, "algorithm": ["fedavg", "fednova", "fedprox"], "seed": [0, 1, 2]}))
+    analysis = analyse(made(cells, [record(p, 50.0 + p.cell.seed) for p in cells])[0])
+    first, last = (s.number for s in (analysis.standings[0], analysis.standings[-1]))
+    [middle] = {s.number for s in analysis.standings} - {first, last}
+    for apart, said in (
+        ([(first, middle), (middle, last)], "Neighbours differ significantly."),
+        ([(first, middle), (middle, last), (first, last)], "All rows differ significantly."),
+    ):
+        ranked = [replace(s, rank={first: 1.0, middle: 2.0, last: 3.0}[s.number]) for s in analysis.standings]
+        one = replace(analysis, standings=tuple(ranked), apart=frozenset(map(frozenset, apart)))
+        [diagram] = average_ranks(one)
+        assert said in diagram.caption
 
 
 def test_diagrams_say_in_words_what_they_show(made):
@@ -430,6 +525,22 @@ def test_a_table_says_who_leads_or_that_nobody_does(made):
     assert of_table(equal).startswith("No clear winner: 6 rows may be the best. ")
     assert {standing.leads for standing in equal.standings} == {False}
     assert [standing.number for standing in analysis.standings if standing.leads] == [6]
+
+
+def test_of_several_groups_the_headline_says_which_one_has_no_test(made):
+    """Three methods with one seed on a partition, and two with five on another."""
+    seeds = {"fedavg": [0], "fedprox": [0], "fedavgm": [0], "moon": list(range(5)), "scaffold": list(range(5))}
+    cells = cells_of(
+        board(*({"partition": "iid" if len(own) == 1 else "dirichlet", "algorithm": name, "seed": own}
+                for name, own in seeds.items()))
+    )  # fmt: skip
+    records = [record(p, 50.0 + 9 * (p.cell.algorithm.name == "moon") + number % 3) for number, p in enumerate(cells)]
+    table = made(cells, records, Table(columns=("partition",)))[0]
+    assert of_table(analyse(table)).startswith("No difference is tested among the first 3 rows: 1 pair")
+    few = [one for one in records if one["spec"]["partition"]["name"] == "iid"]
+    assert of_table(analyse(made(cells, few, Table(columns=("partition",)))[0])).startswith(
+        "No difference is tested: 1 pair"
+    )
 
 
 def test_a_row_that_no_comparison_could_decide_shares_no_place(made):

@@ -19,7 +19,9 @@ from fedspan.benchmark.report.headline import points, ratio
 from fedspan.benchmark.report.overall import Comparisons, merged, verdict, with_names
 from fedspan.benchmark.report.overview import Overview, carried
 from fedspan.benchmark.report.report import write_report
+from fedspan.benchmark.report.statistics import mean_of
 from fedspan.benchmark.report.summary import Summary
+from fedspan.benchmark.report.units import fixed
 from fedspan.benchmark.spec.board import Figure, Scale, Table
 from fedspan.benchmark.spec.plan import plan
 from tests.report.made import GRID, METHODS, board, cells_of, results_of, seeded, stopped
@@ -684,6 +686,16 @@ def test_ratios_of_costs_are_written_alike_by_the_page_and_its_script(compare):
     values = [0.0, 0.00025, 0.0096, 0.0163, 0.049, 0.05, 0.95, 2.25, 12.04]
     said = compare.execute_script("return arguments[0].map((value) => ratioText(value, 1))", values)
     assert said == [f"{ratio(value)}×" for value in values]
+
+
+def test_scores_and_their_means_are_rounded_alike_by_the_page_and_its_script(compare):
+    values = [62.125, 0.125, 1.005, 2.675, 60.0, 0.0, 99.995, -0.125, -0.001]
+    said = compare.execute_script("return arguments[0].map((value) => written(value, 2))", values)
+    assert said == [fixed(value).replace("-", "−") for value in values]
+    listed = [51.65, 94.6, 56.7]
+    assert (
+        compare.execute_script("return written(mean(arguments[0]), 1)", listed) == fixed(mean_of(listed), 1) == "67.7"
+    )
 
 
 def test_the_comparison_opens_with_the_first_of_the_leaderboard_and_its_reference(compare, site_folder):

@@ -43,7 +43,7 @@ def test_a_leader_is_named_with_gain_interval_and_cost():
 @pytest.mark.parametrize(
     ("by_divergence", "said"),
     [
-        (2, "It beats each of the 2 other methods: it alone has no diverged run. "),
+        (2, "It beats each of the 2 other methods: on their common tasks it alone has no diverged run. "),
         (
             1,
             "It beats each of the 2 other methods, 1 of them for their diverged runs; among the others the chance ",
@@ -53,6 +53,14 @@ def test_a_leader_is_named_with_gain_interval_and_cost():
 def test_a_lead_over_diverged_runs_is_no_tested_one(by_divergence, said):
     first = replace(row("fedprox", gap(2.0, 1.0, 3.0), leads=True), by_divergence=by_divergence)
     assert headline([first, BASE, BEHIND], "fedavg")[1].startswith(said)
+
+
+def test_a_leader_of_some_methods_is_said_to_beat_those_that_share_a_task_with_it():
+    elsewhere = [replace(row(name), place=replace(place(), group=1)) for name in ("ditto", "apfl")]
+    first = row("fedprox", gap(2.0, 1.0, 3.0), leads=True)
+    said = headline([first, BASE, BEHIND, *elsewhere], "fedavg")[1]
+    assert said.startswith("It beats each of the 2 other methods that share a task with it; the chance")
+    assert headline([first, BASE, *elsewhere], "fedavg")[1].startswith("It beats the other method that shares a task")
 
 
 def test_a_ranking_counts_the_methods_that_are_behind_because_they_diverged():
@@ -102,7 +110,9 @@ def test_too_few_runs_name_nobody_and_say_why():
     assert more == "3 pairs are too few."
     assert headline([few], "fedprox") == (said, "3 pairs are too few.")
     assert headline([replace(few, gain=None)], "fedprox") == (said, "Only one method has results.")
-    apart = [replace(few, gain=None), replace(BASE, place=place(tested=False, last=2))]
+    apart = [replace(one, gain=None, place=replace(few.place, compared=0)) for one in (few, BASE)]
+    near = [replace(few, gain=None), replace(few, gain=None, method="moon"), apart[1]]
+    assert headline(near, "fedavg") == (said, "No method has a run in common with the reference.")
     assert headline(apart, "fedavg") == (said, "The methods have no run in common.")
     assert headline([], "") == ("No results for this choice.", "")
 
@@ -190,6 +200,26 @@ def test_fleets_that_differ_in_their_clocks_alone_are_one_task_and_others_are_no
         assert ranked([*results, *late]) == ranked([*late, *results]) == ranked(results), "nor does it hide one"
     gone = [replace(one, seeds={}, lost=tuple(map(int, one.seeds))) for one in (*results, *timed)]
     assert ranked(gone)["moon"][0] == 4, "runs that diverged do not tell that their models are the same"
+
+
+def test_tasks_on_which_one_of_two_methods_scores_the_same_models_are_one_task_for_these_two():
+    """Pooled training has the same models on any partition: its runs there are one piece of evidence."""
+    results = results_on({"moon": BOTH, "fedavg": {"a": 48.0, "b": 59.0}, "pooled": BOTH})
+    pooled = results[-2].seeds
+    results[-2:] = [
+        replace(one, seeds=pooled, models={seed: f"model {seed}" for seed in pooled}) for one in results[-2:]
+    ]
+    results[:2] = [
+        replace(one, models={seed: f"{one.task.partition} {seed}" for seed in one.seeds}) for one in results[:2]
+    ]
+    found, tasks = Comparisons(results), frozenset(one.task for one in results)
+    assert found.alike["pooled"] == {results[-1].task: results[-2].task}
+    assert (found.alike["moon"], found.alike["fedavg"]) == ({}, {})
+    assert "3 pairs of runs on 1 task are too few" in found.gap("fedavg", "pooled", tasks).reason
+    assert found.gap("fedavg", "pooled", tasks).mean == pytest.approx((48.0 + 59.0) / 2 - 50.0, abs=0.1), "over both"
+    assert (found.gap("fedavg", "moon", tasks).tasks, found.gap("fedavg", "moon", tasks).pairs) == (2, 6)
+    apart = [replace(one, seeds=dict.fromkeys("789", 50.0)) if one is results[2] else one for one in results]
+    assert Comparisons(apart).gap("fedavg", "pooled", tasks) is None, "no seed has runs of both tasks"
 
 
 def test_a_mean_counts_a_task_once_whatever_the_clocks():

@@ -94,15 +94,17 @@ def test_runs_that_diverged_put_a_method_behind_all_that_have_none(tmp_path, los
     assert "NaN" not in "".join(files.values())
 
 
-@pytest.mark.parametrize("beside", [0, 1])
+@pytest.mark.parametrize("beside", [0, 1, None])
 def test_the_machine_of_runs_is_known_where_each_had_it_alone(tmp_path, beside):
     example = board({"partition": "iid", "algorithm": ["fedavg", "fedprox"], "seed": [0, 1, 2]})
     cells = cells_of(example)
     records = [record(planned, 50.0) for planned in cells]
     for number, one in enumerate(records):
-        one["provenance"] = one["provenance"] | {"device": "one kind", "cells_beside": beside * (number % 3 == 0)}
+        known = {} if beside is None and not number % 3 else {"cells_beside": 0 if number % 3 else beside}
+        alone = {name: value for name, value in one["provenance"].items() if name != "cells_beside"}
+        one["provenance"] = alone | {"device": "one kind"} | known
     built = write_report(example, cells, results_of(tmp_path / "results", records), tmp_path / "pages").summary
-    assert {bool(result.machine) for result in built.results} == {not beside}
+    assert {bool(result.machine) for result in built.results} == {beside == 0}
 
 
 @pytest.mark.parametrize(("workers", "whose"), [(1, "in all"), (2, "of 5 runs")])
@@ -359,6 +361,12 @@ def test_ranks_and_the_best_are_those_of_results_of_one_kind(tmp_path):
     assert all("tuned" in tuned and "tuned" not in default for default, tuned in best)
 
 
+def test_of_results_with_diverged_runs_alone_the_best_of_a_task_has_the_highest_mean(tmp_path):
+    results = [replace(one, lost=(7,)) for one in results_on({"fedavg": {"a": 60.0}, "moon": {"a": 80.0}})]
+    rows = pages_of(results, tmp_path)["datasets/digits.html"].partition("Tasks on this")[2]
+    assert re.findall(r'<td class="label">(FedAvg|MOON)', rows) == ["MOON"]
+
+
 def test_tasks_of_different_fleets_and_unseen_clients_have_different_names_and_a_filter(tmp_path):
     [plain] = results_on({"fedavg": {"a": 50.0}})
     others = [{"fleet": "stragglers(share=0.9)"}, {"fleet": "dropout(rate=0.3)"}, {"unseen": 0.2}]
@@ -385,8 +393,10 @@ def test_a_board_with_other_seeds_of_a_few_methods_changes_no_row_of_a_ranking()
         replace(one, point=f"other{one.point}", seeds={str(seed): 40.0 for seed in range(3, 8)}) for one in first[:2]
     ]
     longer = [replace(one, seeds=one.seeds | {"3": 51.0, "4": 52.0}) for one in first[:2]]
+    across = [replace(one, seeds={str(seed): 40.0 for seed in range(2, 10)}) for one in first[:2]]
     for order in (1, -1):
         assert merged_of([first, other][::order]) == by_method(first)
+        assert merged_of([first, across][::order]) == by_method(first), "one seed of them is the others', too"
         assert merged_of([first, longer][::order]) == by_method([*longer, first[2]]), (
             "more seeds of the same pairs count"
         )

@@ -178,6 +178,12 @@ def test_equal_means_are_equal_whatever_their_last_bits():
     assert difference(scores([[0.3] * 3] * 2), scores([[0.1, 0.2, 0.6]] * 2)).mean == 0
 
 
+def test_equal_scores_tie_whatever_their_last_bits():
+    one, other = [{0: {0: mean}} for mean in map(np.mean, ([37.34, 35.88, 38.16], [37.26, 35.92, 38.20]))]
+    assert one != other
+    assert win_rates([one, other], +1) == [50, 50]
+
+
 def test_runs_that_are_equal_show_equal_rows_only_where_there_are_enough_of_them():
     """FedBN and FedAvg on a net without BatchNorm: one run of each says nothing of the rows beside them."""
     assert isinstance(difference(scores([[50.0]] * 3), scores([[50.0]] * 3)), Withheld)

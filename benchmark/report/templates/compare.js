@@ -29,7 +29,9 @@ function comparison() {
   function gapOf(one, other) {
     const common = commonSeeds(one, other);
     if (divergedBeside(one, other) || divergedBeside(other, one) || !common.length) return null;
-    return common.reduce((sum, seed) => sum + one.scores[seed] - other.scores[seed], 0) / common.length;
+    const size = Math.max(...common.map((seed) => Math.max(Math.abs(one.scores[seed]), Math.abs(other.scores[seed]))));
+    const gap = mean(common.map((seed) => one.scores[seed] - other.scores[seed]));
+    return Math.abs(gap) <= size * 1e-12 ? 0 : gap;  // within the rounding errors of the scores
   }
 
   // Positive if the first is ahead; a method with a diverged run is behind.

@@ -34,10 +34,6 @@ function viewOf(tasks, tuned, ablations) {
   return { headline, more, about, reference: site.methods[reference], rows: rows.map(rowOf) };
 }
 
-function mean(values) {
-  return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
-}
-
 // A row's numbers beside its gain: the mean over shared tasks, a result per task, costs relative to the reference's.
 function numbersOf(results, shared, columns, base) {
   const complete = shared.length && shared.every((task) => results.get(task).n && !results.get(task).diverged);

@@ -22,10 +22,16 @@ function loaded(text) {
   return { ...raw, tasks, methods, results };
 }
 
-const written = (value, digits, unit = "") =>
-  value === null ? "—" : value.toFixed(digits).replace(/^-(?=[0.]*$)/, "").replace("-", "−") + unit;
+// Twelve digits of a number: the last ones of a mean depend on the order of its sum.
+const settled = (value) => Number(value.toPrecision(12));
 
-const withSign = (value, digits) => (Number(value.toFixed(digits)) > 0 ? "+" : "") + written(value, digits);
+// The mean of numbers, null without any.
+const mean = (values) => values.length ? settled(values.reduce((sum, value) => sum + value, 0) / values.length) : null;
+
+const written = (value, digits, unit = "") =>
+  value === null ? "—" : settled(value).toFixed(digits).replace(/^-(?=[0.]*$)/, "").replace("-", "−") + unit;
+
+const withSign = (value, digits) => (Number(settled(value).toFixed(digits)) > 0 ? "+" : "") + written(value, digits);
 
 // A ratio; one too small for these digits shows its first significant digit: 0.02× instead of 0.0×.
 const ratioText = (value, digits) =>
