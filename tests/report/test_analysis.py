@@ -435,10 +435,11 @@ def test_a_row_with_a_seed_that_never_arrives_never_reads_as_faster(made, lost):
 
 def test_a_target_is_reached_by_runs_that_all_end_at_it(made):
     """The mean of equal accuracies may differ from them in its last digit."""
-    for end in (60.2, 58.07086614173228, 35.88, 100 / 7):
-        cells = cells_of(board({"partition": "iid", "algorithm": ["fedavg", "fedprox"], "seed": list(range(5))}))
+    assert sum([60.2] * 3) / 3 > 60.2
+    for end in (60.2, 0.1, 58.07086614173228, 100 / 7):
+        cells = cells_of(board({"partition": "iid", "algorithm": ["fedavg", "fedprox"], "seed": [0, 1, 2]}))
         records = [record(planned, end) for planned in cells]
-        assert {reach.n for _, (reach,) in reach_targets(*made(cells, records)).rows} == {5}
+        assert {reach.n for _, (reach,) in reach_targets(*made(cells, records)).rows} == {3}
 
 
 def test_what_a_calibration_after_training_sends_is_no_traffic_of_the_rounds(made):
