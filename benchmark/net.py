@@ -93,6 +93,11 @@ def wrong_with(net: Net, shape: tuple[int, int, int], classes: int) -> str:
     """Return what is wrong with a net's outputs for images of `shape` (channels, height, width), or nothing."""
     if any(leaf.is_meta for leaf in net.parameters()):
         return ""
+    if fixed := next((path for path, leaf in net.named_parameters() if not leaf.requires_grad), ""):
+        return (
+            f"its {fixed} has requires_grad=False, which training ignores; keep it fixed with `trainable(path)` of an "
+            "add-on, or register it as a buffer"
+        )
     norms = (module for module in net.modules() if getattr(module, "track_running_stats", False))
     if any(getattr(norm, "momentum", 0.0) is None for norm in norms):
         return "its BatchNorm has momentum=None, so its statistics depend on a count over all clients; set a momentum"

@@ -9,6 +9,7 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from string import Formatter
 from typing import Any, ClassVar
 
@@ -66,6 +67,15 @@ def _untyped(cls: type) -> Iterator[tuple[type, str, str]]:
                 shown = inspect.formatannotation(hints[name])
                 known = "bool, int, float, str, Literal[...], tuple[...], or one of them | None"
                 yield owner, name, f"'{name}' has the type {shown}; a setting has one of these: {known}"
+            elif Path in (hints[name], *typing.get_args(hints[name])) and not _says_how(owner, name):
+                problem = f"'{name}' is a path, which differs between machines, so no record may depend on it"
+                yield owner, name, f"{problem}; write {name}: Path = how(...), or make it a str"
+
+
+def _says_how(owner: type, name: str) -> bool:
+    """Return whether `how` declares a class's field; the class may be a dataclass already."""
+    fields = vars(owner).get("__dataclass_fields__", vars(owner))
+    return isinstance(found := fields.get(name), dataclasses.Field) and bool(found.metadata.get("how"))
 
 
 def check_fields(cls: type, kind: str, name: str) -> None:

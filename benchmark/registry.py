@@ -116,7 +116,10 @@ def decorator(kind: str) -> Callable[[str], Callable[[type[P]], type[P]]]:
             mine, theirs = (f"{c.__module__}.{c.__qualname__}" if c else None for c in (cls, known))
             if theirs not in (None, mine):
                 places = " and by ".join(f"{c.__qualname__} ({place_of(c)})" for c in (known, cls) if c)
-                raise discovery.Clash((kind, name), f"{kind} '{name}' is registered twice: by {places}; rename one")
+                raise discovery.Clash(
+                    (kind, name),
+                    f"{kind} '{name}' is registered twice: by {places}; rename one, or drop one of two copies",
+                )
             plugin = dataclasses.dataclass(frozen=True)(cls)
             check_fields(plugin, kind, name)
             plugin.kind, plugin.name = kind, name

@@ -139,22 +139,23 @@ class Dataset(Plugin):
         check_data(self, data, Images)
         for split, images in (("train", data.train), ("test", data.test)):
             if not len(images):
-                raise UserError(f"dataset '{self.name}' has no {split} images; check dataset.root")
+                raise refusal(self, "load", f"{split} images", "there are none; check where it reads them")
             if int(images.y.min()) < 0 or int(images.y.max()) >= len(data.classes):
-                raise UserError(
-                    f"dataset '{self.name}' has {split} labels outside 0..{len(data.classes) - 1}; check its files"
-                )
+                low, high = int(images.y.min()), int(images.y.max())
+                wanted = f"labels of its {len(data.classes)} `classes`, 0..{len(data.classes) - 1}"
+                raise refusal(self, "load", wanted, f"{split}.y holds {low}..{high}")
             found = [] if images.domain is None else images.domain.unique().tolist()
             if found != list(range(len(data.domains))):
-                raise UserError(
-                    f"dataset '{self.name}' has {split} images of domains {found}, not of its {len(data.domains)}; "
-                    "check its files"
-                )
+                raise refusal(
+                    self, "load", "images of each of its `domains`, and Data(domains=...) with their names",
+                    f"{split}.domain holds {found}, and there are {len(data.domains)} names",
+                )  # fmt: skip
             if images.client is not None and not 0 <= images.client.min() <= images.client.max() < len(data.clients):
-                raise UserError(
-                    f"dataset '{self.name}' has {split} images of clients outside 0..{len(data.clients) - 1}; "
-                    "check its files"
-                )
+                low, high = int(images.client.min()), int(images.client.max())
+                raise refusal(
+                    self, "load", "images of its `clients`, and Data(clients=...) with their names",
+                    f"{split}.client holds {low}..{high}, and there are {len(data.clients)} names",
+                )  # fmt: skip
         if not self.limit:
             return data
         train, test = (_cut(images, self.limit) for images in (data.train, data.test))

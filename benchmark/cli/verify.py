@@ -45,6 +45,7 @@ from fedspan.benchmark.running.repetition import (
     differing_settings,
     machines,
     missing_gpu,
+    other_plugins,
 )
 from fedspan.benchmark.running.signals import handling, stop_now
 from fedspan.benchmark.spec.compose import resolve
@@ -277,7 +278,9 @@ class Verdicts:
         if difference is not None:
             lines = [difference.text, *lines, *machines(record, again)]
         outcome = "identical" if difference is None else "differs"
-        if difference is None or not (otherwise := differing_settings(record, again)):
+        if difference is not None and (other := other_plugins(record, again)):
+            lines.append(f"not kept: the code of {', '.join(other)} is not the record's")
+        elif difference is None or not (otherwise := differing_settings(record, again)):
             try:
                 verification_of(record, again, difference, self.sample).write(self.results.verifications)
                 self.kept += 1

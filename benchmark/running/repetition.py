@@ -129,6 +129,14 @@ def _points(record: Record, again: Record) -> float | None:
     return None if there is None or here is None else here - there
 
 
+def other_plugins(record: Record, again: Record) -> list[str]:
+    """Return the plugins whose code is not that of the record, so that the repetition is another experiment.
+
+    Other code of the engine is no excuse, as bits are meant to outlast it; nor are other images, which a record states.
+    """
+    return list(changed(record["provenance"].get("sources"), again["provenance"]["sources"]) or ())
+
+
 def differing_settings(record: Record, again: Record) -> list[str]:
     """Return the settings of how a cell runs, as ``name=value`` of the repetition, that are not those of the record.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.fleet import NO_TURNS, Draws, Fleet, Turn, Turns, Work
-from fedspan.benchmark.returned import described, refusal, shown
+from fedspan.benchmark.returned import described, refusal, repeatable, shown
 from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.meter import Meter
@@ -40,7 +40,8 @@ class FleetRunner:
         downs = download_bytes(self.trainer, state, clients)
         work = [self._work(state, client, down) for client, down in zip(clients, downs, strict=True)]
         try:
-            found = self.fleet.turns(work, Draws(self.seed, state.round))
+            with repeatable(self.fleet, "turns", "draw from `draws`"):
+                found = self.fleet.turns(work, Draws(self.seed, state.round))
         except OverflowError as error:
             raise UserError(f"fleet={self.fleet.label()}: its settings are out of range ({error})") from error
         return dict(zip(clients, self._checked(work, found), strict=True))

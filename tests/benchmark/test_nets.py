@@ -70,6 +70,10 @@ WRONG = {
         f"its forward ({__file__}, line {divides.__code__.co_firstlineno + 1}) raised AttributeError: 'Forward' object",
     ),
     "draws": (lambda: net(nn.Sequential(nn.Linear(64, 5), nn.Dropout())), "its forward draws random numbers"),
+    "weights that are to stay": (
+        lambda: net(nn.Linear(64, 5).requires_grad_(False)),
+        "its body.weight has requires_grad=False, which training ignores; keep it fixed with ",
+    ),
     "statistics of all clients": (
         lambda: net(nn.Sequential(nn.Linear(64, 5), nn.BatchNorm1d(5, momentum=None))),
         "its BatchNorm has momentum=None",

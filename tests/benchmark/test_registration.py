@@ -1,6 +1,7 @@
 """What a class must be to become a plugin: nothing in it is silently ignored."""
 
 import functools
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -9,7 +10,7 @@ from fedspan.benchmark import registration, registry
 from fedspan.benchmark.component import Component, algorithm
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records import sources
-from fedspan.benchmark.registry import all_plugins, broken, decorator, plugins
+from fedspan.benchmark.registry import all_plugins, broken, decorator, how, plugins
 from fedspan.benchmark.task import Dataset, Model
 
 
@@ -146,6 +147,13 @@ def test_a_field_of_a_type_that_no_setting_has_is_refused(kind):
         UserError, match=r"^algorithm 'fresh' \(.*\): 'k' has the type .*; a setting has one of these: "
     ):
         make(annotations={"k": kind}, k=None)
+
+
+@pytest.mark.parametrize(("kind", "value"), [(Path, Path()), (Path | None, None), (tuple[Path, ...], ())], ids=str)
+def test_a_path_is_no_setting_of_a_cell_but_how_it_is_computed(kind, value):
+    with pytest.raises(UserError, match=r"^algorithm 'fresh' \(.*\): 'k' is a path, .*; write k: Path = how\(\.\.\.\)"):
+        make(annotations={"k": kind}, k=value)
+    assert make(annotations={"k": kind}, k=how(value)) is plugins("algorithm")["fresh"]
 
 
 @pytest.mark.parametrize(

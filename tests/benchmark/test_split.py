@@ -1,5 +1,6 @@
 """Splits with test images of their own, images with domains, and what is scored on them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -251,7 +252,26 @@ def dataset_of(**fields):
     ],
 )
 def test_images_come_from_exactly_the_domains_that_are_named(fields):
-    with pytest.raises(UserError, match=r"dataset 'given' has (train|test) images of domains .*; check its files"):
+    with pytest.raises(UserError, match=r"dataset 'given', load .* must return images of each of its `domains`, and"):
+        dataset_of(**fields)().prepare(None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"train": numbered(6, client=torch.arange(6))},
+            r"of its `clients`, and Data\(clients=.*: train.client holds 0..5, and there are 0 names",
+        ),
+        (
+            {"test": replace(numbered(6), y=torch.ones(6, dtype=torch.int64))},
+            "labels of its 1 `classes`, 0..0: test.y holds 1..1",
+        ),
+        ({"test": numbered(0)}, "test images: there are none"),
+    ],
+)
+def test_what_images_refer_to_is_there(fields, said):
+    with pytest.raises(UserError, match=rf"^dataset 'given', load \(.*, line \d+\) must return .*{said}"):
         dataset_of(**fields)().prepare(None)
 
 

@@ -217,6 +217,18 @@ def test_what_differs_between_the_machines_is_said(fedspan, made):
     assert "    sources: algorithm:fedavg differ\n" in out
 
 
+def test_what_other_code_of_a_plugin_computes_says_nothing_of_a_record(fedspan, made):
+    """A colleague who edits a method and repeats my record runs another experiment."""
+
+    def edited(record):
+        weights(record)
+        record["provenance"]["sources"]["algorithm:fedavg"] = f"{sources.FORM}0"
+
+    ran = fedspan("verify", change(made[0], edited).stem)
+    assert (ran.status, kept()) == (1, [])
+    assert "    not kept: the code of algorithm:fedavg is not the record's\n1 differs\n" in ran.out
+
+
 def test_a_record_without_digests_is_compared_by_its_numbers_and_that_is_said(fedspan, made):
     path = change(made[0], lambda record: record.pop("digests"))
     ran = fedspan("verify", path.stem)

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import random
 import re
 from typing import ClassVar
 
@@ -90,6 +91,17 @@ class Wrong(Fleet):
 
     def turns(self, work, draws):
         return WRONG[self.case][0](work)
+
+
+@toy("fleet", "toy_careless")
+class Careless(Fleet):
+    """Draws from a generator that no key of the run repeats."""
+
+    draw: str = "python"
+
+    def turns(self, work, draws):
+        {"python": random.random, "numpy": np.random.random, "torch": lambda: torch.rand(())}[self.draw]()
+        return [Turn() for _ in work]
 
 
 @toy("fleet", "toy_numpy")
@@ -268,6 +280,14 @@ def test_a_fleet_that_never_leaves_anybody_is_one_clear_line():
         start(toy_cell(fleet=Away(rounds=3)))
     with pytest.raises(UserError, match=r"^fleet=speeds\(deadline=1e-09\) loses every client"):
         start(toy_cell(fleet=Speeds(deadline=1e-9)))
+
+
+@pytest.mark.parametrize("draw", ["python", "numpy", "torch"])
+def test_turns_depend_on_no_global_random_number(draw):
+    with pytest.raises(
+        HookError, match=r"^fleet 'toy_careless', turns \(.*\) draws from a global random generator; draw from `draws`"
+    ):
+        start(toy_cell(fleet=Careless(draw=draw)))
 
 
 @pytest.mark.parametrize("case", WRONG)
