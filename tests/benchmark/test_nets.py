@@ -72,7 +72,7 @@ WRONG = {
     "draws": (lambda: net(nn.Sequential(nn.Linear(64, 5), nn.Dropout())), "its forward draws random numbers"),
     "weights that are to stay": (
         lambda: net(nn.Linear(64, 5).requires_grad_(False)),
-        "its body.weight has requires_grad=False, which training ignores; keep it fixed with ",
+        "its body.1.weight has requires_grad=False, which training ignores; keep it fixed with ",
     ),
     "statistics of all clients": (
         lambda: net(nn.Sequential(nn.Linear(64, 5), nn.BatchNorm1d(5, momentum=None))),
