@@ -393,7 +393,7 @@ def test_a_component_that_finds_the_task_impossible_is_skipped(tmp_path):
         ({"clients": 95}, "clients=95 is more than the 94 training images; lower clients"),
         ({"clients": 31, "dataset": Blobs(limit=30)}, "clients=31 is more than the 30 training images"),
         ({"diagnostics": Diagnostics(spectra=True, clients=(9,))}, "diagnostics.clients names client 9"),
-        ({"dataset": Blobs(test=0)}, "dataset 'blobs' has no test images"),
+        ({"dataset": Blobs(test=0)}, "dataset 'blobs', load .* must return test images: there are none"),
     ],
     ids=str,
 )  # fmt: skip
