@@ -45,15 +45,15 @@ def hints_of(cls: type, include_extras: bool = False) -> dict[str, Any]:
         raise
 
 
-def settable(hint: Any) -> bool:
-    """Return whether `from_values` builds fields of this type for plugins."""
+def settable(hint: Any, paths: bool) -> bool:
+    """Return whether `from_values` builds fields of this type for plugins; `paths` allows `Path` among the types."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         alone = [part for part in parts if part is not type(None)]  # of several, none would be right for every value
-        return len(alone) == 1 and settable(alone[0])
+        return len(alone) == 1 and settable(alone[0], paths)
     if origin in (tuple, list):
-        return settable(parts[0])
-    return origin is Literal or hint in (bool, int, float, str, Path)
+        return settable(parts[0], paths)
+    return origin is Literal or hint in (bool, int, float, str) or (paths and hint is Path)
 
 
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}

@@ -9,7 +9,6 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from string import Formatter
 from typing import Any, ClassVar
 
@@ -63,13 +62,10 @@ def _untyped(cls: type) -> Iterator[tuple[type, str, str]]:
     hints = hints_of(cls)
     for owner in cls.__mro__:
         for name in () if _of_engine(owner) else _annotations(owner):
-            if not (name.startswith("_") or _is_constant(hints[name]) or settable(hints[name])):
+            if not (name.startswith("_") or _is_constant(hints[name]) or settable(hints[name], _says_how(owner, name))):
                 shown = inspect.formatannotation(hints[name])
-                known = "bool, int, float, str, Literal[...], tuple[...], or one of them | None"
+                known = "bool, int, float, str, Literal[...], tuple[...], or one of them | None; with how(...), Path"
                 yield owner, name, f"'{name}' has the type {shown}; a setting has one of these: {known}"
-            elif Path in (hints[name], *typing.get_args(hints[name])) and not _says_how(owner, name):
-                problem = f"'{name}' is a path, which differs between machines, so no record may depend on it"
-                yield owner, name, f"{problem}; write {name}: Path = how(...), or make it a str"
 
 
 def _says_how(owner: type, name: str) -> bool:

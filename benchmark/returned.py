@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 FACTORS = (1, 3)  # channels of almost all images
 DIGEST = "[0-9a-f]{8,64}"  # of a dataset, as accepted in a record (DataDigest)
+MANY = 9  # numbers, of which a message gives the ends
 SMALLEST = 4  # pixels: the side of a square up to which it could also be channels
 
 T = TypeVar("T")
@@ -110,7 +112,7 @@ def check_data(dataset: Plugin, data: Data, kind: type[Images]) -> None:
             raise refusal(dataset, "load", f"Images as `{split}`", f"it is {described(images)}")
         for wanted, problem in _wrong_images(split, images):
             raise refusal(dataset, "load", wanted, problem)
-    for wanted, problem in _wrong_facts(data):
+    for wanted, problem in itertools.chain(_wrong_facts(data), _wrong_references(data)):
         raise refusal(dataset, "load", wanted, problem)
 
 
@@ -135,6 +137,27 @@ def _wrong_images(split: str, images: Images) -> Iterator[tuple[str, str]]:
             yield f"`{name}` as a tensor int64 [N]", f"{split}.{name} is {described(part)}"
         elif len(part) != len(x):
             yield f"`{name}` of every image", f"{split} has {len(x)} images and {len(part)} in {split}.{name}"
+
+
+def _wrong_references(data: Data) -> Iterator[tuple[str, str]]:
+    """Yield (requirement, problem) for images of classes, domains or clients that a dataset does not name."""
+    for split in ("train", "test"):
+        images = getattr(data, split)
+        if not len(images):
+            yield f"{split} images", "there are none; check where it reads them"
+        named = {"y": data.classes, "domain": data.domains, "client": data.clients}
+        for part, names in named.items():
+            of = "classes" if part == "y" else f"{part}s"
+            found = [] if (numbers := getattr(images, part)) is None else numbers.unique().tolist()
+            strange = [number for number in found if not 0 <= number < len(names)]
+            if strange or (part == "domain" and len(found) < len(names)):
+                wanted = f"images of its `{of}`, and Data({of}=...) with their names"
+                yield wanted, f"{split}.{part} holds {_range(found)}, and there are {len(names)} names"
+
+
+def _range(numbers: list[int]) -> str:
+    """Return sorted numbers in few words: all of few, the ends of many."""
+    return ", ".join(map(str, numbers)) or "none" if len(numbers) < MANY else f"{numbers[0]} to {numbers[-1]}"
 
 
 def _wrong_facts(data: Data) -> Iterator[tuple[str, str]]:

@@ -137,25 +137,6 @@ class Dataset(Plugin):
             loaded = self.load(cache)
         data = returned(self, "load", loaded, Data)
         check_data(self, data, Images)
-        for split, images in (("train", data.train), ("test", data.test)):
-            if not len(images):
-                raise refusal(self, "load", f"{split} images", "there are none; check where it reads them")
-            if int(images.y.min()) < 0 or int(images.y.max()) >= len(data.classes):
-                low, high = int(images.y.min()), int(images.y.max())
-                wanted = f"labels of its {len(data.classes)} `classes`, 0..{len(data.classes) - 1}"
-                raise refusal(self, "load", wanted, f"{split}.y holds {low}..{high}")
-            found = [] if images.domain is None else images.domain.unique().tolist()
-            if found != list(range(len(data.domains))):
-                raise refusal(
-                    self, "load", "images of each of its `domains`, and Data(domains=...) with their names",
-                    f"{split}.domain holds {found}, and there are {len(data.domains)} names",
-                )  # fmt: skip
-            if images.client is not None and not 0 <= images.client.min() <= images.client.max() < len(data.clients):
-                low, high = int(images.client.min()), int(images.client.max())
-                raise refusal(
-                    self, "load", "images of its `clients`, and Data(clients=...) with their names",
-                    f"{split}.client holds {low}..{high}, and there are {len(data.clients)} names",
-                )  # fmt: skip
         if not self.limit:
             return data
         train, test = (_cut(images, self.limit) for images in (data.train, data.test))

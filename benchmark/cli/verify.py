@@ -42,10 +42,9 @@ from fedspan.benchmark.running.repetition import (
     Repetition,
     compare,
     compared_by,
-    differing_settings,
+    incomparable,
     machines,
     missing_gpu,
-    other_plugins,
 )
 from fedspan.benchmark.running.signals import handling, stop_now
 from fedspan.benchmark.spec.compose import resolve
@@ -278,16 +277,14 @@ class Verdicts:
         if difference is not None:
             lines = [difference.text, *lines, *machines(record, again)]
         outcome = "identical" if difference is None else "differs"
-        if difference is not None and (other := other_plugins(record, again)):
-            lines.append(f"not kept: the code of {', '.join(other)} is not the record's")
-        elif difference is None or not (otherwise := differing_settings(record, again)):
+        if difference is not None and (why := incomparable(record, again)):
+            lines.append(f"not kept: {why}")
+        else:
             try:
                 verification_of(record, again, difference, self.sample).write(self.results.verifications)
                 self.kept += 1
             except UserError as error:
                 lines.append(f"not kept: {error}")
-        else:
-            lines.append(f"not kept: the record was not made with {', '.join(otherwise)}, which changes the rounding")
         self._say(outcome, record["key"], label, lines)
 
     def uncomputed(self, repetition: Repetition, reason: str) -> None:

@@ -16,6 +16,7 @@ MOST = 1e30  # of anything counted or measured as a cost
 
 Finite = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 Cost = Annotated[float, Meta(ge=0, le=MOST)]
+DIGITS = 12  # significant digits to which equal means agree despite rounding errors
 Percent = Annotated[float, Meta(ge=0, le=100)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -248,6 +249,11 @@ def machine_of(made: Mapping[str, Any]) -> str | None:
     if "device" not in made:
         return None
     return f"{made['device']} · {made.get('gpu') or made.get('processor') or made.get('platform', 'unknown')}"
+
+
+def settled(value: float) -> float:
+    """Return a mean rounded to `DIGITS` significant digits, so that equal means are equal numbers."""
+    return float(f"{value:.{DIGITS}g}")
 
 
 def judged(record: Mapping[str, Any]) -> tuple[str, float | None]:

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from fedspan.benchmark.names import counted_as
-from fedspan.benchmark.records.model import Record
+from fedspan.benchmark.records.model import Record, settled
 from fedspan.benchmark.spec.plan import PlannedCell, distinct, plan_grid
 from fedspan.benchmark.spec.studies import Study, Trial, studies_of
 
@@ -114,9 +114,7 @@ def _strangers(runs: Sequence[Sequence[Record | None]]) -> tuple[int, ...]:
 
 def _accuracy(records: Sequence[Record | None]) -> float | None:
     found = [_validated(record) for record in records if record is not None]
-    return (
-        float(f"{fmean(found):.12g}") if len(found) == len(records) else None
-    )  # so that equal means are equal numbers
+    return settled(fmean(found)) if len(found) == len(records) else None
 
 
 def _validated(record: Record) -> float:

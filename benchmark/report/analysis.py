@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedspan.benchmark.records.model import settled
 from fedspan.benchmark.report import forest, statistics
 from fedspan.benchmark.report.axes import spoken
 from fedspan.benchmark.report.ranking import ASSUMES, Place, rank
@@ -342,7 +343,7 @@ class _CellRuns:
         censored: list[TargetCost] = []
         for run in self.done:
             rounds, accuracy = run.curve
-            above = np.flatnonzero(np.array([*map(statistics.settled, accuracy)]) >= statistics.settled(target))
+            above = np.flatnonzero(np.array([*map(settled, accuracy)]) >= settled(target))
             when = int(rounds[above[0] if len(above) else -1])
             seconds = run.elapsed.get(when, run.seconds * when / run.rounds)
             cost = float(when), run.bytes_until.get(when, math.nan), seconds, run.simulated.get(when, math.nan)

@@ -22,6 +22,7 @@ import numpy as np
 from scipy import special, stats
 
 from fedspan.benchmark.names import counted_as
+from fedspan.benchmark.records.model import DIGITS, settled
 
 SeedScores = Mapping[Any, Mapping[int, float]]
 T = TypeVar("T")
@@ -30,7 +31,6 @@ LEVEL = 0.05
 MANY_TASKS = 5  # from this number on, tasks count as a sample of tasks
 LEAST_SEEDS = 3  # per task, to estimate the variance over seeds
 LEAST_FREEDOM = 4  # pairs minus tasks
-DIGITS = 12  # significant digits to which equal means agree despite rounding errors
 
 
 @dataclass(frozen=True)
@@ -124,11 +124,6 @@ def same_tasks(
         ):
             same[other] = first
     return same
-
-
-def settled(value: float) -> float:
-    """Return a mean rounded to `DIGITS` significant digits, so that equal means are equal numbers."""
-    return float(f"{value:.{DIGITS}g}")
 
 
 def mean_of(values: Iterable[float]) -> float:

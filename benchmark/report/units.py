@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 
-from fedspan.benchmark.report.statistics import settled
+from fedspan.benchmark.records.model import settled
 
 SHARED = " ‡"  # marks seconds of runs that shared their machine
 

@@ -129,12 +129,16 @@ def _points(record: Record, again: Record) -> float | None:
     return None if there is None or here is None else here - there
 
 
-def other_plugins(record: Record, again: Record) -> list[str]:
-    """Return the plugins whose code is not that of the record, so that the repetition is another experiment.
+def incomparable(record: Record, again: Record) -> str:
+    """Return why it says nothing of a record that a repetition differs from it; empty if it does.
 
     Other code of the engine is no excuse, as bits are meant to outlast it; nor are other images, which a record states.
     """
-    return list(changed(record["provenance"].get("sources"), again["provenance"]["sources"]) or ())
+    if edited := changed(record["provenance"].get("sources"), again["provenance"]["sources"]):
+        return f"the code of {', '.join(edited)} is not the record's"
+    if otherwise := differing_settings(record, again):
+        return f"the record was not made with {', '.join(otherwise)}, which changes the rounding"
+    return ""
 
 
 def differing_settings(record: Record, again: Record) -> list[str]:

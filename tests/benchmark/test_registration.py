@@ -151,7 +151,9 @@ def test_a_field_of_a_type_that_no_setting_has_is_refused(kind):
 
 @pytest.mark.parametrize(("kind", "value"), [(Path, Path()), (Path | None, None), (tuple[Path, ...], ())], ids=str)
 def test_a_path_is_no_setting_of_a_cell_but_how_it_is_computed(kind, value):
-    with pytest.raises(UserError, match=r"^algorithm 'fresh' \(.*\): 'k' is a path, .*; write k: Path = how\(\.\.\.\)"):
+    with pytest.raises(
+        UserError, match=r"^algorithm 'fresh' \(.*\): 'k' has the type .*Path.*; with how\(\.\.\.\), Path$"
+    ):
         make(annotations={"k": kind}, k=value)
     assert make(annotations={"k": kind}, k=how(value)) is plugins("algorithm")["fresh"]
 

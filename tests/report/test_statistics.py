@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from fedspan.benchmark.records.model import settled
 from fedspan.benchmark.report.statistics import (
     Difference,
     Withheld,
@@ -14,7 +15,6 @@ from fedspan.benchmark.report.statistics import (
     diverged_score,
     holm,
     mean_of,
-    settled,
     win_rates,
 )
 
