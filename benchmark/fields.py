@@ -52,7 +52,7 @@ def settable(hint: Any, paths: bool) -> bool:
         alone = [part for part in parts if part is not type(None)]  # of several, none would be right for every value
         return len(alone) == 1 and settable(alone[0], paths)
     if origin in (tuple, list):
-        return settable(parts[0], paths)
+        return bool(parts) and all(settable(part, paths) for part in parts if part is not Ellipsis)
     return origin is Literal or hint in (bool, int, float, str) or (paths and hint is Path)
 
 
@@ -66,8 +66,14 @@ def values_text(hint: Any) -> str:
         words = " or ".join(values_text(part) for part in parts if part is not type(None))
         return f"{words}, or null" if type(None) in parts else words
     if origin in (tuple, list):
-        return f"a list, each {values_text(parts[0]).replace(', ', ' or ')}"
+        words = [values_text(part).replace(", ", " or ") for part in parts if part is not Ellipsis]
+        return f"a list of {len(words)}: {', '.join(words)}" if _fixed(hint) else f"a list, each {words[0]}"
     return ", ".join(map(str, parts)) if origin is Literal else WORDS.get(hint, str(hint))
+
+
+def _fixed(hint: Any) -> bool:
+    """Return whether a list type says how many values it has: ``tuple[int, int]``, but not ``tuple[int, ...]``."""
+    return get_origin(hint) is tuple and Ellipsis not in get_args(hint)
 
 
 T = TypeVar("T")
@@ -119,7 +125,11 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if origin in (tuple, list):
         if isinstance(value, str) or not isinstance(value, typing.Sequence):
             raise UserError(f"{where} must be a list, got {value!r}")
-        return tuple(_typed(get_args(hint)[0], item, where) for item in value)
+        parts = get_args(hint)
+        if _fixed(hint) and len(value) != len(parts):
+            raise UserError(f"{where} must be a list of {len(parts)}, got {value!r}")
+        hints = parts if _fixed(hint) else [parts[0]] * len(value)
+        return tuple(_typed(one, item, where) for one, item in zip(hints, value, strict=True))
     if origin is dict:
         if not isinstance(value, Mapping):
             raise UserError(f"{where} must be a mapping, got {value!r}")

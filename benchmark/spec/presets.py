@@ -92,8 +92,11 @@ class Preset:
     tuned: tuple[SettingRule, ...] = ()
 
 
-def preset(name: str) -> Preset:
-    """Return a protocol's preset by name, merged over the one that it `extends`; raise `UserError` if it is invalid."""
+def preset(name: str, above: tuple[str, ...] = ()) -> Preset:
+    """Return a protocol's preset by name, merged over the one that it `extends`; raise `UserError` if it is invalid.
+
+    `above` are the protocols that extend it.
+    """
     known = yaml_files("protocols")
     if name == "default":
         return Preset()
@@ -102,10 +105,11 @@ def preset(name: str) -> Preset:
     path, base = known[name], Preset()
     raw = load_yaml(path)
     if (parent := raw.pop("extends", None)) is not None:
-        if (parent := str(parent)) not in known or "extends" in load_yaml(known[parent]):
-            roots = [other for other in known if "extends" not in load_yaml(known[other])]
-            raise UserError(f"{path}: '{parent}' cannot be extended{did_you_mean(parent, roots)}")
-        base = preset(parent)
+        if (parent := str(parent)) in (*above, name):
+            raise UserError(f"{path}: it extends itself")
+        if parent not in known:
+            raise UserError(f"{path}: extends: there is no protocol '{parent}'{did_you_mean(parent, known)}")
+        base = preset(parent, (*above, name))
     description, rules = str(raw.pop("description", "")), raw.pop("tuned", [])
     from_values(Protocol, base.values | raw, f"{path}: protocol")
     return Preset(description, base.values | raw, (*base.tuned, *setting_rules(rules, str(path))))

@@ -289,17 +289,20 @@ def test_the_last_rule_that_fits_wins(folder):
 def test_a_protocol_may_begin_as_another_one(folder):
     write(folder, "root", rounds=3, lr=0.5, description="root", tuned=[{"when": {}, "set": {"clients": 3}}])
     write(folder, "child", extends="root", rounds=4, tuned=[{"when": {}, "set": {"seed": 5}}])
-    cell = made(protocol="child")
-    assert (cell.protocol.rounds, cell.protocol.lr, cell.clients, cell.seed) == (4, 0.5, 3, 5)
-    assert presets.preset("child").description == ""
+    write(folder, "grandchild", extends="child", tuned=[{"when": {}, "set": {"seed": 6}}])
+    for name, seed in (("child", 5), ("grandchild", 6)):
+        cell = made(protocol=name)
+        assert (cell.protocol.rounds, cell.protocol.lr, cell.clients, cell.seed) == (4, 0.5, 3, seed)
+        assert presets.preset(name).description == ""
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"extends": "rooot"}, r"mine\.yaml: 'rooot' cannot be extended; did you mean 'root'"),
-        ({"extends": ["root"]}, r"mine\.yaml: '\['root'\]' cannot be extended"),
-        ({"extends": "child"}, r"mine\.yaml: 'child' cannot be extended"),
+        ({"extends": "rooot"}, r"mine\.yaml: extends: there is no protocol 'rooot'; did you mean 'root'"),
+        ({"extends": ["root"]}, r"mine\.yaml: extends: there is no protocol '\['root'\]'"),
+        ({"extends": "mine"}, r"mine\.yaml: it extends itself"),
+        ({"extends": "child"}, r"child\.yaml: it extends itself"),
         ({"tuned": 3}, r"mine\.yaml: tuned must be a list of mappings"),
         ({"tuned": [{"wen": {}}]}, r"unknown field '.*mine\.yaml: tuned\[0\]\.wen'; did you mean 'when'"),
         ({"tuned": [{"when": {}, "set": {"protocol.lrr": 1}}]}, "unknown setting 'protocol.lrr'; did you mean"),
@@ -317,7 +320,7 @@ def test_a_protocol_may_begin_as_another_one(folder):
 )
 def test_mistakes_in_a_protocols_file_are_named(folder, values, message):
     write(folder, "root", rounds=3)
-    write(folder, "child", extends="root")
+    write(folder, "child", extends="mine")
     write(folder, "mine", **values)
     with pytest.raises(UserError, match=message) as error:
         made(protocol="mine")

@@ -381,6 +381,7 @@ class Settings:
     text: str = "a"
     form: Literal["released", "paper"] = "paper"
     many: tuple[int, ...] = ()
+    pair: tuple[int, float] = (1, 0.5)
     maybe: int | None = None
 
 
@@ -393,6 +394,7 @@ class Settings:
         ({"text": 5}, "5"),
         ({"many": [1, 2]}, (1, 2)),
         ({"many": []}, ()),
+        ({"pair": [2, 0.25]}, (2, 0.25)),
         ({"maybe": None}, None),
         ({"maybe": 4}, 4),
         ({"form": "released"}, "released"),
@@ -429,6 +431,9 @@ def test_plain_values_become_typed_ones(given, kept):
         ("many", 3, "must be a list, got 3"),
         ("many", "12", "must be a list, got '12'"),
         ("many", ["a"], "must be a whole number, got 'a'"),
+        ("pair", [1], r"must be a list of 2, got \[1\]"),
+        ("pair", [1, 0.5, 2], r"must be a list of 2, got \[1, 0.5, 2\]"),
+        ("pair", [0.5, 1], "must be a whole number, got 0.5"),
         ("maybe", "x", "must be a whole number, got 'x'"),
     ],
 )

@@ -193,9 +193,11 @@ def test_settings_are_described_with_their_values_defaults_and_spaces():
         rate: Annotated[float | None, log(0.1, 1.0, source="ours")] = None
         draws: Annotated[int, fixed("sets the compute")] = 3
         losses: tuple[Literal["ce", "mse"], ...] = ("ce",)
+        crop: tuple[int, float] = (4, 0.5)
 
     assert describe_settings(Some, "algorithm") == [
         SettingDescription("algorithm.rate", None, "a number, or null", "log 0.1 to 1.0", "ours"),
         SettingDescription("algorithm.draws", 3, "a whole number", "", "sets the compute"),
         SettingDescription("algorithm.losses", ("ce",), "a list, each ce or mse", "", ""),
+        SettingDescription("algorithm.crop", (4, 0.5), "a list of 2: a whole number, a number", "", ""),
     ]
