@@ -66,8 +66,8 @@ def values_text(hint: Any) -> str:
         words = " or ".join(values_text(part) for part in parts if part is not type(None))
         return f"{words}, or null" if type(None) in parts else words
     if origin in (tuple, list):
-        words = [values_text(part).replace(", ", " or ") for part in parts if part is not Ellipsis]
-        return f"a list of {len(words)}: {', '.join(words)}" if _fixed(hint) else f"a list, each {words[0]}"
+        each = [values_text(part).replace(", ", " or ") for part in parts if part is not Ellipsis]
+        return f"a list of {len(each)}: {', '.join(each)}" if _fixed(hint) else f"a list, each {each[0]}"
     return ", ".join(map(str, parts)) if origin is Literal else WORDS.get(hint, str(hint))
 
 

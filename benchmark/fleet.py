@@ -32,7 +32,8 @@ class Turn:
     """The outcome of a client's work in a round.
 
     The client takes the first `steps` of its local steps (None: all of them). Its update then `arrives` at the server
-    or is lost. `seconds` is the simulated time that the server waits for it, None in a fleet without a clock.
+    or is lost. `seconds` is the simulated time that the server waits for it: None in a fleet without a clock, and for a
+    lost update that is not waited for.
     """
 
     steps: int | None = None

@@ -153,6 +153,8 @@ def plain(value: Any) -> Any:
 
 def check_columns(runs: pd.DataFrame, *needed: str) -> None:
     """Raise `UserError` unless `runs` has the columns of `results` that a function needs."""
+    if not isinstance(runs, pd.DataFrame):
+        raise UserError(f"runs must be a table, got {runs!r:.60}; give rows of fedspan.results or fedspan.run")
     if missing := [name for name in needed if name not in runs]:
         raise UserError(f"these runs lack {', '.join(missing)}; give rows of fedspan.results or fedspan.run")
 

@@ -100,6 +100,10 @@ class FleetRunner:
                 )
             cut = turn.steps is not None and turn.steps < one.steps
             found.append(Turn(int(turn.steps) if cut else None, bool(turn.arrives), seconds))
+        clocked = any(turn.seconds is not None for turn in found)
+        for one, turn in zip(work, found, strict=True):
+            if clocked and turn.arrives and turn.seconds is None:
+                raise refusal(self.fleet, "turns", wanted, f"client {one.client} has no seconds, and others have")
         return found
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -402,6 +403,13 @@ def test_a_name_that_fits_none_or_several_is_one_line(grid, folder, name, messag
 def test_a_frame_of_other_columns_is_one_line(use):
     with pytest.raises(UserError, match=r"these runs lack .*task_id; give rows of fedspan\.results or fedspan\.run"):
         use(pd.DataFrame({"method": ["FedAvg"], "accuracy": [1.0]}))
+
+
+@pytest.mark.parametrize("use", [fedspan.plot_curves, lambda runs: fedspan.plot_gains(runs, "fedavg")])
+@pytest.mark.parametrize("runs", [None, []], ids=str)
+def test_runs_that_are_no_table_are_one_line(use, runs):
+    with pytest.raises(UserError, match=rf"^runs must be a table, got {re.escape(str(runs))}; give rows of"):
+        use(runs)
 
 
 def test_methods_without_a_common_run_are_not_compared(grid):

@@ -79,6 +79,10 @@ WRONG = {
     "no seconds": (lambda work: [Turn(seconds=math.nan)] * len(work), "client 0 cannot take nan seconds"),
     "before it began": (lambda work: [Turn(seconds=-1.0)] * len(work), "client 0 cannot take -1.0 seconds"),
     "seconds as a text": (lambda work: [Turn(seconds="1")] * len(work), "client 0 cannot take '1' seconds"),
+    "a clock for some": (
+        lambda work: [Turn(seconds=1.0), *[WHOLE] * (len(work) - 1)],
+        "client 1 has no seconds, and others have",
+    ),
     "half arrives": (lambda work: [Turn(arrives=0.5)] * len(work), "client 0 arrives: 0.5, neither True nor False"),
 }
 
@@ -102,6 +106,14 @@ class Careless(Fleet):
     def turns(self, work, draws):
         {"python": random.random, "numpy": np.random.random, "torch": lambda: torch.rand(())}[self.draw]()
         return [Turn() for _ in work]
+
+
+@toy("fleet", "toy_unwaited")
+class Unwaited(Fleet):
+    """The server waits two seconds for all clients but the first, whose update is lost."""
+
+    def turns(self, work, draws):
+        return [Turn(arrives=False), *[Turn(seconds=2.0)] * (len(work) - 1)]
 
 
 @toy("fleet", "toy_numpy")
@@ -307,6 +319,11 @@ def test_numpys_numbers_are_as_good_as_pythons(tmp_path):
         "seconds": 7.5,
         "seconds_at_round": [2.5, 5.0, 7.5],
     }
+
+
+def test_the_server_need_not_wait_for_a_lost_update(tmp_path):
+    record = run_cell(toy_cell(fleet=Unwaited()), how(tmp_path))
+    assert (record["fleet"]["lost"], record["fleet"]["seconds"]) == (3, 6.0)
 
 
 def test_a_client_that_takes_all_its_steps_is_not_cut(tmp_path):
