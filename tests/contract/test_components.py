@@ -142,6 +142,9 @@ def test_choices_of_the_same_shapes_differ_in_nothing_but_values(slow, quick, mo
 
 # resume -------------------------------------------------------------------------------------------
 
+RESUMED = "a run that goes on from its checkpoint"
+KEEPS_STATE = "keep what lasts in the trees of `init`, not on the component"
+
 
 @every_stack
 @every_net
@@ -154,7 +157,7 @@ def test_a_checkpoint_in_the_middle_equals_no_interruption_bit_for_bit(stack, mo
         save(resumed, tmp_path / "checkpoint")
         resumed = start(cell)
         assert resume(resumed, tmp_path / "checkpoint")
-    assert weights(resumed) == straight.weights
+    assert weights(resumed) == straight.weights, f"{RESUMED} ends with other weights; {KEEPS_STATE}"
     assert resumed.curve == straight.curve
     assert counted(resumed) == straight.counted
     assert score_stages(resumed) == straight.scores
@@ -195,7 +198,7 @@ def test_an_interrupted_command_ends_with_the_record_of_an_uninterrupted_one(sta
     began = []
     again = run_cell(cell, how(tmp_path / "cut", checkpoint_seconds=0), lambda progress: began.append(progress.round))
     assert min(began) == 1, "it did not go on from the checkpoint"
-    assert numbers(again) == numbers(run_cell(cell, how(tmp_path / "whole")))
+    assert numbers(again) == numbers(run_cell(cell, how(tmp_path / "whole"))), f"{RESUMED} ends with another record"
     assert not list((tmp_path / "cut" / "results" / "checkpoints").iterdir())
 
 
@@ -211,8 +214,8 @@ def test_the_order_of_clients_leaves_no_trace(stack):
         sums, _ = run.executor.run(run.state, order)
         means.append(digest(sums.mean_delta({path: leaf.double() for path, leaf in run.state.params.items()})))
         run.aggregate(sums)
-    assert means[0] == means[1]
-    assert weights(forward) == weights(backward)
+    assert means[0] == means[1], f"the mean update depends on the order of the clients; {KEEPS_STATE}"
+    assert weights(forward) == weights(backward), "the new global model depends on the order of the clients"
 
 
 @every_stack
@@ -225,7 +228,8 @@ def test_a_client_trains_the_same_whoever_trained_before_it(stack):
     assert mine.loss == again.loss
     for tree, same in ((mine.delta, again.delta), (mine.buffers, again.buffers), (mine.row.own, again.row.own)):
         assert tree.keys() == same.keys()
-        assert all(torch.equal(tree[path], same[path]) for path in tree)
+        alike = all(torch.equal(tree[path], same[path]) for path in tree)
+        assert alike, f"a client's update depends on the clients that trained before it; {KEEPS_STATE}"
 
 
 def test_another_process_makes_the_same_records_in_another_order(tmp_path):
@@ -408,4 +412,4 @@ def test_training_does_not_touch_the_global_generators(stack, tmp_path):
 @every_stack
 def test_another_seed_gives_other_numbers(stack):
     one = plain(stack)
-    assert weights(trained(dataclasses.replace(one.run.cell, seed=1))) != one.weights
+    assert weights(trained(dataclasses.replace(one.run.cell, seed=1))) != one.weights, "all seeds give the same model"

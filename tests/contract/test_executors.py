@@ -36,10 +36,11 @@ def test_executors_give_the_numbers_of_loop(stack, model):
     for executor in OTHERS:
         other = trained(cell, executor=executor)
         ours = other.state.pack()
-        assert counted(reference) == counted(other), executor
-        assert ours.keys() == theirs.keys(), executor
+        assert counted(reference) == counted(other), f"executor={executor} counts other work than loop"
+        assert ours.keys() == theirs.keys(), f"executor={executor} keeps other trees than loop"
         for name, leaf in theirs.items():
-            assert torch.allclose(ours[name], leaf, rtol=1e-9, atol=1e-11), (executor, name)
+            alike = torch.allclose(ours[name], leaf, rtol=1e-9, atol=1e-11)
+            assert alike, f"executor={executor} gives another '{name}' than loop"
         for name in ("loss", "train_loss"):
             assert other.curve[name] == pytest.approx(reference.curve[name], rel=1e-9), executor
 

@@ -35,6 +35,9 @@ def reference():
     return functools.cache(lambda cls: trained(cell_of(cls)))
 
 
+FROM_DRAWS = "draw from `draws`, and keep nothing between rounds"
+
+
 @every_fleet
 def test_each_client_has_a_turn_that_can_be(cls):
     for round in range(3):
@@ -51,8 +54,9 @@ def test_turns_depend_on_seed_round_and_clients_alone(cls):
     before = torch.get_rng_state()
     later = cls().turns(WORK, Draws(3, 7))
     cls().turns(WORK[:5], Draws(3, 0))
-    assert list(cls().turns(WORK, Draws(3, 7))) == list(later)
-    assert torch.equal(before, torch.get_rng_state())
+    again = list(cls().turns(WORK, Draws(3, 7))) == list(later)
+    assert again, f"the same seed, round and clients give other turns; {FROM_DRAWS}"
+    assert torch.equal(before, torch.get_rng_state()), "turns() draws from PyTorch's global generator, not from `draws`"
 
 
 @every_fleet
@@ -84,7 +88,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted(cls, tmp_path, refer
     assert resume(second, tmp_path / "checkpoint")
     while not second.finished:
         second.advance()
-    assert weights(second) == weights(whole)
+    assert weights(second) == weights(whole), f"a run that goes on from its checkpoint sees other turns; {FROM_DRAWS}"
     assert second.simulated_at_round == whole.simulated_at_round
     clock = {"seconds", "processor_seconds", "worker_seconds", "flops_of_step", "memory"}
     assert {k: v for k, v in vars(second.meter).items() if k not in clock} == {

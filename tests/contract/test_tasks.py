@@ -50,16 +50,18 @@ def test_a_dataset_is_uint8_images_with_labels_and_statistics(cls, tmp_path):
         assert images.y.dtype == torch.int64
         assert set(images.y.unique().tolist()) <= set(range(len(data.classes)))
     pixels = data.train.x.double().flatten(0, 2) / 255
-    assert data.mean == pytest.approx(pixels.mean(0).tolist())
-    assert data.std == pytest.approx(pixels.std(0, correction=0).tolist())
+    right = "of each channel of the training images, divided by 255"
+    assert data.mean == pytest.approx(pixels.mean(0).tolist()), f"`mean` is not that {right}"
+    assert data.std == pytest.approx(pixels.std(0, correction=0).tolist()), f"`std` is not that {right}"
 
 
 @every_dataset
 def test_a_dataset_is_the_same_every_time(cls, tmp_path):
     first, again = load(cls, tmp_path / "a"), load(cls, tmp_path / "b")
-    assert torch.equal(first.train.x, again.train.x)
-    assert torch.equal(first.test.y, again.test.y)
-    assert first.digest == again.digest
+    for split, other in ((first.train, again.train), (first.test, again.test)):
+        alike = torch.equal(split.x, other.x) and torch.equal(split.y, other.y)
+        assert alike, "prepare() called twice returns other images or labels; draw from a generator with a fixed seed"
+    assert first.digest == again.digest, "prepare() called twice returns the same images with another `digest`"
 
 
 @every_dataset
@@ -68,9 +70,12 @@ def test_limit_keeps_that_many_images_of_all_classes_and_changes_the_digest(cls,
     assert len(cut.train) == min(30, len(whole.train))
     assert len(cut.test) == min(30, len(whole.test))
     counts = torch.bincount(cut.train.y, minlength=len(cut.classes))
-    assert counts.max() - counts.min() <= 1
-    assert cut.digest != whole.digest
-    assert (cut.classes, cut.mean, cut.std) == (whole.classes, whole.mean, whole.std)
+    assert counts.max() - counts.min() <= 1, (
+        f"`limit` keeps {counts.tolist()} images of the classes, not as many of each"
+    )
+    assert cut.digest != whole.digest, "`limit` does not change `digest`"
+    facts = (cut.classes, cut.mean, cut.std) == (whole.classes, whole.mean, whole.std)
+    assert facts, "`limit` changes the classes, the mean or the standard deviation; take those of all images"
 
 
 # partitions ---------------------------------------------------------------------------------------
@@ -118,8 +123,8 @@ def test_a_partition_follows_its_seed_if_it_draws_at_all(cls):
     generator, untouched = (rng.numpy_generator(0, "partition") for _ in range(2))
     same, again, other = cls().prepare(data, 5, generator), split(cls, data, 5, 0), split(cls, data, 5, 1)
     draws = generator.bit_generator.state != untouched.bit_generator.state
-    assert same.digest == again.digest
-    assert (same.digest != other.digest) == draws
+    assert same.digest == again.digest, "split() with the same seed returns another split; draw from `rng`"
+    assert (same.digest != other.digest) == draws, "what split() draws from `rng` does not change the split"
 
 
 @every_partition
@@ -127,7 +132,7 @@ def test_a_partition_draws_from_its_own_generator_and_leaves_the_labels_alone(cl
     data = labelled(400, 5)
     labels, before = data.train.y.clone(), (str(np.random.get_state()), torch.get_rng_state().tolist())  # noqa: NPY002
     split(cls, data, 5)
-    assert torch.equal(labels, data.train.y)
+    assert torch.equal(labels, data.train.y), "split() changes the labels in place"
     assert (str(np.random.get_state()), torch.get_rng_state().tolist()) == before  # noqa: NPY002
 
 
@@ -180,21 +185,23 @@ def test_an_evaluated_image_does_not_see_its_neighbours(cls):
     with torch.no_grad():
         together = net(x)[1]
         alone = torch.cat([net(image[None])[1] for image in x])
-    torch.testing.assert_close(together, alone)
+    assert torch.allclose(together, alone), "in evaluation mode, an image's logits depend on the others of its batch"
 
 
 @every_model
 def test_initial_weights_follow_the_seed(cls):
     first, again, other = (build(cls, (3, 16, 16), seed=seed).state_dict() for seed in (0, 0, 1))
-    assert all(torch.equal(first[path], again[path]) for path in first)
-    assert any(not torch.equal(first[path], other[path]) for path in first)
+    drawn_anew = [path for path in first if not torch.equal(first[path], again[path])]
+    assert not drawn_anew, "with the same seed these weights differ; draw them from PyTorch's global generator"
+    assert any(not torch.equal(first[path], other[path]) for path in first), "all seeds give the same initial weights"
 
 
 @every_model
 def test_every_weight_is_reached_by_the_gradient(cls):
     net = build(cls, (3, 16, 16))
     torch.nn.functional.cross_entropy(net(torch.randn(4, 3, 16, 16))[1], torch.tensor([0, 1, 2, 3])).backward()
-    assert [path for path, leaf in net.named_parameters() if leaf.grad is None] == []
+    unreached = [path for path, leaf in net.named_parameters() if leaf.grad is None]
+    assert not unreached, f"no gradient reaches {', '.join(unreached)}: does forward() use it?"
 
 
 @every_model
@@ -206,7 +213,8 @@ def test_all_that_changes_in_training_is_averaged_or_kept(cls):
     paths = Paths.of(net, cell.method())
     changed = {k for k, v in net.state_dict().items() if not torch.equal(v, before[k])}
     counters = {k for k in changed if k.endswith("num_batches_tracked")}
-    assert changed - counters <= paths.shared | paths.own | paths.shared_buffers
+    lost = changed - counters - (paths.shared | paths.own | paths.shared_buffers)
+    assert not lost, f"training changes {', '.join(lost)}, which is neither averaged nor kept by the clients"
     for module in net.modules():  # what a step counter would steer
         assert getattr(module, "momentum", 0.1) is not None, "a cumulative average depends on an untracked counter"
 
