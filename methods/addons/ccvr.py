@@ -19,7 +19,8 @@ class CCVR(HeadTraining):
 
     For each class, clients send the number of images, and the sums of features and of their outer products. The server
     computes the pooled mean and unbiased covariance, draws `per_class` virtual features of each class that any client
-    holds, and trains the head on them by SGD with cross-entropy. A class with one image has covariance 0.
+    holds, and trains the head on them by SGD with cross-entropy: equally many, however many images a class has. A class
+    with one image has covariance 0.
 
     `tukey` is the exponent of Tukey's ladder of powers, sign(z)|z|^tukey (1: no transform). The Gaussians are fitted to
     transformed features; virtual features are transformed back, because the head reads untransformed ones (the sources

@@ -20,8 +20,9 @@ class FedSpeed(DriftCorrection):
 
     The paper averages these models over the participants (``corrections=participants``). The authors' code, which the
     default follows, adds the mean h_i of all clients to the participants' mean w_i (``all``); with full participation
-    the two agree. That code has alpha 1, prox 0.1 and rho 0.1 and clips gradients at norm 10. Its SGD has no momentum;
-    here the step above goes through the protocol's, which the boards set to none.
+    the two agree. That code divides the uphill step by the gradient's norm, as here, has alpha 1, prox 0.1 and rho 0.1,
+    and clips gradients at norm 10. Its SGD has no momentum; here the step above goes through the protocol's, which the
+    boards set to none.
     """
 
     title = "FedSpeed"
