@@ -292,7 +292,7 @@ def disagreements(runs: Runs) -> list[list[str]]:
             lambda alpha: runs.personal("FedAMP", alpha),
         ),
         (
-            "the same, with a self-weight of 0.5 (RigFL, after the authors' notebook) instead of 0.1",
+            "the same, with a self-weight of 0.5 (RigFL, a public copy after the authors' notebook) instead of 0.1",
             lambda alpha: runs.personal("FedAMP (alpha 10000, self weight 0.5, from the cloud model)", alpha),
             lambda alpha: runs.personal("FedAMP (alpha 10000, from the cloud model)", alpha),
         ),
