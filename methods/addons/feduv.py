@@ -23,9 +23,9 @@ class FedUV(Component):
       features z and sigma the median of the nonzero squared distances.
 
     Both terms and the defaults, lam 2.5 and mu 0.5, follow the authors' code, which does not scale the features to unit
-    length and differentiates through the median. In the models of that code, for every method, two layers with BatchNorm
-    lie between the body and the classifier, and z is their output; here z is the body's. A batch of one image
-    contributes 0.
+    length and differentiates through the median. In the models of that code, under every method, two more layers with
+    BatchNorm lie before the classifier, and z is their output; here z is the body's. A batch of one image contributes
+    0.
     """
 
     title = "FedUV"

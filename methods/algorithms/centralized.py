@@ -5,7 +5,7 @@ from fedspan.benchmark.component import Component, algorithm
 
 @algorithm("centralized")
 class Centralized(Component):
-    """No federation, the usual upper bound (as in SphereFed 2022, Sec. 4.1): one client holds the images of all clients.
+    """No federation, the upper bound (as in SphereFed 2022, Sec. 4.1): one client holds the images of all clients.
 
     Training makes rounds x local epochs passes over the data, regardless of participation. Momentum restarts every
     round and the schedule advances per round, exactly as in FedAvg with one client. Nothing is sent, so bytes are 0.
