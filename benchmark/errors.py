@@ -6,6 +6,7 @@ import difflib
 import inspect
 import re
 import sys
+import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
@@ -77,6 +78,11 @@ def field_of(cls: type, name: str) -> str:
 def plain(text: str) -> str:
     """Return untrusted text made safe for a terminal: unprintable characters become escape codes."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def has_controls(text: str) -> bool:
+    """Return whether a text has control characters, lone surrogates or separators of lines or paragraphs."""
+    return any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in text)
 
 
 def is_number(value: object) -> bool:

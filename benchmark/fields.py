@@ -8,12 +8,11 @@ import inspect
 import sys
 import types
 import typing
-import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from fedspan.benchmark.errors import UserError, did_you_mean, field_of, is_number, require, suggestion
+from fedspan.benchmark.errors import UserError, did_you_mean, field_of, has_controls, is_number, require, suggestion
 
 
 def defaults_of(cls: type[Any]) -> dict[str, Any]:
@@ -168,6 +167,5 @@ def _require_normal(value: float, where: str) -> None:
 def _text(value: str, where: str) -> str:
     """Return a text that is safe in files and terminals, or raise `UserError`."""
     require(len(value) <= LONGEST_TEXT, where, f"must have at most {LONGEST_TEXT} characters", value[:20] + "...")
-    plain = all(unicodedata.category(letter) not in ("Cc", "Cs", "Zl", "Zp") for letter in value)
-    require(plain, where, "must not have control characters", value)
+    require(not has_controls(value), where, "must not have control characters", value)
     return value

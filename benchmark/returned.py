@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedspan.benchmark import rng
-from fedspan.benchmark.errors import HookError
+from fedspan.benchmark.errors import HookError, has_controls
 from fedspan.benchmark.registry import Plugin
 
 if TYPE_CHECKING:
@@ -173,6 +173,8 @@ def _wrong_facts(data: Data) -> Iterator[tuple[str, str]]:
         elif len(set(names)) < len(names):
             [(name_twice, times)] = Counter(names).most_common(1)
             yield f"`{name}` as different names", f"{name_twice!r} occurs {times} times"
+        elif odd := [one for one in names if has_controls(one)]:
+            yield f"`{name}` as names without control characters", f"there is {odd[0]!r}"
     channels = sizes[0][2]
     for name, low in (("mean", "[0"), ("std", "(0")):
         numbers = getattr(data, name)

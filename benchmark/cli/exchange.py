@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedspan.benchmark.cli.accepted import accepted
 from fedspan.benchmark.cli.main import fail
+from fedspan.benchmark.errors import plain
 from fedspan.benchmark.mirror import boards as leaderboard
 from fedspan.benchmark.mirror.collect import from_mlflow
 from fedspan.benchmark.mirror.runs import Mirror, Unreachable
@@ -66,7 +67,7 @@ def validate(arguments: argparse.Namespace) -> int:
         found = exchange.validate_files(places or [results.root], repeated)
     statuses = [_print_outcome(found, "valid")]
     for line in found.remarks():
-        print(f"  {line}")
+        print(plain(f"  {line}"))
     statuses += [
         _print_outcome(checked, "valid")
         for folder in folders

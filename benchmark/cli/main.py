@@ -377,7 +377,14 @@ def _log_to_terminal() -> None:
     from rich.console import Console
     from rich.logging import RichHandler
 
+    class Plain(logging.Formatter):
+        """Messages with names of files, which may hold anything."""
+
+        def format(self, record: logging.LogRecord) -> str:
+            return plain(super().format(record))
+
     handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False, markup=False)
+    handler.setFormatter(Plain("%(message)s"))
     logger = logging.getLogger("fedspan")
     logger.handlers[:], logger.propagate = [handler], False
     logger.setLevel(logging.INFO)

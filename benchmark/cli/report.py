@@ -57,6 +57,8 @@ def show(arguments: argparse.Namespace) -> int:
         if scale not in SCALES:
             raise UserError(f"unknown scale '{scale}'{did_you_mean(str(scale), SCALES)}")
     results = Results(How.of(config).results, sets_aside=False)
+    if "paths.results" in axes:
+        results.check_there()
     pages = _pages(axes, results, named) or How.of(config).pages
     sweep = None if named else _sweep(axes, results, settings)
     named = [sweeps.NAME] if sweep else named
@@ -79,6 +81,8 @@ def show(arguments: argparse.Namespace) -> int:
             tell(f"board '{name}' is left out: {error}")
             status = 2
             failed.add(name)
+    if not named and results.passed_over:  # of no board, too
+        status = 2
     if not (built or named or status):
         _tell_of_none(axes, results)
     with doing("writing the pages over all boards"):

@@ -19,8 +19,9 @@ from fedspan.benchmark.cli import verify
 from fedspan.benchmark.errors import UserError, did_you_mean, plain
 from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records import exchange
+from fedspan.benchmark.records.atomic import write_atomically
 from fedspan.benchmark.records.provenance import processor_name
-from fedspan.benchmark.records.record import is_record_file
+from fedspan.benchmark.records.record import WHOLE_BYTES, files_of, is_record_file
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import cells_of
 from fedspan.benchmark.records.sources import REMEDY, stale, uncommitted
@@ -97,7 +98,7 @@ def submit(arguments: argparse.Namespace) -> int:
     text = _description(submission, new, len(cells), _repeated(results, new), said, branch)
     _commit(top, branch, results, new, text)
     note = results.root / f"submission-{submission.board.name}.md"
-    note.write_text(text, encoding="utf-8")
+    write_atomically(note, text.encode())  # it replaces a link, and does not write through it
     print(f"\n{text}\nbranch {branch} has {len(new)} records; your working tree is as it was. What remains:\n")
     print(f"  git push origin {branch}\n  # open a pull request; its description is in {note}")
     return 0
@@ -114,13 +115,14 @@ def review(arguments: argparse.Namespace) -> int:
     changed = _changed(top, base, branch)
     brought = sorted(path.stem for path, letter in changed.items() if letter != "D" and _is_record(path))
     gone = [path.stem for path, letter in changed.items() if letter == "D" and _is_record(path)]
-    for path, letter in sorted(changed.items()):
-        own = path.parent == PUBLISHED and path.name.split(".")[0] in brought  # a record or its sidecar
-        if not own or letter != "A":
-            print(plain(f"also {VERBS.get(letter, 'changes')} {path}: {REPLACED if own else REVIEW_NEEDED}"))
-    if not brought:
-        raise UserError(f"{branch} brings no record in {PUBLISHED}")
     with _published(top, branch) as results, _published(top, "HEAD") as before:
+        own = {PUBLISHED / path.name for path in _files(results, brought)}
+        for path, letter in sorted(changed.items()):
+            if path not in own or letter != "A":
+                why = REPLACED if path in own else REVIEW_NEEDED
+                print(plain(f"also {VERBS.get(letter, 'changes')} {path}: {why}"))
+        if not brought:
+            raise UserError(f"{branch} brings no record in {PUBLISHED}")
         shutil.rmtree(results.root / "verifications", ignore_errors=True)  # a branch's own verifications do not count
         settings = [word for word in arguments.words if "=" in word]
         given = {word.partition("=")[0] for word in settings}
@@ -214,9 +216,9 @@ def _ranking(
 
 
 def _files(results: Results, keys: Iterable[str]) -> Iterator[Path]:
-    """Yield the files of records, including sidecars."""
+    """Yield the files of records: theirs, and the sidecars that they name."""
     for key in keys:
-        yield from sorted(results.records.glob(f"{key}.*json"))
+        yield from files_of(results.path(key))
 
 
 def _repeated(results: Results, keys: Iterable[str]) -> int:
@@ -287,14 +289,16 @@ def _numbered(name: str) -> Iterator[str]:
 def _published(top: str, commit: str) -> Iterator[Results]:
     """Yield a temporary results folder with the records and verifications published at a commit."""
     with tempfile.TemporaryDirectory() as folder:
-        listed = _git(top, "ls-tree", "-r", "-z", commit, "results/records", "results/verifications")
-        files = [line.split("\t", 1) for line in filter(None, listed.split("\0"))]  # mode, type and object; path
+        listed = _git(top, "ls-tree", "-r", "-l", "-z", commit, "results/records", "results/verifications")
+        files = [line.split("\t", 1) for line in filter(None, listed.split("\0"))]  # mode, type, object and size; path
         for what, path in files:
             *_, name = parts = PurePosixPath(path).parts
             if what.split()[0] not in FILE_MODES or len(parts) != 3 or name == "..":
                 raise UserError(
                     f"{commit} has {path!r} among its records, which is not a plain file there; do not merge it"
                 )
+            if int(what.split()[3]) > WHOLE_BYTES:
+                raise UserError(f"{commit} has {path!r} among its records, which is too large for one; do not merge it")
         contents = _blobs(top, [what.split()[2] for what, _ in files])
         for (_, path), content in zip(files, contents, strict=True):
             place = Path(folder, *PurePosixPath(path).parts[1:])

@@ -19,7 +19,7 @@ from fedspan.benchmark.errors import is_number
 from fedspan.benchmark.mirror import database
 from fedspan.benchmark.records.index import Index, store_of
 from fedspan.benchmark.records.model import TRIAL, Record, is_trial
-from fedspan.benchmark.records.record import flatten, is_record_file, leaves_of, short_digest
+from fedspan.benchmark.records.record import dotted, flatten, is_record_file, leaves_of, short_digest
 from fedspan.benchmark.records.results import Results
 
 log = logging.getLogger("fedspan")
@@ -249,7 +249,7 @@ class Mirror:
         )
         context = entities.InputTag("mlflow.data.context", "training")
         self.client.log_inputs(run_id, [entities.DatasetInput(dataset, [context])])
-        params = {metric_name(key): str(value)[:500] for key, value in flatten(spec["model"])}
+        params = {metric_name(dotted(steps)): str(value)[:500] for steps, value in flatten(spec["model"])}
         tags = {"fedspan.key": record["key"]}
         try:
             name = re.sub(r"[/:.%\"']", "_", names.name_from("model", spec["model"]))
@@ -270,7 +270,8 @@ class Mirror:
 
     def _fill(self, run: Any, record: Record, digest: str) -> None:
         run_id = str(run.info.run_id)
-        params = [self._entities.Param(metric_name(key), str(value)[:6000]) for key, value in flatten(record["spec"])]
+        settings = [(metric_name(dotted(steps)), str(value)[:6000]) for steps, value in flatten(record["spec"])]
+        params = [self._entities.Param(name, value) for name, value in settings]
         for start in range(0, len(params), 100):
             self.client.log_batch(run_id, params=params[start : start + 100])
         metrics = list(self._metrics(record, int(run.info.start_time)))
@@ -287,15 +288,16 @@ class Mirror:
     def _metrics(self, record: Record, now: int) -> Iterator[Any]:
         """Yield the metrics of a run; the metrics of a trial's curve have other names than those of a result's."""
         last = record["spec"]["protocol"]["rounds"]
-        for name, value in leaves_of(record, "scores", "compute").items():
+        for steps, value in leaves_of(record, "scores", "compute").items():
             if is_number(value):
-                yield self._entities.Metric(metric_name(name.removeprefix("scores.")), float(value), now, last)
+                name = dotted(steps).removeprefix("scores.")
+                yield self._entities.Metric(metric_name(name), float(value), now, last)
         rounds, of_curve = record["curve"].get("round", []), f"{TRIAL}." if is_trial(record) else ""
-        for name, values in leaves_of(record, "curve").items():
-            if name != "curve.round":
+        for steps, values in leaves_of(record, "curve").items():
+            if steps != ("curve", "round"):
                 for round, value in zip(rounds, values, strict=True):
                     if value is not None:
-                        yield self._entities.Metric(metric_name(of_curve + name), float(value), now, round)
+                        yield self._entities.Metric(metric_name(of_curve + dotted(steps)), float(value), now, round)
 
 
 def _seconds(record: Record) -> float:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fedspan.benchmark.errors import CorruptFile, UserError
 from fedspan.benchmark.records.model import Record
-from fedspan.benchmark.records.record import is_record_file, leaves_of
+from fedspan.benchmark.records.record import Steps, dotted, is_record_file, leaves_of
 from fedspan.benchmark.records.record import read as read_record
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import stale
@@ -25,9 +26,6 @@ from fedspan.benchmark.spec.rebuild import DataElsewhere, OtherVersion, rebuild
 
 # Costs that are measured, not counted: they differ between runs of a cell.
 MEASURED = ("seconds", "processor_seconds", "seconds_at_round", "peak_memory_bytes", "memory_bytes")
-SUMMED = ("compute.flops.", "compute.bytes.")  # costs of which pages show sums
-EVALUATED, APART = "compute.flops.evaluate", "compute.flops.features"  # older records count both in the former
-LATER_SCORES = ("worst_tenth_accuracy",)  # missing in records of earlier versions
 
 
 @dataclass
@@ -114,7 +112,7 @@ def record_files(paths: Sequence[Path]) -> Iterator[Path]:
 
     A named sidecar is left out: it is read with its record.
     """
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for named in paths:
         if named.is_dir():
             folder = named / "records" if (named / "records").is_dir() else named
@@ -124,7 +122,7 @@ def record_files(paths: Sequence[Path]) -> Iterator[Path]:
         else:
             raise UserError(f"{named} does not exist; name record files, or a folder that holds them")
         for path in found:
-            if (is_record_file(path) or path.suffix != ".json") and (real := path.resolve()) not in seen:
+            if (is_record_file(path) or path.suffix != ".json") and (real := os.path.realpath(path)) not in seen:
                 seen.add(real)
                 yield path
 
@@ -259,34 +257,23 @@ def _difference(here: Record, there: Record) -> str | None:
     for name in ("status", "scores", "curve"):
         first, second = leaves_of(here, name), leaves_of(there, name)
         for where in sorted(first.keys() | second.keys()):
-            if is_later_score(where, first) or is_later_score(where, second):
-                continue
             if first.get(where) != second.get(where):
-                return f"{where} is {first.get(where)!r} here and {second.get(where)!r} there"
+                return f"{dotted(where)} is {first.get(where)!r} here and {second.get(where)!r} there"
     for where, one, other in counted(here, there):
         if one != other:
-            return f"{where} is {one!r} here and {other!r} there"
+            return f"{dotted(where)} is {one!r} here and {other!r} there"
     return None
 
 
-def counted(one: Record, other: Record) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the dotted name and both values of each cost on which two records of a cell must agree.
+def counted(one: Record, other: Record) -> Iterator[tuple[Steps, Any, Any]]:
+    """Yield the steps to each cost on which two records of a cell must agree, and both values (None: missing).
 
-    Not those that depend on how it ran. An entry that only one version writes counts if pages sum it; if one record has
-    the passes of calibrations apart, their sum with the evaluations counts.
+    Not those that depend on how it ran.
     """
     first, second = leaves_of(one, "compute"), leaves_of(other, "compute")
-    if (APART in first) != (APART in second):
-        for costs in (first, second):
-            costs[EVALUATED] = costs.get(EVALUATED, 0) + costs.pop(APART, 0)
     for where in sorted({*first, *second}):
-        if where.split(".")[1] not in MEASURED and (where in first.keys() & second.keys() or where.startswith(SUMMED)):
+        if where[1] not in MEASURED:
             yield where, first.get(where), second.get(where)
-
-
-def is_later_score(where: str, scores: Mapping[str, Any]) -> bool:
-    """Return whether the dotted name `where` is a score missing in `scores` because older versions did not take it."""
-    return where not in scores and where.split(".")[-1] in LATER_SCORES
 
 
 def from_folder(folder: Path) -> Iterator[tuple[str, Callable[[], Record]]]:

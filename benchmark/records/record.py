@@ -13,7 +13,7 @@ import msgspec
 from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.records.atomic import content_of
 from fedspan.benchmark.records.model import Record
-from fedspan.benchmark.records.validation import check_schema, validate
+from fedspan.benchmark.records.validation import check_schema, check_texts, validate
 
 LIMIT_BYTES = 64 * 1024
 WHOLE_BYTES = 256 * 2**20  # of a sidecar, or of a record stored without sidecars
@@ -21,6 +21,8 @@ WHOLE_BYTES = 256 * 2**20  # of a sidecar, or of a record stored without sidecar
 SIDECARS = {
     name: f".{name}.json" for name in ("spectra", "diagnostics", "curve", "digests", "compute", "fleet", "scores")
 }
+
+Steps = tuple[str, ...]  # names from a record, or a part of it, to a value: ("compute", "flops", "train")
 
 
 def digest_of(record: Mapping[str, Any]) -> str:
@@ -33,17 +35,22 @@ def short_digest(record: Mapping[str, Any]) -> str:
     return digest_of(record)[:16]
 
 
-def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of nested mappings under dotted names; lists are leaves."""
+def flatten(value: Any, above: Steps = ()) -> Iterator[tuple[Steps, Any]]:
+    """Yield the leaves of nested mappings with the steps to them; lists are leaves."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from flatten(item, f"{prefix}.{key}" if prefix else str(key))
+            yield from flatten(item, (*above, str(key)))
     else:
-        yield prefix, value
+        yield above, value
 
 
-def leaves_of(record: Record, *fields: str) -> dict[str, Any]:
-    """Return the leaves of some fields of a record by their dotted names; none for a missing field."""
+def dotted(steps: Steps) -> str:
+    """Return the steps to a leaf as one name to show; a step may have dots itself, so two leaves may share a name."""
+    return ".".join(steps)
+
+
+def leaves_of(record: Record, *fields: str) -> dict[Steps, Any]:
+    """Return the leaves of some fields of a record by the steps to them; none for a missing field."""
     whole: Mapping[str, Any] = record
     return dict(flatten({field: whole.get(field, {}) for field in fields}))
 
@@ -71,6 +78,7 @@ def parse(content: bytes, path: Path | None, sealed: bool = False) -> Record:
         raw = msgspec.json.decode(content)
         if isinstance(raw, dict):
             check_schema(raw)
+            check_texts(raw, content)
             _take_sidecars(raw, path)
         record = validate(raw, path.stem if path else None)
         digest = record.pop("digest", None)
@@ -83,16 +91,31 @@ def parse(content: bytes, path: Path | None, sealed: bool = False) -> Record:
         raise CorruptFile(str(error)) from error
 
 
+def files_of(path: Path) -> list[Path]:
+    """Return the files of a record: its own, and the sidecars that it names; its own alone if it cannot be read."""
+    try:
+        raw = msgspec.json.decode(content_of(path, LIMIT_BYTES))
+    except (CorruptFile, OSError, ValueError, RecursionError):
+        return [path]
+    named = _sidecars(raw) if isinstance(raw, dict) else {}
+    return [path, *(path.with_name(name) for field, name in named.items() if name == f"{path.stem}{SIDECARS[field]}")]
+
+
+def _sidecars(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sidecar that a record's file names for each field that has one."""
+    fields = {field: raw[field] for field in SIDECARS if isinstance(raw.get(field), dict)}
+    return {field: value["sidecar"] for field, value in fields.items() if "sidecar" in value}
+
+
 def _take_sidecars(raw: dict[str, Any], path: Path | None) -> None:
     """Put the contents of a record's sidecar files back into it."""
-    for field, suffix in SIDECARS.items():
-        named = raw[field].get("sidecar") if isinstance(raw.get(field), dict) else None
-        if named is None:
-            continue
-        if path is None or named != f"{path.stem}{suffix}":
+    for field, named in _sidecars(raw).items():
+        if path is None or named != f"{path.stem}{SIDECARS[field]}":
             raise CorruptFile(f"its sidecar is called {named!r}")
         try:
-            raw[field] = msgspec.json.decode(content_of(path.parent / named, WHOLE_BYTES))
+            content = content_of(path.parent / named, WHOLE_BYTES)
+            raw[field] = msgspec.json.decode(content)
+            check_texts({field: raw[field]}, content)
         except OSError as error:
             raise CorruptFile(f"its sidecar {named}: {error.strerror or error}") from error
         except (CorruptFile, ValueError, RecursionError) as error:

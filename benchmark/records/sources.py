@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import fedspan.benchmark as engine
 from fedspan.benchmark.discovery import folder_of, source_of
+from fedspan.benchmark.errors import plain
 from fedspan.benchmark.registration import FOR_READERS
 from fedspan.benchmark.spec.cell import Cell
 
@@ -272,7 +273,7 @@ def uncommitted(cell: Cell) -> list[str] | None:
             by_root.setdefault(root, []).append(str(path.relative_to(root)))
     found = [_uncommitted(root, tuple(sorted(set(paths)))) for root, paths in by_root.items()]
     told = [paths for paths in found if paths is not None]
-    return sorted(path for paths in told for path in paths) if told else None
+    return sorted(plain(path) for paths in told for path in paths) if told else None
 
 
 def forget() -> None:

@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 
 import msgspec
 
-from fedspan.benchmark.errors import CorruptFile, LaterVersion, is_number, plain
+from fedspan.benchmark.errors import CorruptFile, LaterVersion, has_controls, is_number, plain
 from fedspan.benchmark.records.model import STAGES, TRIAL, Curve, Metrics, Record, Scores, Status, is_trial
 from fedspan.benchmark.spec.cell import SCHEMA, key_of
 
@@ -21,6 +21,8 @@ KINDS = {
     "null": "null",
 }  # fmt: skip
 BOUNDS = {">=": "below", "<=": "above", ">": "not above", "<": "not below"}
+# In a file, control characters are escapes of JSON, or the few in UTF-8 that JSON allows unescaped.
+ESCAPED = re.compile(rb"\\[bfnrtu]|\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]")
 ROUNDED = 0.001  # by which a running total may exceed the final one
 # Costs in the record of every finished run.
 COUNTED = ("seconds.total", "flops.train", "bytes.up", "bytes.down", "steps", "images", "seconds_at_round")
@@ -37,6 +39,32 @@ def validate(record: Any, key: str | None = None) -> Record:
     if key not in (None, found["key"]):
         raise CorruptFile(f"its key does not belong to its name {key}")
     return found
+
+
+def check_texts(record: Mapping[str, Any], content: bytes) -> None:
+    """Raise `CorruptFile` if a text or a name in a record has control characters: they could forge a terminal's output.
+
+    `content` is the JSON of the record; without escapes nothing in it needs a look. A traceback has several lines.
+    """
+    if not ESCAPED.search(content):
+        return
+    for field, value in record.items():
+        for path, text in _texts(value, [field]):
+            if has_controls(text) and field != "traceback":
+                raise CorruptFile(f"its {_dotted(path)} has control characters")
+
+
+def _texts(value: Any, path: list[str | int]) -> Iterator[tuple[list[str | int], str]]:
+    """Yield the texts in a value, names included, and the steps to them."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield [*path, name], name
+            yield from _texts(item, [*path, name])
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _texts(item, [*path, number])
 
 
 def check_schema(record: Any) -> None:

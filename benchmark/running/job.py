@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fedspan.benchmark.contract import blame
-from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.errors import UserError, plain
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.cell_run import CellProgress, Outcome, make_record, run_cell
@@ -79,4 +79,4 @@ def reason_of(error: BaseException) -> str:
         reason = f"out of memory: {error}"
     else:
         reason = blame(error) or getattr(error, "blamed", "") or f"{type(error).__name__}: {error}"
-    return " ".join(reason.split())
+    return plain(" ".join(reason.split()))

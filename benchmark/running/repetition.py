@@ -19,9 +19,9 @@ from fedspan.benchmark.data.array_cache import AFRESH
 from fedspan.benchmark.errors import UserError, is_number
 from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.places import interpreter, usable_cores
-from fedspan.benchmark.records.exchange import counted, is_later_score
+from fedspan.benchmark.records.exchange import counted
 from fedspan.benchmark.records.model import Record, trained_accuracy
-from fedspan.benchmark.records.record import leaves_of
+from fedspan.benchmark.records.record import dotted, leaves_of
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import changed
 from fedspan.benchmark.spec.overrides import override_text
@@ -92,9 +92,9 @@ def _digests_of_rounds(record: Record) -> dict[tuple[int, str], Any]:
 def _curve_of(record: Record) -> dict[tuple[int, str], Any]:
     rounds = record["curve"].get("round", [])
     return {
-        (when, name): value
-        for name, values in leaves_of(record, "curve").items()
-        if name != "curve.round"
+        (when, dotted(steps)): value
+        for steps, values in leaves_of(record, "curve").items()
+        if steps != ("curve", "round")
         for when, value in zip(rounds, values, strict=True)
     }
 
@@ -106,11 +106,11 @@ def _ends(record: Record, again: Record) -> Iterator[tuple[str, Any, Any]]:
     for name in ("digests", "scores", "fleet", "spectra", "diagnostics"):
         there, here = leaves_of(record, name), leaves_of(again, name)
         for where in sorted({*there, *here}):
-            if name == "digests" and (not there or where.startswith("digests.rounds")):
+            if name == "digests" and (not there or where[1] == "rounds"):
                 continue
-            if not is_later_score(where, there):
-                yield where, there.get(where), here.get(where)
-    yield from counted(record, again)
+            yield dotted(where), there.get(where), here.get(where)
+    for where, mine, theirs in counted(record, again):
+        yield dotted(where), mine, theirs
 
 
 def _both(where: str, there: Any, here: Any) -> str:

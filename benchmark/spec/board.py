@@ -258,7 +258,7 @@ def read_board(path: Path) -> Board:
         raise UserError(f"{path}: a board of boards has a title, a description and boards, nothing else")
     board = Board(
         name=path.stem,
-        title=str(raw.get("title") or path.stem),
+        title=" ".join(str(raw.get("title") or path.stem).split()),
         description=str(raw.get("description") or "").strip(),
         base=_with_axes(shared.base, shared.axes, path),
         grid=tuple(_with_axes(sub_grid, shared.axes, path) for sub_grid in grid or [{}]),

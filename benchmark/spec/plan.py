@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -17,6 +17,9 @@ from fedspan.benchmark.spec.compose import Composer, default_choices
 from fedspan.benchmark.spec.settings import FULL, first_change, is_how
 
 Asked = TypeVar("Asked", bound=Overrides)
+
+
+WRITTEN = ("paths.results", "paths.pages")  # folders to write to: a board from elsewhere may not choose them
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def plan_grid(axes: Mapping[str, list[Any]]) -> list[PlannedCell]:
     points: list[Overrides] = []
     for board in (part for name in names for part in load_board(str(name)).parts()):
         points += [point.with_settings({"board": board.word}) for point in board.expand(rest)]
-    _check_settings(names, points)
+    _check_settings(names, points, rest)
     try:
         with doing(f"planning {len(points):,} cells"):
             planned = _plan_whole(points)
@@ -113,13 +116,20 @@ def plan_grid(axes: Mapping[str, list[Any]]) -> list[PlannedCell]:
     return planned
 
 
-def _check_settings(boards: Sequence[Any], points: Sequence[Overrides]) -> None:
-    """Raise `UserError` if a setting of boards is a mapping, or one of how to run has several values."""
+def _check_settings(boards: Sequence[Any], points: Sequence[Overrides], given: Collection[str]) -> None:
+    """Raise `UserError` if a setting of boards is a mapping, or one of how to run has several values or is a folder.
+
+    `given` are the settings of the command, which may name folders to write to.
+    """
     said, asked = f"board {', '.join(map(str, boards))}", dict[str, Any]()
     for key, value in (item for point in points for item in point.items()):
         if isinstance(value, Mapping):
             first = next(iter(value), "name")
             raise UserError(f"{said}: '{key}' holds several settings; write them with dots, as {key}.{first}: ...")
+        if key in WRITTEN and key not in given:
+            raise UserError(
+                f"{said}: '{key}' says where files are written, which is the command's to say; leave it out"
+            )
         if is_how(key) and key != "board" and asked.setdefault(key, value) != value:
             hint = "leave it out and give it to the command"
             if key == "plugins":

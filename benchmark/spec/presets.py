@@ -14,7 +14,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fedspan.benchmark.errors import UserError, did_you_mean
+from fedspan.benchmark.errors import UserError, did_you_mean, has_controls
 from fedspan.benchmark.fields import defaults_of, from_values
 from fedspan.benchmark.places import packaged
 from fedspan.benchmark.protocol import Protocol
@@ -54,19 +54,24 @@ def _load_yaml(path: Path, changed: int) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
-        raise UserError(f"{path}{line} is not valid YAML: {getattr(error, 'problem', None) or error}") from None
+        problem = str(getattr(error, "problem", None) or error).splitlines()[0]
+        raise UserError(f"{path}{line} is not valid YAML: {problem}") from None
     except (OSError, OmegaConfBaseException, ValueError) as error:
         raise UserError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
     if not isinstance(loaded, dict):
         raise UserError(f"{path} must be a mapping")
-    return _text_keys(loaded)
+    return _with_texts(loaded, path)
 
 
-def _text_keys(value: Any) -> Any:
-    """Return nested YAML with all keys as strings."""
+def _with_texts(value: Any, path: Path) -> Any:
+    """Return nested YAML with all keys as strings; raise `UserError` for control characters other than line breaks."""
     if isinstance(value, dict):
-        return {str(key): _text_keys(item) for key, item in value.items()}
-    return [_text_keys(item) for item in value] if isinstance(value, list) else value
+        return {_with_texts(str(key), path): _with_texts(item, path) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_texts(item, path) for item in value]
+    if isinstance(value, str) and has_controls(value.replace("\n", " ").replace("\t", " ")):
+        raise UserError(f"{path}: the text {value!r:.60} must not have control characters")
+    return value
 
 
 @cache

@@ -74,6 +74,10 @@ WRONG = {
     "no deviation": (facts(std=(0.5, 0.0, 0.5)), "`std` of pixels scaled to [0, 1], in (0, 1]: it holds 0.0"),
     "a number of classes": (facts(classes=2), "`classes` as a tuple of names: it is 2"),
     "numbers of classes": (facts(classes=(0, 1)), "`classes` as a tuple of names: it is a tuple of 2, of 0 and so on"),
+    "a class with a line break": (
+        facts(classes=("a", "b\nc", "d")),
+        r"`classes` as names without control characters: there is 'b\nc'",
+    ),
     "a class twice": (facts(classes=("a", "b", "b")), "`classes` as different names: 'b' occurs 2 times"),
     "a digest that no record can hold": (facts(digest="v1.2"), "that content_digest returns as `digest`: it is 'v1.2'"),
     "no digest": (facts(digest=None), "the text that content_digest returns as `digest`: it is None"),

@@ -182,6 +182,7 @@ MISTAKES = {
     "show partition --out=": "show: --out has an empty value",
     "sync": "there is no folder results; name another with paths.results=DIR",
     "sync paths.results=reslts": "there is no folder reslts; name another with paths.results=DIR",
+    "report paths.results=reslts": "there is no folder reslts; name another with paths.results=DIR",
     "retry --failed paths.results=reslts": "there is no folder reslts; name another with paths.results=DIR",
     "run --wrokers=3": "unknown option '--wrokers=3'; settings are written name=value",
 }
@@ -200,6 +201,10 @@ def test_a_mistake_is_one_line_and_nothing_runs(fedspan, here, command, message)
 BOARDS = {
     "grid: [{seed: [}]": "board.yaml line 1 is not valid YAML",
     "- a list": "board.yaml must be a mapping",
+    'title: "x\\e[2J"': r"board.yaml: the text 'x\x1b[2J' must not have control characters",
+    'title: "x\\ud800"': r"board.yaml: the text 'x\ud800' must not have control characters",
+    "title: \0": "board.yaml is not valid YAML: unacceptable character #x0000",
+    "base: {paths.results: elsewhere}": "'paths.results' says where files are written, which is the command's to say",
     "gird: []": "board.yaml: unknown field 'gird'; did you mean 'grid'?",
     "grid: {seed: 0}": "board.yaml: grid must be a list",
     "grid: [seed]": "board.yaml: grid[0] must be a mapping, got 'seed'",

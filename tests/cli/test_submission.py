@@ -186,6 +186,45 @@ def test_review_names_what_else_a_branch_changes(ran, fedspan):
     assert not Path("code.py").exists()
 
 
+STRAYS = ("spectra.json", "install.sh")  # files that only begin like a record: it names no sidecar
+
+
+def test_a_submission_has_records_and_the_sidecars_that_they_name_and_nothing_else(ran, fedspan, tmp_path):
+    secret, records = tmp_path / "secret", sorted(Path("results/records").glob("*.json"))
+    secret.write_text("secret")
+    for ending in STRAYS:
+        records[0].with_name(f"{records[0].stem}.{ending}").symlink_to(secret)
+    Path("results/submission-tiny.md").symlink_to(secret)
+    assert fedspan("submit", "board=tiny", "sample=0").status == 0
+    listed = git("ls-tree", "--name-only", "submit/tiny:results/records").split()
+    assert sorted(listed) == [path.name for path in records]
+    assert secret.read_text() == "secret"
+    assert Path("results/submission-tiny.md").read_text().startswith("Records of tiny")
+
+
+def test_review_names_files_that_only_begin_like_a_record(published, fedspan):
+    _, last = published
+    strays = [last.with_name(f"{last.stem}.{ending}") for ending in STRAYS]
+    for path in strays:
+        path.write_text("{}")
+        git("add", "--force", str(path))
+    told = reviewed(fedspan)
+    assert told.status == 0, told.err
+    for path in strays:
+        assert f"also adds {path}: read it" in told.out
+
+
+def test_a_file_too_large_for_a_record_is_not_read(published, fedspan, monkeypatch):
+    _, last = published
+    monkeypatch.setattr(submission, "WHOLE_BYTES", 10**6)
+    large = last.with_name(f"{last.stem}.zz")
+    with large.open("wb") as file:
+        file.truncate(10**6 + 1)
+    git("add", "--force", str(large))
+    told = reviewed(fedspan)
+    assert (told.status, f"has '{large}' among its records, which is too large for one" in told.complaint) == (2, True)
+
+
 @pytest.mark.parametrize(("name", "said"), [(b"\x1b[2Jcode.py", "\\x1b[2Jcode.py"), (b"\xff.py", "\\udcff.py")])
 def test_names_of_files_of_a_branch_are_printed_as_text_whatever_their_bytes_are(ran, fedspan, name, said):
     fedspan("submit", "board=tiny", "sample=0")

@@ -132,7 +132,7 @@ def test_a_store_that_fails_refuses_no_record(results, monkeypatch, caplog, code
 
 def test_a_metric_of_any_name_is_mirrored(results):  # noqa: F811
     one = record()
-    one["scores"]["trained"] |= {"a<b>/../\u2028": 1.0, "x" * 400: 2.0}
+    one["scores"]["trained"] |= {"a<b>/../é": 1.0, "x" * 400: 2.0}
     results.write(one)
     (mirror := Mirror(results)).sync()
     [run] = runs(mirror)

@@ -12,7 +12,7 @@ import pytest
 
 from fedspan.benchmark.mirror import runs as tracking
 from fedspan.benchmark.mirror.runs import Mirror, Unreachable, follow, sync
-from fedspan.benchmark.records.record import flatten, short_digest
+from fedspan.benchmark.records.record import dotted, flatten, short_digest
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running.cell_run import Outcome, make_record
 from fedspan.benchmark.running.grid import all_mirrored
@@ -285,7 +285,8 @@ def test_nobody_is_told_that_fedspan_runs(results):
 
 
 def test_nested_values_have_dotted_names_and_lists_stay():
-    assert dict(flatten({"a": {"b": 1, "c": {"d": [2]}}, "e": None})) == {"a.b": 1, "a.c.d": [2], "e": None}
+    leaves = {dotted(steps): value for steps, value in flatten({"a": {"b": 1, "c": {"d": [2]}}, "e": None})}
+    assert leaves == {"a.b": 1, "a.c.d": [2], "e": None}
 
 
 # the index: what is mirrored already -----------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Every record that a run writes is one, and nothing is that has a field of another type or range."""
 
 import copy
+import json
 import os
 import re
 import types
@@ -253,6 +254,32 @@ def test_what_is_too_large_or_has_no_end_is_not_read(tmp_path):
         read(pipe)
     with pytest.raises(CorruptFile, match=f"it has {2**40} bytes, more than {LIMIT_BYTES}"):
         read(large)
+
+
+@pytest.mark.parametrize("text", ["a\nb", "\x1b[2Jgone", "\x7f", "\x9b2J", "a\u2028b"], ids=ascii)
+@pytest.mark.parametrize("kind", ["text", "name", "sidecar"])
+def test_control_characters_could_forge_the_output_of_a_terminal(tmp_path, full, kind, text):
+    full = copy.deepcopy(full)
+    if kind == "text":
+        full["provenance"]["uncommitted"] = [text]
+    elif kind == "name":
+        full["scores"]["trained"][text] = 1.0
+    else:
+        full["spectra"] = {"sidecar": f"{full['key']}.spectra.json"}
+        (tmp_path / full["spectra"]["sidecar"]).write_text(json.dumps({text: 1.0}, ensure_ascii=False))
+    path = tmp_path / f"{full['key']}.json"
+    for escaped in (True, False):
+        path.write_text(json.dumps(full, ensure_ascii=escaped), encoding="utf-8")
+        with pytest.raises(CorruptFile, match="has control characters") as error:
+            read(path)
+        assert str(error.value).isprintable()
+
+
+def test_a_traceback_has_several_lines(tmp_path, full):
+    path = tmp_path / f"{full['key']}.json"
+    record = {name: value for name, value in full.items() if name != "digest"}
+    path.write_text(json.dumps({**record, "traceback": "one\ntwo"}))
+    assert read(path)["traceback"] == "one\ntwo"
 
 
 def test_a_long_failure_stays_readable(tmp_path, full):

@@ -180,6 +180,25 @@ def test_of_several_differences_the_earliest_round_is_named():
     assert compare(RECORD, again).round == 4
 
 
+@pytest.mark.parametrize(("field", "part", "name"), [("compute", "bytes", "up"), ("scores", "trained", "domain.a")])
+def test_a_name_with_dots_is_not_the_value_that_it_spells(field, part, name):
+    """A decoy holds the true number, and pages show the forged one."""
+    true, forged = edited((field, part), {name: 5.0}), edited((field, part), {name: 9.0})
+    *above, last = f"{part}.{name}".split(".")
+    decoy = {f"{part}.{name}": 5.0} if field == "compute" else {".".join(above): {last: 5.0}}
+    forged[field] |= decoy
+    assert compare(forged, true).where == f"{field}.{part}.{name}"
+
+
+@pytest.mark.parametrize("entry", ["evaluate", "features"])
+def test_a_cost_that_a_record_leaves_out_is_a_difference(entry):
+    again = copy.deepcopy(RECORD)
+    again["compute"]["flops"] = {"train": 5, "evaluate": 7, "features": 2}
+    theirs = copy.deepcopy(again)
+    del theirs["compute"]["flops"][entry]
+    assert compare(theirs, again).where == f"compute.flops.{entry}"
+
+
 def test_a_score_that_contradicts_its_own_digests_is_told():
     text = compare(edited(("scores", "trained", "accuracy"), 99.0), RECORD).text
     said = "scores.trained.accuracy: 99 in the record, 60 recomputed although its digests match"

@@ -222,20 +222,22 @@ def test_the_commands_of_a_page_name_the_folder_of_results_that_it_was_made_from
         assert verify.endswith(f" paths.results={tmp_path}"), verify
 
 
-def test_a_mistyped_results_folder_leaves_the_site_as_it_is(boards, report, tmp_path, capsys):
+def test_an_empty_results_folder_leaves_the_site_as_it_is(boards, report, tmp_path, capsys):
     keep(tmp_path, [record(planned) for planned in cells()])
     assert report()[0] == 0
     before = {path: path.read_bytes() for path in (tmp_path / "pages").glob("**/*") if path.is_file()}
-    assert main(["report", f"paths.results={tmp_path / 'typo'}", f"paths.pages={tmp_path / 'pages'}"]) == 2
+    (tmp_path / "empty").mkdir()
+    assert main(["report", f"paths.results={tmp_path / 'empty'}", f"paths.pages={tmp_path / 'pages'}"]) == 2
     assert f"so the site in {tmp_path / 'pages'} stays as it is; set paths.results=DIR" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_a_mistyped_results_folder_leaves_the_page_of_a_named_board_as_it_is(boards, report, tmp_path, capsys):
+def test_an_empty_results_folder_leaves_the_page_of_a_named_board_as_it_is(boards, report, tmp_path, capsys):
     keep(tmp_path, [record(planned) for planned in cells()])
     assert report("board=good")[0] == 0
     before = {path: path.read_bytes() for path in (tmp_path / "pages").glob("**/*") if path.is_file()}
-    elsewhere = (f"paths.results={tmp_path / 'typo'}", f"paths.pages={tmp_path / 'pages'}")
+    (tmp_path / "empty").mkdir()
+    elsewhere = (f"paths.results={tmp_path / 'empty'}", f"paths.pages={tmp_path / 'pages'}")
     assert main(["report", "board=good", *elsewhere]) == 2
     assert "no record of board 'good' in " in capsys.readouterr().err
     assert {path: path.read_bytes() for path in before} == before
@@ -334,3 +336,15 @@ def test_runs_of_no_board_are_not_passed_over_in_silence(boards, report, tmp_pat
         "'fedspan run'"
     ]
     assert "No board has results yet." in (tmp_path / "pages" / "index.html").read_text()
+
+
+@pytest.mark.parametrize("words", [(), ("board=good",)], ids=["all boards", "another board"])
+def test_a_damaged_file_of_no_board_is_named_and_makes_a_report_of_all_boards_end_with_2(
+    boards, report, tmp_path, words
+):
+    keep(tmp_path, [record(planned) for planned in cells()])
+    (tmp_path / "records" / "a\x1b[2J.json").write_text("{")
+    status, _, errors = report(*words)
+    assert status == (0 if words else 2)
+    assert "a\\x1b[2J.json is passed over" in " ".join(errors)
+    assert all("\x1b[2J" not in line for line in errors)
