@@ -20,7 +20,7 @@ def key(seed: int, purpose: str, *where: int | str) -> int:
 
 
 def generator(seed: int, purpose: str, *where: int | str) -> torch.Generator:
-    """Return a CPU generator for one named purpose."""
+    """Return a CPU generator for one named purpose; PyTorch seeds it with the lower 32 bits of the key."""
     return torch.Generator().manual_seed(key(seed, purpose, *where))
 
 

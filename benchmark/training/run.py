@@ -175,7 +175,9 @@ class Run:
         self.newcomers: LocalTrainer | None = None  # same net, with images of clients that never train
         if newcomers is not None and not cell.protocol.trial:
             theirs = DeviceData(data, newcomers, cell.protocol, device=self.device, seed=rng.key(cell.seed, "unseen"))
-            self.newcomers = LocalTrainer(net, self.method, self.paths, data=theirs, meter=self.meter)
+            self.newcomers = LocalTrainer(
+                net, self.method, self.paths, data=theirs, meter=Meter()
+            )  # no cost of the method
         self.fleet = FleetRunner(cell.fleet, self.trainer, cell.seed)
         self.fleet.check(self.state, cell.protocol.rounds, self._participants)
         self.executor = self.local_executor = executor_of(how.executor)(self.trainer)  # it runs in this process
@@ -273,9 +275,14 @@ class Run:
         if not finite(state.params):
             raise Diverged(f"round {state.round + 1}: the aggregated weights are not finite")
 
+    def calibrated(self) -> Tree:
+        """Return the weights from the method's calibrator, without clients whose updates have all been lost so far."""
+        unheard = self.fleet.unheard(self.state, self._participants)
+        return stages.calibrate(self.trainer, self.state, self.cell.seed, unheard)
+
     def _go_on_calibrated(self) -> None:
         """Replace the trained weights by calibrated ones; count the bytes that clients would not receive otherwise."""
-        before, after = self.state.params, stages.calibrate(self.trainer, self.state, self.cell.seed)
+        before, after = self.state.params, self.calibrated()
         if not finite(after):
             raise Diverged(f"round {self.state.round}: the calibrated weights are not finite")
         count_sent_weights(self.trainer, before, after)

@@ -35,7 +35,7 @@ def score_stages(run: Run) -> dict[str, StageScores]:
         result |= _best(run)
     if run.method.calibrator:
         with meter.phase("calibrate"):
-            trained, state.params = state.params, stages.calibrate(trainer, state, run.cell.seed)
+            trained, state.params = state.params, run.calibrated()
         with meter.phase("evaluate"):
             result["calibrated"] = score(trainer, state) | _of_newcomers(run)
             run.stage_digests["calibrated"] = state.digest()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 
@@ -25,10 +27,11 @@ def client_features(trainer: LocalTrainer, client: int) -> tuple[Tensor, Tensor]
 
 
 @torch.no_grad()
-def calibrate(trainer: LocalTrainer, state: State, seed: int) -> Tree:
+def calibrate(trainer: LocalTrainer, state: State, seed: int, without: Collection[int] = ()) -> Tree:
     """Return the weights from the method's calibrator; the meter counts the communication.
 
-    Statistics are summed over the clients' images, client by client, in float64.
+    Statistics are summed over the clients' images, client by client, in float64, `without` some clients; the weights
+    stay as they are if no client is left.
     """
     component = trainer.method.calibrator
     if component is None:
@@ -36,8 +39,11 @@ def calibrate(trainer: LocalTrainer, state: State, seed: int) -> Tree:
     data, numbers = trainer.data, 0
     sums: Tree = {}
     parts: list[tuple[Tensor, Tensor]] = []
-    calls = [(trainer, state, client) for client in range(data.clients)]
-    costs = [float(len(indices)) for indices in data.indices]
+    clients = [client for client in range(data.clients) if client not in without]
+    if not clients:
+        return state.params
+    calls = [(trainer, state, client) for client in clients]
+    costs = [float(len(data.indices[client])) for client in clients]
     held = 8 * trainer.net.head.in_features * (trainer.net.head.in_features + data.classes)
     for found in trainer.each(state, _client_statistics, calls, costs, held):
         if isinstance(found, tuple):
@@ -54,7 +60,7 @@ def calibrate(trainer: LocalTrainer, state: State, seed: int) -> Tree:
     draws = generator(seed, "calibrate", component.name, state.round)
     with trainer.meter.phase("calibrate_server"), trainer.meter.step("calibrate", "server"):
         params: Tree = trainer.method.ask(component, "calibrate", state.params, sums, draws)
-    count_calibration(trainer, state, numbers)
+    count_calibration(trainer, state, len(clients), numbers)
     return params
 
 

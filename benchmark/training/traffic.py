@@ -39,15 +39,15 @@ def download_bytes(trainer: LocalTrainer, state: State, clients: Sequence[int]) 
     return [shared if client in state.rows and state.rows[client].own else shared + own for client in clients]
 
 
-def count_calibration(trainer: LocalTrainer, state: State, numbers: int) -> None:
-    """Add the bytes of a calibration to the meter: the model to every client, `numbers` back from all of them.
+def count_calibration(trainer: LocalTrainer, state: State, clients: int, numbers: int) -> None:
+    """Add the bytes of a calibration to the meter: the model to each of `clients`, `numbers` back from all of them.
 
     The numbers are summed in float64 but counted at the width of a weight, as in SphereFed 2022, Table 1.
     """
     if trainer.method.one_client:
         return
     trainer.meter.calibration_up += numbers * trainer.protocol.dtype.itemsize
-    trainer.meter.calibration_down += trainer.data.clients * model_bytes(trainer, state)
+    trainer.meter.calibration_down += clients * model_bytes(trainer, state)
 
 
 def count_sent_weights(trainer: LocalTrainer, before: Tree, after: Tree) -> None:

@@ -46,6 +46,18 @@ class FleetRunner:
             raise UserError(f"fleet={self.fleet.label()}: its settings are out of range ({error})") from error
         return dict(zip(clients, self._checked(work, found), strict=True))
 
+    def unheard(self, state: State, clients: Callable[[int], Sequence[int]]) -> set[int]:
+        """Return the clients of which every update before the current round of `state` was lost.
+
+        `clients` returns the clients of a round.
+        """
+        heard, asked = set[int](), set[int]()
+        for round in range(state.round if self.fleet.acts else 0):
+            turns = self.turns(dataclasses.replace(state, round=round), clients(round))
+            asked |= turns.keys()
+            heard |= {client for client, turn in turns.items() if turn.arrives}
+        return asked - heard
+
     def check(self, state: State, rounds: int, clients: Callable[[int], Sequence[int]]) -> None:
         """Raise `UserError` if nothing arrives in any round; `clients` returns the clients of a round."""
         if not self.fleet.acts:

@@ -18,13 +18,17 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.validation import validate
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
+from fedspan.benchmark.training import stages
+from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.training.traffic import classifier_cost
 from fedspan.benchmark.tree import finite
 from fedspan.methods.addons.feddecorr import FedDecorr
+from fedspan.methods.addons.ffc import FFC
 from fedspan.methods.algorithms.centralized import Centralized
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.scaffold import Scaffold
 from fedspan.tasks.fleets.dropout import Dropout
+from fedspan.tasks.fleets.reliable import Reliable
 from fedspan.tasks.fleets.speeds import Speeds
 from fedspan.tasks.fleets.stragglers import Stragglers
 from tests.helpers import CLIENTS, how, start, toy, toy_cell, trained, weights
@@ -319,6 +323,21 @@ def test_numpys_numbers_are_as_good_as_pythons(tmp_path):
         "seconds": 7.5,
         "seconds_at_round": [2.5, 5.0, 7.5],
     }
+
+
+@pytest.mark.parametrize(("every", "calls", "left"), [(0, 6, 5), (1, 18, 10)])
+def test_a_client_whose_updates_are_all_lost_does_not_calibrate(every, calls, left):
+    """Client 1 never arrives. In the first round nobody does, and no calibration changes the model after it."""
+    reliable, away = (trained(toy_cell(FedAvg(), FFC(every=every), fleet=one)) for one in (Reliable(), Away()))
+    for run in (reliable, away):
+        score_stages(run)
+    assert reliable.meter.calibration_up * left == away.meter.calibration_up * calls > 0
+    assert reliable.meter.calibration_down * left == away.meter.calibration_down * calls > 0
+    heads = [
+        stages.calibrate(away.trainer, away.state, away.cell.seed, without)["head.weight"] for without in ((), {1})
+    ]
+    assert torch.equal(away.calibrated()["head.weight"], heads[1])
+    assert not torch.equal(*heads)
 
 
 def test_the_server_need_not_wait_for_a_lost_update(tmp_path):

@@ -16,6 +16,7 @@ from fedspan.benchmark.training.evaluation import worst_tenth
 from fedspan.benchmark.training.run import clients_a_round
 from fedspan.benchmark.training.saving import resume, save
 from fedspan.benchmark.training.scoring import score_stages
+from fedspan.methods.addons.personal_head import PersonalHead
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.scaffold import Scaffold
 from fedspan.tasks.partitions.personal import Personal as PersonalPartition
@@ -118,6 +119,14 @@ def test_scoring_unseen_clients_costs_the_same_after_a_resume(tmp_path):
     resumed.advance()
     assert score_stages(whole) == score_stages(resumed)
     assert whole.meter.flops == resumed.meter.flops
+
+
+def test_scoring_unseen_clients_is_no_cost_of_the_method():
+    scored, unscored = (trained(cell_of(FedAvg(), PersonalHead(epochs=1))) for _ in range(2))
+    unscored.newcomers = None
+    assert "unseen_accuracy" in score_stages(scored)["personalised"]
+    assert "unseen_accuracy" not in score_stages(unscored)["personalised"]
+    assert scored.meter.flops == unscored.meter.flops
 
 
 def test_where_weights_stay_with_clients_there_is_nothing_for_unseen_ones_before_they_train():
