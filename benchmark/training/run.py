@@ -172,12 +172,10 @@ class Run:
         )
         diagnostics.check_images(cell.diagnostics, device_data.test.y.cpu())
         self.trainer = LocalTrainer(net, self.method, self.paths, data=device_data, meter=self.meter)
-        self.newcomers: LocalTrainer | None = None  # same net, with images of clients that never train
+        self.newcomers: LocalTrainer | None = None  # same net and images of clients that never train, uncounted
         if newcomers is not None and not cell.protocol.trial:
             theirs = DeviceData(data, newcomers, cell.protocol, device=self.device, seed=rng.key(cell.seed, "unseen"))
-            self.newcomers = LocalTrainer(
-                net, self.method, self.paths, data=theirs, meter=Meter()
-            )  # no cost of the method
+            self.newcomers = LocalTrainer(net, self.method, self.paths, data=theirs, meter=Meter())
         self.fleet = FleetRunner(cell.fleet, self.trainer, cell.seed)
         self.fleet.check(self.state, cell.protocol.rounds, self._participants)
         self.executor = self.local_executor = executor_of(how.executor)(self.trainer)  # it runs in this process
