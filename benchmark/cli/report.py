@@ -50,12 +50,7 @@ def show(arguments: argparse.Namespace) -> int:
     axes = axes_of(settings)
     named = [str(name) for name in axes.pop("board", [])]
     config = resolve(single({key: values for key, values in axes.items() if key.split(".")[0] in ("paths", "plugins")}))
-    for key in axes:  # also if no board has results, so that none is planned
-        if (hint := unknown_setting({**config, "tune": defaults_of(Tune)}, key)) is not None:
-            raise UserError(f"unknown setting '{key}'{hint}")
-    for scale in axes.get("scale", []):
-        if scale not in SCALES:
-            raise UserError(f"unknown scale '{scale}'{did_you_mean(str(scale), SCALES)}")
+    _check_settings(axes, config)
     results = Results(How.of(config).results, sets_aside=False)
     if "paths.results" in axes:
         results.check_there()
@@ -94,6 +89,16 @@ def show(arguments: argparse.Namespace) -> int:
         _write_site(pages, summaries, clean=whole)
     print(f"site: {pages / 'index.html'}")
     return status
+
+
+def _check_settings(axes: Axes, config: Mapping[str, Any]) -> None:
+    """Raise `UserError` for an unknown setting or scale, even if no board has results, so that none is planned."""
+    for key in axes:
+        if (hint := unknown_setting({**config, "tune": defaults_of(Tune)}, key)) is not None:
+            raise UserError(f"unknown setting '{key}'{hint}")
+    for scale in axes.get("scale", []):
+        if scale not in SCALES:
+            raise UserError(f"unknown scale '{scale}'{did_you_mean(str(scale), SCALES)}")
 
 
 def _pages(axes: Axes, results: Results, named: Sequence[str]) -> Path | None:
