@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fedspan.benchmark.errors import CorruptFile, UserError
 from fedspan.benchmark.records.model import Record
-from fedspan.benchmark.records.record import Steps, dotted, is_record_file, leaves_of
+from fedspan.benchmark.records.record import Steps, dotted, is_record_file, paired
 from fedspan.benchmark.records.record import read as read_record
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import stale
@@ -254,26 +254,18 @@ def check_verifications(folder: Path, into: Path | None = None) -> CheckOutcome:
 
 
 def _difference(here: Record, there: Record) -> str | None:
-    for name in ("status", "scores", "curve"):
-        first, second = leaves_of(here, name), leaves_of(there, name)
-        for where in sorted(first.keys() | second.keys()):
-            if first.get(where) != second.get(where):
-                return f"{dotted(where)} is {first.get(where)!r} here and {second.get(where)!r} there"
-    for where, one, other in counted(here, there):
+    for where, one, other in (*paired(here, there, "status", "scores", "curve"), *counted(here, there)):
         if one != other:
             return f"{dotted(where)} is {one!r} here and {other!r} there"
     return None
 
 
 def counted(one: Record, other: Record) -> Iterator[tuple[Steps, Any, Any]]:
-    """Yield the steps to each cost on which two records of a cell must agree, and both values (None: missing).
+    """Return the steps to each cost on which two records of a cell must agree, and both values (None: missing).
 
     Not those that depend on how it ran.
     """
-    first, second = leaves_of(one, "compute"), leaves_of(other, "compute")
-    for where in sorted({*first, *second}):
-        if where[1] not in MEASURED:
-            yield where, first.get(where), second.get(where)
+    return (found for found in paired(one, other, "compute") if found[0][1] not in MEASURED)
 
 
 def from_folder(folder: Path) -> Iterator[tuple[str, Callable[[], Record]]]:

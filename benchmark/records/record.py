@@ -55,6 +55,14 @@ def leaves_of(record: Record, *fields: str) -> dict[Steps, Any]:
     return dict(flatten({field: whole.get(field, {}) for field in fields}))
 
 
+def paired(one: Record, other: Record, *fields: str) -> Iterator[tuple[Steps, Any, Any]]:
+    """Yield the steps to each leaf of some fields of two records, and both values (None: missing), field by field."""
+    for field in fields:
+        first, second = leaves_of(one, field), leaves_of(other, field)
+        for steps in sorted({*first, *second}):
+            yield steps, first.get(steps), second.get(steps)
+
+
 def is_record_file(path: Path) -> bool:
     """Return whether a file in a folder of records is a record, not a sidecar, judging by its name."""
     return path.suffix == ".json" and not path.name.endswith(tuple(SIDECARS.values()))

@@ -21,7 +21,7 @@ from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.places import interpreter, usable_cores
 from fedspan.benchmark.records.exchange import counted
 from fedspan.benchmark.records.model import Record, trained_accuracy
-from fedspan.benchmark.records.record import dotted, leaves_of
+from fedspan.benchmark.records.record import dotted, leaves_of, paired
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import changed
 from fedspan.benchmark.spec.overrides import override_text
@@ -103,14 +103,12 @@ def _ends(record: Record, again: Record) -> Iterator[tuple[str, Any, Any]]:
     """Yield (name, recorded value, repeated value) after the rounds: stages, scores, fleet, spectra, counted cost."""
     if record["status"] == "diverged":
         yield "reason", record["reason"], again["reason"]
-    for name in ("digests", "scores", "fleet", "spectra", "diagnostics"):
-        there, here = leaves_of(record, name), leaves_of(again, name)
-        for where in sorted({*there, *here}):
-            if name == "digests" and (not there or where[1] == "rounds"):
-                continue
-            yield dotted(where), there.get(where), here.get(where)
-    for where, mine, theirs in counted(record, again):
-        yield dotted(where), mine, theirs
+    fields: tuple[str, ...] = ("scores", "fleet", "spectra", "diagnostics")
+    if record.get("digests"):
+        fields = ("digests", *fields)
+    for where, there, here in (*paired(record, again, *fields), *counted(record, again)):
+        if where[:2] != ("digests", "rounds"):
+            yield dotted(where), there, here
 
 
 def _both(where: str, there: Any, here: Any) -> str:
