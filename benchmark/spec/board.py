@@ -271,9 +271,7 @@ def read_board(path: Path) -> Board:
         frozen={str(scale): str(digest) for scale, digest in _section(raw, "frozen", dict, path).items()},
     )
     if "paper" in board.scales and not board.sources and not boards:
-        raise UserError(
-            f"{path}: scales.paper: only a board that reproduces something printed has it; say what (printed)"
-        )
+        raise UserError(f"{path}: scales.paper is of a board that reproduces something printed; add printed")
     declared = set(_names([board.base, *board.grid]))
     for name, scale in board.scales.items():
         known = {*declared, *scale.settings, *(key for rule in scale.rules for key in rule.set)}
@@ -281,6 +279,8 @@ def read_board(path: Path) -> Board:
             raise UserError(f"{path}: scales.{name}.keep: nothing sets '{idle}'{did_you_mean(idle, known)}")
         if scale.tune and board.tune is None:
             raise UserError(f"{path}: scales.{name}: {next(iter(scale.tune))} is of a board that tunes; add tune")
+    if not (boards or board.base or grid):
+        raise UserError(f"{path}: it declares no cells; add base, grid or boards")
     return board
 
 

@@ -52,10 +52,16 @@ def board(tmp_path):
     return write
 
 
-def test_an_empty_board_is_the_default_cell(board):
-    empty = board("")
-    assert empty.expand() == [{}]
-    assert (empty.name, empty.title, empty.tables, empty.figures) == ("board", "board", (Table(),), ())
+def test_a_board_of_one_empty_sub_grid_is_the_default_cell(board):
+    default = board("grid: [{}]")
+    assert default.expand() == [{}]
+    assert (default.name, default.title, default.tables, default.figures) == ("board", "board", (Table(),), ())
+
+
+@pytest.mark.parametrize("text", ["", "title: T\ndescription: D", "grid: []", "tables: [{rows: [method]}]"])
+def test_a_board_without_cells_is_refused(board, text):
+    with pytest.raises(UserError, match=r"board\.yaml: it declares no cells; add base, grid or boards"):
+        board(text)
 
 
 def test_sub_grids_are_added_and_repetitions_dropped(board):
@@ -159,7 +165,7 @@ def test_no_scale_of_a_recipe_that_no_paper_has_is_called_paper(board):
     message = "declares no scale 'paper': it names nothing printed that it reproduces; it has own, smoke"
     with pytest.raises(UserError, match=message):
         board(SCALED).expand({"scale": ["paper"]})
-    with pytest.raises(UserError, match=r"scales\.paper: only a board that reproduces something printed has it"):
+    with pytest.raises(UserError, match=r"scales\.paper is of a board that reproduces something printed; add printed"):
         board("scales: {paper: {seed: 1}}")
 
 
@@ -306,8 +312,8 @@ def test_of_several_pieces_the_later_one_wins_and_their_scales_add_up(folder):
 def test_the_tables_of_pieces_come_before_those_of_a_board(folder):
     folder("pieces/a", "tables: [{title: first}]")
     folder("pieces/b", "tables: [{title: second}]")
-    folder("boards/mine", "extends: [a, b]\ntables: [{title: third}]")
-    folder("boards/none", "title: its own")
+    folder("boards/mine", "extends: [a, b]\nbase: {seed: 0}\ntables: [{title: third}]")
+    folder("boards/none", "base: {seed: 0}")
     assert [table.title for table in load_board("mine").tables] == ["first", "second", "third"]
     assert load_board("none").tables == (Table(),)
 
@@ -370,6 +376,7 @@ def test_what_is_wrong_in_a_board_is_one_line(board, text, message):
 
 def test_tables_and_figures_are_read_with_their_types(board):
     read = board(
+        "base: {seed: 0}\n"
         "tables: [{title: T, rows: [method, clients], columns: [seed], metric: a.b, where: {seed: 0}}]\n"
         "figures: [{kind: spectrum, rows: [algorithm]}]"
     )
@@ -416,7 +423,7 @@ def test_the_working_folder_hides_the_installation(tmp_path, monkeypatch):
     assert "digits" in yaml_files("boards")
     folder = tmp_path / "leaderboards" / "boards"
     folder.mkdir(parents=True)
-    (folder / "digits.yaml").write_text("title: mine")
+    (folder / "digits.yaml").write_text("title: mine\nbase: {seed: 0}")
     assert load_board("digits").title == "mine"
 
 
