@@ -106,7 +106,7 @@ def _paper(key: str, fields: Mapping[str, str], bibtex: str) -> Paper:
     return Paper(
         key=key,
         title=re.sub("[{}]", "", fields.get("title", "")),  # braces only keep capitals in BibTeX
-        authors=tuple(name.partition(",")[0].strip("{}") for name in fields.get("author", "").split(" and ")),
+        authors=tuple(name.partition(",")[0].strip("{}") for name in fields.get("author", "").split(" and ") if name),
         year=fields.get("year", ""),
         venue=venue,
         doi=fields.get("doi", ""),

@@ -2,9 +2,9 @@
 
 A method is one base algorithm and an ordered list of add-ons. Both are components with the same hooks; every hook
 defaults to "change nothing". Hooks draw random numbers only from the keyed generators they are given (`net` and `init`
-from torch's seeded global generator), modify no input in place, and branch on shapes and settings only, never on the
-values of tensors. Exception: no cost depends on `client_start`, `own` or the updates
-in `message`, so these may read values.
+from torch's seeded global generator) and modify no input in place. Costs, CUDA graphs and `vmap` trace `init`,
+`broadcast`, the hooks of a step, `client_end` and `wire` without values, so these branch on shapes and settings only;
+so does `message`, except on the updates. Other hooks may read values.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Aggregate:
     """A round's sums as seen by `server`, without data of single clients.
 
     `params` are the global weights before the round, `sums` the uploads summed over participants in float64, `server`
-    this component's server tree. Of all `clients`, `participants` took part; together they hold `samples` images.
+    this component's server tree. Of the `clients`, `participants` took part and hold `samples` images together.
     `expected` is the expected number of sampled clients. `rng` is a CPU generator keyed by seed, hook, component and
     round.
     """

@@ -36,7 +36,7 @@ class LaterVersion(CorruptFile):
 
 
 def closest(name: str, known: Iterable[str]) -> list[str]:
-    """Return the known name that `name` may be a misspelling of, or nothing."""
+    """Return the known name closest to `name` as a list of one; empty without a close match."""
     known = list(known)
     return next(filter(None, (difflib.get_close_matches(one, known, 1, 0.6) for one in (name, name.lower()))), [])
 
@@ -65,7 +65,8 @@ def place_of(cls: type, member: str = "") -> str:
         path = inspect.getsourcefile(cls)
     except (OSError, TypeError):
         return f"{cls.__module__}.{cls.__qualname__}"
-    defined = re.compile(rf"\s+(def\s+)?{re.escape(member)}\b")
+    name = re.escape(member)
+    defined = re.compile(rf"\s+(def\s+{name}\b|{name}\s*[:=])")
     offset = next((number for number, line in enumerate(lines) if member and defined.match(line)), 0)
     return f"{path}, line {first + offset}"
 

@@ -45,10 +45,10 @@ def hints_of(cls: type, include_extras: bool = False) -> dict[str, Any]:
 
 
 def settable(hint: Any, paths: bool) -> bool:
-    """Return whether `from_values` builds fields of this type for plugins; `paths` allows `Path` among the types."""
+    """Return whether a plugin's field of this type can be set; `paths` also allows `Path`."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        alone = [part for part in parts if part is not type(None)]  # of several, none would be right for every value
+        alone = [part for part in parts if part is not type(None)]  # which of several a value belongs to is unclear
         return len(alone) == 1 and settable(alone[0], paths)
     if origin in (tuple, list):
         return bool(parts) and all(settable(part, paths) for part in parts if part is not Ellipsis)
@@ -66,11 +66,11 @@ def values_text(hint: Any) -> str:
         return f"{words}, or null" if type(None) in parts else words
     if origin in (tuple, list):
         each = [values_text(part).replace(", ", " or ") for part in parts if part is not Ellipsis]
-        return f"a list of {len(each)}: {', '.join(each)}" if _fixed(hint) else f"a list, each {each[0]}"
+        return f"a list of {len(each)}: {', '.join(each)}" if _has_fixed_length(hint) else f"a list, each {each[0]}"
     return ", ".join(map(str, parts)) if origin is Literal else WORDS.get(hint, str(hint))
 
 
-def _fixed(hint: Any) -> bool:
+def _has_fixed_length(hint: Any) -> bool:
     """Return whether a list type says how many values it has: ``tuple[int, int]``, but not ``tuple[int, ...]``."""
     return get_origin(hint) is tuple and Ellipsis not in get_args(hint)
 
@@ -125,9 +125,9 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         if isinstance(value, str) or not isinstance(value, typing.Sequence):
             raise UserError(f"{where} must be a list, got {value!r}")
         parts = get_args(hint)
-        if _fixed(hint) and len(value) != len(parts):
+        if _has_fixed_length(hint) and len(value) != len(parts):
             raise UserError(f"{where} must be a list of {len(parts)}, got {value!r}")
-        hints = parts if _fixed(hint) else [parts[0]] * len(value)
+        hints = parts if _has_fixed_length(hint) else [parts[0]] * len(value)
         return tuple(_typed(one, item, where) for one, item in zip(hints, value, strict=True))
     if origin is dict:
         if not isinstance(value, Mapping):

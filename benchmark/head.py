@@ -94,10 +94,8 @@ class HeadTraining(Component):
     ) -> Tree:
         """Return `params` with the head trained on features [n, d] and labels [n], with learning rate `lr` if given."""
         head = {path: leaf.detach().clone().requires_grad_() for path, leaf in params.items() if in_head(path)}
-        features, optimiser = (
-            features.detach().to(head[WEIGHT]),
-            SGD(list(head.values()), lr or self.lr, self.momentum, 0.0),
-        )
+        features = features.detach().to(head[WEIGHT])
+        optimiser = SGD(list(head.values()), self.lr if lr is None else lr, self.momentum, 0.0)
         with torch.enable_grad():
             for _ in range(self.epochs):
                 order = torch.randperm(len(labels), generator=rng).to(labels.device)

@@ -21,8 +21,8 @@ from fedspan.benchmark.tree import Tree
 
 # hooks that at most one component may replace
 EXCLUSIVE = ("loss", "phases", "weights", "aggregate", "calibrate", "personalise", "own", "privacy")
-# hooks through which more than an update leaves a client
-SINGLE = ("aggregate", "message")  # those that receive individual clients' updates
+SINGLE = ("aggregate", "message")  # hooks that receive individual clients' updates
+# hooks that a privacy guarantee forbids, and what each does
 REVEALING = {"stats": "sends statistics of features"} | dict.fromkeys(SINGLE, "looks at single clients' updates")
 
 SEEDED = ("net", "init")  # hooks that may draw from torch's global generator, which the engine seeds for them
@@ -48,7 +48,8 @@ class Method:
     def ask(self, component: Component, hook: str, *inputs: Any) -> Any:
         """Call a hook and return its result.
 
-        The first call of each hook is checked, and every call of those of a round or visit; steps cost nothing extra.
+        Every result of a hook in `OF_ROUNDS` is checked; of other hooks only the first, so that steps cost nothing
+        extra.
         """
         call, known = getattr(component, hook), (component.name, hook) in self._asked
         if known:
@@ -99,7 +100,11 @@ class Method:
     @property
     def needs_sequential_steps(self) -> bool:
         """Whether local steps need more than a loss, so that the steps of several clients cannot be stacked."""
-        return self.edits_gradients or self.carries or bool(self._shifts or self.using("client_start") or self.writes)
+        return (
+            self.edits_gradients
+            or self.carries
+            or bool(self._shifts or self.using("client_start") or self.sends_messages)
+        )
 
     @cached_property
     def guard(self) -> Component | None:
@@ -107,7 +112,7 @@ class Method:
         return next(iter(self.using("privacy")), None)
 
     @property
-    def writes(self) -> bool:
+    def sends_messages(self) -> bool:
         """Whether the server writes to individual clients, based on what all of them sent."""
         return bool(self.using("message"))
 
@@ -309,19 +314,19 @@ class Method:
         return next(iter(self.using("personalise")), None)
 
     @property
-    def owner(self) -> Component | None:
+    def own_component(self) -> Component | None:
         """The component that derives the `personalised` stage from a client's tree or images, if any."""
         return next(iter(self.using("own")), None)
 
     @property
     def personalises(self) -> bool:
         """Whether the method has a `personalised` stage."""
-        return self.owner is not None or self.personaliser is not None
+        return self.own_component is not None or self.personaliser is not None
 
     @property
     def lasting(self) -> frozenset[str]:
         """Names of components whose trees are needed after training: the owner, and the loss that it may evaluate."""
-        return frozenset({self.owner.name, self._loss.name}) if self.owner else frozenset()
+        return frozenset({self.own_component.name, self._loss.name}) if self.own_component else frozenset()
 
 
 def compose(base: Component, addons: Sequence[Component] = ()) -> Method:

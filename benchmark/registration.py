@@ -58,7 +58,7 @@ def base_of(cls: type) -> type:
 
 
 def _untyped(cls: type) -> Iterator[tuple[type, str, str]]:
-    """Yield (class, field, problem) for each field of a type that no setting has."""
+    """Yield (class, field, problem) for each field whose type a setting cannot have."""
     hints = hints_of(cls)
     for owner in cls.__mro__:
         for name in () if _of_engine(owner) else _annotations(owner):

@@ -260,7 +260,7 @@ def find(kind: str, name: str) -> type[Plugin]:
 
 
 def why_unknown(name: str, kinds: Collection[str]) -> str:
-    """Return why a user's plugin is missing, its file broken or its class without decorator; else an empty text."""
+    """Return why a user's plugin is missing: its file is broken or its class has no decorator; empty if neither."""
     if here := [one.text for one in broken() if name in one.names]:
         return here[0]
     bare: dict[str, tuple[type, str]] = {}

@@ -42,7 +42,7 @@ def _placed(plugin: Plugin, hook: str) -> str:
 
 @contextlib.contextmanager
 def repeatable(plugin: Plugin, hook: str, instead: str) -> Iterator[None]:
-    """Raise `HookError` if a hook draws a global random number, on which nothing that is repeated may depend."""
+    """Raise `HookError` if a hook draws from a global random generator: such a draw could not be repeated."""
     before = rng.global_state()
     yield
     if rng.global_state() != before:
@@ -59,7 +59,7 @@ def unchanged(plugin: Plugin, hook: str, inputs: Any) -> Iterator[None]:
 
 
 def _versions(value: Any) -> Iterator[int]:
-    """Yield how often each tensor in trees and views was changed; of the views, fields alone are looked at."""
+    """Yield the in-place version counter of each tensor in trees and in the fields of views."""
     if isinstance(value, Tensor):
         yield 0 if value.is_inference() else value._version
     elif isinstance(value, Mapping):

@@ -17,7 +17,7 @@ import numpy as np
 from fedspan.benchmark.errors import UserError, field_of
 from fedspan.benchmark.fields import defaults_of, hints_of, values_text
 
-ENDED = 3  # numbers in a list whose ends tell something
+LEAST_FOR_ENDS = 3  # numbers in a list whose ends tell something
 EDGE = 0.1  # share of a range at each end; a chosen value there suggests that the range is too narrow
 DIGITS = 3  # significant digits of a value from a range: readable, and the same on every machine
 
@@ -72,15 +72,17 @@ class Space:
         return names.index(str(value)) / max(len(names) - 1, 1) if str(value) in names else 0.0
 
     def end(self, value: Any) -> str:
-        """Return "low" or "high" for a value in the outer tenth of a range or outside: better ones may lie beyond.
+        """Return "low" or "high" if better values may lie beyond `value`; else an empty text.
 
-        Of a list of `ENDED` numbers or more these are the first and the last, but not 0. Return "" for others.
+        They may if it lies outside the range or in its outer tenth, or if it is the first or the last of a list of at
+        least `LEAST_FOR_ENDS` numbers, unless it is 0.
         """
-        if self.scale == "choice" and (
-            len(self.values) < ENDED or not are_numbers((*self.values, value)) or value == 0
-        ):
-            return ""
-        return "low" if self.place(value) <= EDGE else "high" if self.place(value) >= 1 - EDGE else ""
+        edge = EDGE
+        if self.scale == "choice":
+            if len(self.values) < LEAST_FOR_ENDS or not are_numbers((*self.values, value)) or value == 0:
+                return ""
+            edge = 0.0
+        return "low" if self.place(value) <= edge else "high" if self.place(value) >= 1 - edge else ""
 
     @property
     def size(self) -> float:

@@ -32,7 +32,7 @@ from fedspan.benchmark.tree import add, digest, prefixed, scale, sub, under, zer
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.tasks.fleets.reliable import Reliable
 
-PATIENCE = 500  # seconds: that a machine is busy fails no test
+PATIENCE = 500  # seconds; long, so that no test fails because the machine is busy
 
 CLIENTS = 6
 CLASSES = 3
@@ -161,7 +161,7 @@ def weights(run: Run) -> str:
 
 
 def counted(run: Run) -> dict[str, Any]:
-    """Return what the meter counted, without what the clock says."""
+    """Return the meter's counts without times and memory."""
     return without_clock(run.meter.as_dict())
 
 

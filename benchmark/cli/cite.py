@@ -31,10 +31,7 @@ def _asked(words: Sequence[str]) -> Iterator[type[Plugin]]:
             yield from all_plugins()
         elif word.startswith("board="):
             for planned in plan_grid(axes_of([word])):
-                cell = planned.cell
-                yield from map(type, (cell.dataset, cell.partition, cell.model, cell.algorithm, *cell.addons))
-                if cell.fleet.acts:
-                    yield type(cell.fleet)
+                yield from map(type, planned.cell.plugins)
         elif word in known:
             yield known[word]
         else:

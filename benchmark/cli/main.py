@@ -157,7 +157,7 @@ COMMANDS = {
         "count cells done and missing, and estimate the cost of the rest",
         "plan:show",
         _plan,
-        "Estimates use records of similar cells, or else a short calibration on this machine. For boards that "
+        "Estimates use records of similar cells, or else short timing runs on this machine. For boards that "
         "reproduce a paper, plan also names settings without a source, settings that differ from the paper without a "
         "reason, and printed numbers without a cell. --costs shows parameters, traffic, compute and memory of each "
         "method at the scale of the papers, computed from shapes without data or training.",

@@ -72,7 +72,7 @@ def show(arguments: argparse.Namespace) -> int:
 def _untuned(study: Study) -> Iterator[tuple[Component, str]]:
     """Yield component and name of each numeric setting of a study's method that has no search space."""
     cell = study.default[0].cell
-    for component in (cell.algorithm, *cell.addons):
+    for component in cell.components:
         for field in fields_without_space(type(component)):
             if (setting := f"{prefix_of(component)}.{field}") not in study.space:
                 yield component, setting
@@ -143,9 +143,8 @@ def _show_costs(planned: Sequence[PlannedCell]) -> int:
     rows: dict[tuple[str, ...], dict[str, float] | str] = {}
     for one, found in zip(planned, of_all(planned), strict=True):
         cell = one.origin
-        method = " + ".join(component.label() for component in (cell.algorithm, *cell.addons))
         number = "" if isinstance(found, str) else str(sorted(found.items()))
-        rows.setdefault((cell.dataset.name, cell.model.label(), method, number), found)
+        rows.setdefault((cell.dataset.name, cell.model.label(), cell.method_label, number), found)
     for dataset, model in dict.fromkeys(names[:2] for names in rows):
         table = Table(box=box.SIMPLE_HEAD, title=f"{model} on {dataset}", title_justify="left", title_style="bold")
         for heading in ("method", *columns):

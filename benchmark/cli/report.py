@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fedspan.benchmark.cli import sweeps
 from fedspan.benchmark.cli.main import tell
-from fedspan.benchmark.errors import CorruptFile, UserError, did_you_mean
+from fedspan.benchmark.errors import CorruptFile, UserError
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.patience import doing
@@ -33,7 +33,7 @@ from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, single, split_hydra
 from fedspan.benchmark.spec.plan import PlannedCell, digest_of_cells, plan_grid
 from fedspan.benchmark.spec.presets import unknown_setting, yaml_files
-from fedspan.benchmark.spec.settings import SCALES, How, first_change
+from fedspan.benchmark.spec.settings import SCALES, How, check_scale, first_change
 from fedspan.benchmark.spec.studies import Study, digest_of_trials, studies
 from fedspan.benchmark.spec.tuning import Tune
 
@@ -57,7 +57,7 @@ def show(arguments: argparse.Namespace) -> int:
     pages = _pages(axes, results, named) or How.of(config).pages
     sweep = None if named else _sweep(axes, results, settings)
     named = [sweeps.NAME] if sweep else named
-    if not named and not _keys(results) and site.found(pages):
+    if not named and not _keys(results) and site.summaries_in(pages):
         raise UserError(f"no results in {results.root}, so the site in {pages} stays as it is; set paths.results=DIR")
     status, built, failed = 0, [], set()
     for name in named or sorted(board_files()):
@@ -82,9 +82,9 @@ def show(arguments: argparse.Namespace) -> int:
         _tell_of_none(axes, results)
     with doing("writing the pages over all boards"):
         whole = not named and "scale" not in axes
-        summaries = [made.summary for made in built] if whole else site.found(pages)
+        summaries = [made.summary for made in built] if whole else site.summaries_in(pages)
         if whole:  # earlier pages stay of boards that failed, and of those in files of their own
-            earlier = [one for one in site.found(pages) if one.own or one.board in failed]
+            earlier = [one for one in site.summaries_in(pages) if one.own or one.board in failed]
             summaries += [one for one in earlier if one not in summaries]
         _write_site(pages, summaries, clean=whole)
     print(f"site: {pages / 'index.html'}")
@@ -97,8 +97,7 @@ def _check_settings(axes: Axes, config: Mapping[str, Any]) -> None:
         if (hint := unknown_setting({**config, "tune": defaults_of(Tune)}, key)) is not None:
             raise UserError(f"unknown setting '{key}'{hint}")
     for scale in axes.get("scale", []):
-        if scale not in SCALES:
-            raise UserError(f"unknown scale '{scale}'{did_you_mean(str(scale), SCALES)}")
+        check_scale(scale)
 
 
 def _pages(axes: Axes, results: Results, named: Sequence[str]) -> Path | None:
@@ -148,7 +147,7 @@ def _asked(name: str, axes: Axes, results: Results, pages: Path) -> Iterator[Gri
 
 def _require_empty(board: Board, scale: str, results: Results, pages: Path) -> None:
     """Raise `UserError` if the page of a board without records has results."""
-    if any(one.results for one in site.found(pages) if (one.board, one.scale) == (board.name, scale)):
+    if any(one.results for one in site.summaries_in(pages) if (one.board, one.scale) == (board.name, scale)):
         raise UserError(
             f"no record of board '{board.name}' in {results.root}, so its page in {pages} stays as it is; "
             "set paths.results=DIR"
@@ -227,7 +226,7 @@ def _write_site(pages: Path, summaries: Sequence[Summary], clean: bool) -> None:
             continue  # reported above
         if name not in shown and not board.boards:
             without.append((name, board.title))
-    files = site.write(pages, summaries, without)
+    files = site.pages(pages, summaries, without)
     for path, content in files.items():
         put(path, content)
     for folder in ("methods", "datasets"):

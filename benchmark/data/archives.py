@@ -34,7 +34,7 @@ ZIP_STARTS = (b"PK\x03\x04", b"PK\x05\x06")  # with members, and empty
 BUFFER_BYTES = 2**20
 MEMBER_BYTES = 2**29  # largest unpacked member
 UTF8 = 0x800  # flag of a zip member whose name says that it is in UTF-8
-NAMES = 2  # how names in a zip are read; increase it when they are read otherwise, so that no older digest is reused
+NAMES = 2  # version of how names in a zip are read; a higher one discards the digests of older versions
 RATIO = 200  # largest ratio of unpacked bytes to bytes of the archive
 
 

@@ -52,7 +52,7 @@ def remembered(path: Path, what: str, signature: str, compute: Callable[[], str]
         known = json.loads(note.read_text(encoding="utf-8"))
         if known["signature"] == signature and not is_reading_afresh():
             return str(known["digest"])
-    log.info("reading %s once to know its content", path)
+    log.info("hashing %s; again only after it changes", path)
     digest = compute()
     with suppress(UserError):  # a read-only folder only costs time
         write_json(note, {"path": str(path), "what": what, "signature": signature, "digest": digest})

@@ -20,7 +20,7 @@ from typing import Any
 from fedspan.benchmark import names
 from fedspan.benchmark.errors import is_number
 from fedspan.benchmark.mirror.runs import Mirror, Unreachable, first_line, metric_name, runs_of
-from fedspan.benchmark.report.site import found
+from fedspan.benchmark.report.site import summaries_in
 from fedspan.benchmark.report.summary import Summary, TableNumber
 
 FORM = 5  # version of the format; a new one rewrites all boards
@@ -49,7 +49,7 @@ def mirror(store: Mirror, pages: Path) -> dict[str, str]:
     try:
         return {
             name_of(summary): address_of(_write(store, summary, pages / summary.page))
-            for summary in found(pages)
+            for summary in summaries_in(pages)
             if summary.entries
         }
     except Exception as error:  # any error of the store or its network stack

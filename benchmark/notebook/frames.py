@@ -79,22 +79,20 @@ def results(
     *,
     results: str | Path | None = None,
     scale: str | None = None,
-    folder: str | Path | None = None,
     plugins: str | Path | Sequence[str | Path] = (),
 ) -> pd.DataFrame:
     """Return the records of a folder as a data frame, one row per run; `COLUMNS` explains the columns.
 
     With a `board`, return only its cells (at `scale`, if given), by default from the published records; without one,
-    return all of the folder `results`, by default your own runs; `folder` is another name of it. A tuned board has
-    default and tuned runs of each method. Missing numbers are ``pd.NA``. Trials of a search are omitted, because they
-    are scored on held-out training images. `plugins` are files with methods of your own, which give their names and
-    which boards may use. Raises `UserError` for an unknown board, and if a folder or file does not exist.
+    return all of the folder `results`, by default your own runs. A tuned board has default and tuned runs of each
+    method. Missing numbers are ``pd.NA``. Trials of a search are omitted, because they are scored on held-out training
+    images. `plugins` are files with methods of your own, which give their names and which boards may use. Raises
+    `UserError` for an unknown board, and if a folder or file does not exist.
     """
     load_files(paths_of(plain(plugins)))
-    folder = _either(results, folder)
-    where = Path(folder or (PUBLISHED if board else OWN))
-    if (folder or board) and not where.is_dir():
-        clone = "" if folder else "; published runs lie in a clone of FedSpan, run this there or name a folder"
+    where = Path(results or (PUBLISHED if board else OWN))
+    if (results or board) and not where.is_dir():
+        clone = "" if results else "; published runs lie in a clone of FedSpan, run this there or name a folder"
         raise UserError(f"the results folder {where} does not exist, seen from {Path.cwd()}{clone}")
     place = Results(where, sets_aside=False)
     if board is None:
@@ -113,20 +111,13 @@ def results(
     return _frame(place, rows)
 
 
-def _either(results: str | Path | None, folder: str | Path | None) -> str | Path | None:
-    if results and folder:
-        raise UserError(f"results={str(results)!r} and folder={str(folder)!r} name one thing; give one of them")
-    return results or folder
-
-
-def curves(runs: pd.DataFrame, *, results: str | Path | None = None, folder: str | Path | None = None) -> pd.DataFrame:
+def curves(runs: pd.DataFrame, *, results: str | Path | None = None) -> pd.DataFrame:
     """Return the accuracy of runs per evaluated round: `method`, `task`, `seed`, `round`, `accuracy`, `key`.
 
     `runs` are rows from `results` or `run`. Records are read from the folder that the rows came from; concatenated
-    frames do not know theirs, so give `results` (or `folder`, another name of it). Raises `UserError` if a finished run
-    has no record there.
+    frames do not know theirs, so give `results`. Raises `UserError` if a finished run has no record there.
     """
-    place = Results(Path(_either(results, folder) or runs.attrs.get("folder", OWN)), sets_aside=False)
+    place = Results(Path(results or runs.attrs.get("folder", OWN)), sets_aside=False)
     check_columns(runs, "key", "method", "task", "seed", "status")
     records = {key: place.read(str(key)) for key in runs["key"]}
     finished = runs.loc[runs["status"].isin(["done", "diverged"]), "key"]

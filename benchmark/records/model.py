@@ -72,8 +72,8 @@ Scores = dict[str, Metrics]
 class Curve(TypedDict, total=False):
     """Curves over the evaluated rounds, [R] each; None where a method has no such number.
 
-    Accuracy and loss are measured on test images, in a trial on held-out training images. `train_loss` is the mean over
-    local steps of what they minimise, penalties included.
+    Accuracy and loss are measured on test images, in a trial on held-out training images. `train_loss` is the mean
+    training objective per image, penalties included, over the clients whose updates arrived, weighted by images.
     """
 
     round: list[Number]

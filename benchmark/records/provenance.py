@@ -36,7 +36,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-MADE = ("results", "leaderboards/pages")  # written into a checkout by a grid and a report
+GENERATED = ("results", "leaderboards/pages")  # written into a checkout by a grid and a report
 
 
 @cache
@@ -52,7 +52,7 @@ def forget() -> None:
 
 
 def commit_of(root: Path) -> str | None:
-    """Return the commit of a checkout, with ``+dirty`` if a tracked file outside `MADE` was changed."""
+    """Return the commit of a checkout, with ``+dirty`` if a tracked file outside `GENERATED` was changed."""
     if not (root / ".git").exists():
         return None
 
@@ -62,7 +62,7 @@ def commit_of(root: Path) -> str | None:
 
     try:
         commit = git("rev-parse", "HEAD")
-        others = (f":(exclude){path}" for path in MADE)
+        others = (f":(exclude){path}" for path in GENERATED)
         changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *others)
     except (OSError, subprocess.SubprocessError):
         return None

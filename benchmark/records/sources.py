@@ -107,10 +107,10 @@ class Code(Protocol):
 def stale(made: Mapping[str, Any], cell: Cell, repeated_by: Iterable[Code] = ()) -> str:
     """Return a remark if a cell's record was made by other or by unknown sources, else an empty string.
 
-    `made` is its provenance, of which `code_provenance` is enough. The cell's own plugins count, and an engine with
-    uncommitted changes: tests hold a committed one to its numbers. `repeated_by` is the code of identical repetitions;
-    a repetition by the sources available here, and by this engine where the record's was uncommitted, proves that they
-    give the record's numbers.
+    `made` is its provenance, or that part of it in `code_provenance`. Compared are the sources of the cell's plugins,
+    and the engine's only if it had uncommitted changes: tests pin the numbers of committed engines. `repeated_by` is
+    the code of identical repetitions. One by the sources here, and by this engine where the record's was uncommitted,
+    proves that they give the record's numbers.
     """
     here = source_digests(cell)
     edited = changed(made.get("sources"), here)

@@ -81,7 +81,7 @@ class Analysis:
 
     @property
     def once(self) -> str:
-        """A clause on those of these columns that means count as one, because they score the same models."""
+        """The clause that columns in common which score the same models count as one in means; empty if none do."""
         merged = any(len(self.common_of(task)) > 1 for task in self.table.tasks)
         return "; columns that score the same models count as one" if merged else ""
 

@@ -37,7 +37,7 @@ def text(value: Any) -> str:
 
 
 def choices_of(wanted: Any) -> Sequence[Any]:
-    """Return the labels that a selection allows: those of a list, or its only one."""
+    """Return the values that a selection or a recipe's line allows: those of a list, or the only one."""
     return wanted if isinstance(wanted, (list, tuple)) and wanted else [wanted]
 
 

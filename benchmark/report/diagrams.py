@@ -17,7 +17,7 @@ from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.report import labels
 from fedspan.benchmark.report.analysis import Analysis, Standing, pareto
 from fedspan.benchmark.report.axes import spoken
-from fedspan.benchmark.report.figures import embed, save
+from fedspan.benchmark.report.figures import FORMATS, embed, save
 from fedspan.benchmark.report.style import COLOURS, INK, QUIET, STYLE, TWO_COLUMNS
 from fedspan.benchmark.report.table import TableRow, Tabulated
 from fedspan.benchmark.report.units import COST_COLUMNS, CostColumn
@@ -48,11 +48,7 @@ class Diagram:
 def _diagram(name: str, title: str, caption: str, words: str, draw: Callable[[], Canvas]) -> Diagram:
     with matplotlib.rc_context(STYLE):
         canvas = draw()
-        files = {
-            "svg": save(canvas, "svg", {"Date": None}),
-            "pdf": save(canvas, "pdf", {"CreationDate": None, "ModDate": None}),
-            "png": save(canvas, "png", {}, dpi=150, transparent=False, facecolor="white"),
-        }
+        files = {suffix: save(canvas, suffix, **options) for suffix, options in FORMATS.items()}
     with matplotlib.rc_context({**STYLE, "svg.fonttype": "none"}):
         inline = embed(save(draw(), "svg", {"Date": None}).decode(), name, title, words)
     return Diagram(name=name, title=title, caption=caption, files=files, inline=inline)

@@ -76,7 +76,7 @@ def _none_tested(analysis: Analysis) -> str:
 
 
 def _so_far(analysis: Analysis) -> str:
-    """Return a sentence with the number of rows that have results, of the first row's kind, while some are to come.
+    """Return ``So far N of M rows have results.`` for rows of the first row's kind; empty once all have them.
 
     A tuned board has tuned rows only for studies whose trials have run, but a default row for every study. Rows whose
     cells are all skipped, or have no such score by definition, are not to come.

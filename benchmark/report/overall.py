@@ -151,7 +151,7 @@ class Comparisons:
         return {seed: statistics.mean_of(of_task[seed] for of_task in outcomes.values()) for seed in sorted(seeds)}
 
     def distinct(self, tasks: Collection[Task]) -> list[Task]:
-        """Return the tasks without those on which the models of another one of them are scored again."""
+        """Return the tasks without those that score the models of another one again."""
         return [task for task in tasks if self.same.get(task) not in tasks]
 
     def gain(self, method: str, over: str, tasks: frozenset[Task]) -> Gap | None:

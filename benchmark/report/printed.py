@@ -61,6 +61,11 @@ class Printed:
         """The identity of the number, unique among all."""
         return self.paper, self.table, self.row, self.column, self.metric, self.kind
 
+    def is_rounded_from(self, value: float) -> bool:
+        """Return whether `value`, rounded to as many digits, is the printed number."""
+        assert self.value is not None
+        return math.isclose(value, self.value, rel_tol=0, abs_tol=0.5 * self.unit * (1 + 1e-9))
+
     def belongs_to(self, what: Mapping[str, Any]) -> bool:
         """Return whether this is the number of the cell with these flat settings."""
         return _has(what, self.settings)

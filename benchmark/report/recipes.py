@@ -14,7 +14,7 @@ from typing import Any
 
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.registry import KINDS
-from fedspan.benchmark.report.axes import flat, text
+from fedspan.benchmark.report.axes import choices_of, flat, text
 from fedspan.benchmark.report.printed import VALUE, Printed, all_printed, kind_of, printed_in
 from fedspan.benchmark.report.recipe_files import OURS, Excuse, RecipeLine, Stated, lines, name_of, stated
 from fedspan.benchmark.spec.board import Board, load_board
@@ -56,13 +56,8 @@ class Recipe:
 # matching -----------------------------------------------------------------------------------------
 
 
-def _choices(value: Any) -> tuple[Any, ...]:
-    """Return the values that a line allows: those of a list; an empty list and a plain value allow just themselves."""
-    return tuple(value) if isinstance(value, (list, tuple)) and value else (value,)
-
-
 def _applies(when: Mapping[str, Any], what: Mapping[str, Any]) -> bool:
-    return all(name in what and any(_has(what[name], one) for one in _choices(ones)) for name, ones in when.items())
+    return all(name in what and any(_has(what[name], one) for one in choices_of(ones)) for name, ones in when.items())
 
 
 def _has(value: Any, wanted: Any) -> bool:
@@ -114,7 +109,7 @@ def examine(board: Board, cells: Iterable[PlannedCell]) -> Recipe:
     papers = {source.partition("/")[0] for source in board.sources}
     for source in board.sources:
         paper, _, table = source.partition("/")
-        if not any(row.paper == paper and (not row.tables or table in row.tables) for row in known):
+        if not any(_speaks_of(row, {(paper, table)}) for row in known):
             recipe.problems.append(f"board '{board.name}': {source} has no settings in hyperparameters.csv")
     rows = [row for row in known if row.paper in papers]
     missing: dict[str, list[PlannedCell]] = {}
@@ -201,7 +196,7 @@ def _source(
     saying = [
         line
         for line in lawful
-        if line.differs == bool(unmet) and any(_same(value, one) for one in _choices(line.set.get(name, _ABSENT)))
+        if line.differs == bool(unmet) and any(_same(value, one) for one in choices_of(line.set.get(name, _ABSENT)))
     ]
     line = saying[-1] if saying else None
     shown = text(value)
@@ -228,7 +223,7 @@ def _either(values: Sequence[Any]) -> str:
 
 
 def _condition(when: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={'|'.join(text(one) for one in _choices(ones))}" for name, ones in when.items())
+    return ", ".join(f"{name}={'|'.join(text(one) for one in choices_of(ones))}" for name, ones in when.items())
 
 
 def _without_cell(board: Board, numbers: Sequence[Printed], held: set[tuple[str, ...]]) -> list[str]:

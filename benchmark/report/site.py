@@ -60,7 +60,7 @@ class Said(msgspec.Struct):
     words: str
 
 
-def found(out: Path) -> list[Summary]:
+def summaries_in(out: Path) -> list[Summary]:
     """Return the summaries of earlier reports in a site, by board and scale; skip invalid files with a warning."""
     summaries = []
     for path in sorted(out.glob(f"**/{FILE}")):
@@ -74,7 +74,7 @@ def found(out: Path) -> list[Summary]:
     return summaries
 
 
-def write(out: Path, summaries: Sequence[Summary], without: Sequence[tuple[str, str]] = ()) -> dict[Path, bytes]:
+def pages(out: Path, summaries: Sequence[Summary], without: Sequence[tuple[str, str]] = ()) -> dict[Path, bytes]:
     """Return the files of the pages over all boards.
 
     `without` are name and title of boards without results. The same summaries give the same bytes.

@@ -104,10 +104,10 @@ def diverged_score(better: int) -> float:
 def same_tasks(
     tasks: Iterable[T], rows: Sequence[Mapping[T, Mapping[int, Any]]], may: Callable[[T, T], bool] = lambda *_: True
 ) -> dict[T, T]:
-    """Map tasks to an earlier one that they `may` equal and on which all runs that rows have on both agree.
+    """Map each repeated task to the earlier one that it repeats.
 
-    `rows` tell one thing of each run, such as its score: ``{task: {seed: value}}``. Runs that diverged on both are no
-    evidence.
+    It `may` equal that one, and each run that a row has on both has the same value. `rows` hold one value per run, such
+    as its score: ``{task: {seed: value}}``. Runs that diverged on both tasks are no evidence.
     """
     same: dict[T, T] = {}
     for first, other in itertools.combinations(tasks, 2):
@@ -193,9 +193,9 @@ def difference(
 
     With fewer than `MANY_TASKS` tasks the variance is that over seeds, separate for each task, with Satterthwaite's
     degrees of freedom (1946, Biometrics Bulletin 2). For very unequal variances these make small p-values too small, so
-    p is at least that of the tasks' paired t-tests, combined by Stouffer's method (1949). That one alone would not do:
-    it tests whether the rows are equal on every task, not on their mean. With more tasks the variance is that of their
-    mean differences.
+    p is at least that of the tasks' paired t-tests, combined by Stouffer's method (1949). Stouffer's p alone is not
+    enough: it tests whether the rows are equal on every task, not on their mean. With more tasks the variance is that
+    of their mean differences.
 
     `counted` scores, such as bytes, are not random: if neither row varies over seeds, the difference is certain.
     Measured scores may agree on all seeds by chance. Two rows with equal scores throughout, and enough seeds, have

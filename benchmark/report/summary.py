@@ -332,7 +332,7 @@ def _with_skew(label: str, field: str, skew: float | None) -> str:
 
 def family_of(planned: PlannedCell) -> str:
     """Return the method's name without settings: its components' names."""
-    return " + ".join(component.name for component in (planned.cell.algorithm, *planned.cell.addons))
+    return " + ".join(component.name for component in planned.cell.components)
 
 
 def method_name(planned: PlannedCell, searched: Collection[str] = ()) -> str:
@@ -342,7 +342,7 @@ def method_name(planned: PlannedCell, searched: Collection[str] = ()) -> str:
     """
     cell, expected = planned.cell, _tuned(planned)
     names = []
-    for component in (cell.algorithm, *cell.addons):
+    for component in cell.components:
         prefix = "algorithm" if component is cell.algorithm else f"addon.{component.name}"
         defaults = defaults_of(type(component))
         shown = [

@@ -162,7 +162,7 @@ class Tabulated:
         return self._agreeing(lambda run: run.key)
 
     def _agreeing(self, told: Callable[[SeedRun], str]) -> dict[int, int]:
-        """Map columns to an earlier one that agrees in what is `told` of all competing runs of both.
+        """Map each column to the earlier one whose competing runs all have the same `told` value.
 
         A bound may train the same models on columns that are different tasks for the other rows.
         """

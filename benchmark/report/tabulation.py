@@ -20,7 +20,7 @@ from fedspan.benchmark.report.printed import Printed, compare, differences, kind
 from fedspan.benchmark.report.table import SeedRun, TableCell, TableRow, Tabulated
 from fedspan.benchmark.report.units import SHARED
 from fedspan.benchmark.spec.board import Table
-from fedspan.benchmark.training.costs import STAGE, rounds_to
+from fedspan.benchmark.training.costs import STAGE
 
 BAD = ("failed", "diverged", "skipped", REFUSED, "missing")  # states of an empty cell, worst first
 
@@ -230,7 +230,7 @@ def _with_printed(
     if found is None:
         return entry
     if computed and entry.mean is not None and found.printed.value is not None:
-        same = rounds_to(entry.mean, found.printed.value, found.printed.unit)
+        same = found.printed.is_rounded_from(entry.mean)
         found = replace(found, within=same)
         if not same:
             why = found.printed.note or "no reason is recorded"
@@ -348,7 +348,7 @@ def _seed_run(run: Any) -> SeedRun:
 def _mark_best(rows: list[TableRow], metric: Metric) -> list[TableRow]:
     """Mark the best mean of each column, and the means that tie with it as written.
 
-    Only whole cells compete: the mean over some seeds may be too good, as where a run diverged. Bounds do not compete.
+    Only whole cells compete: a mean over some of the seeds may be too good, for example if one diverged. Bounds do not.
     """
     if not metric.better or len(rows) < 2:
         return rows

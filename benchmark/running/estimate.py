@@ -1,4 +1,4 @@
-"""Cost of missing cells: from records of similar cells on the same kind of machine, else from a short calibration."""
+"""Cost of missing cells: from records of similar cells on the same kind of machine, else from short timing runs."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from fedspan.benchmark.training.process import set_up_process
 from fedspan.benchmark.training.run import Run, expected_participants, participants
 from fedspan.benchmark.training.workers.schedule import round_seconds
 
-BATCHES = 4  # of training images in a calibration round
-SECONDS = 10.0  # of training, over all calibrations
-LEAST = 0.5  # of training, in each calibration at least
+BATCHES = 4  # of training images in a timed round
+SECONDS = 10.0  # of training, over all timing runs
+LEAST = 0.5  # of training, in each timing run at least
 ROUNDS = 20  # drawn to represent all rounds, if clients are sampled
 SHORT = 1.0  # seconds; time rounds shorter than this instead of extrapolating from FLOPs
-TINY = 1e-6  # learning rate of a calibration, which is to time steps and not to diverge
+TINY = 1e-6  # learning rate of a timing run, which must not diverge
 STEP = ("batch_size", "precision", "augment", "last_batch")  # protocol fields that determine a step's cost
 
 
@@ -48,7 +48,8 @@ STEP = ("batch_size", "precision", "augment", "last_batch")  # protocol fields t
 class Estimate:
     """Seconds of one core and the basis of the estimate.
 
-    Also (number, reason) of cells that cannot run here, and of those whose method is impossible on their task.
+    `failing` and `impossible` hold (number of cells, reason): cells that cannot run here, and cells whose method is
+    impossible on their task.
     """
 
     seconds: float
@@ -83,7 +84,7 @@ def _without_rates(part: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in part.items() if not isinstance(value, float)}
 
 
-def workload(what: Mapping[str, Any]) -> str:
+def workload_key(what: Mapping[str, Any]) -> str:
     """Return the workload key (images, model, batches): steps of cells with equal keys differ only in FLOPs."""
     protocol = {name: what["protocol"].get(name) for name in STEP}
     return json.dumps({"dataset": what["dataset"], "model": what["model"], "protocol": protocol}, sort_keys=True)
@@ -109,12 +110,12 @@ def estimate(
     for planned in missing:
         kinds.setdefault(cost_key(planned.cell.what), []).append(planned)
     known = kinds.keys() & measured.keys()
-    calibrated = new = len(kinds) - len(known)
+    timed = new = len(kinds) - len(known)
     total = 0.0
     speeds: dict[str, Speed] = {}
     failing: Counter[str] = Counter()
     impossible: Counter[str] = Counter()
-    tell = _Calibrating(console, new)
+    tell = _Announcer(console, new)
     with tell.status:
         for name, cells in kinds.items():
             try:
@@ -125,22 +126,22 @@ def estimate(
                     each = expected_seconds(cells[0], speeds, max(LEAST, SECONDS / new))
             except (UserError, Incompatible) as error:
                 (failing if isinstance(error, UserError) else impossible)[str(error)] += len(cells)
-                calibrated -= 1
+                timed -= 1
             else:
                 total += each * len(cells)
     if failing.total() == len(missing):
         raise UserError(next(iter(failing)))
-    return Estimate(total, _basis(len(known), calibrated, after), _by_reason(failing), _by_reason(impossible))
+    return Estimate(total, _basis(len(known), timed, after), _by_reason(failing), _by_reason(impossible))
 
 
 def _by_reason(cells: Mapping[str, int]) -> tuple[tuple[int, str], ...]:
     return tuple((count, why) for why, count in cells.items())
 
 
-def _basis(known: int, calibrated: int, after: int) -> str:
+def _basis(known: int, timed: int, after: int) -> str:
     """Return what an estimate rests on; `after` cells go on from the training of another."""
     parts = [f"records for {counted_as(known, 'kind')} of cells"] if known else []
-    parts += [f"a calibration for {counted_as(calibrated, 'kind')} of cells"] if calibrated else []
+    parts += [f"timing runs of {counted_as(timed, 'kind')} of cells"] if timed else []
     reused = f"{counted_as(after, 'cell reuses', 'cells reuse')} the training of another" if after else ""
     return "; ".join(filter(None, [" and ".join(parts), reused]))
 
@@ -175,8 +176,8 @@ def spread_gain(cell: Cell, how: How, workers: int) -> SpreadGain | None:
     return SpreadGain(workers, alone / spread, sum(map(max, steps)) / alone)
 
 
-class _Calibrating:
-    """Announcer of each kind of cell being calibrated: one updated line on a terminal, else one line each."""
+class _Announcer:
+    """Announces each kind of cell that is timed: one updated line on a terminal, else one line each."""
 
     def __init__(self, console: Console, kinds: int) -> None:
         self._console, self._kinds, self._number = console, kinds, 0
@@ -185,7 +186,7 @@ class _Calibrating:
     def next(self, label: str) -> None:
         """Announce the next kind."""
         self._number += 1
-        said = f"calibrating {self._number} of {self._kinds} kinds of cells: {label}"
+        said = f"timing {self._number} of {self._kinds} kinds of cells: {label}"
         if isinstance(self.status, Status):
             self.status.update(Text(said))
         else:
@@ -202,7 +203,7 @@ def expected_seconds(planned: PlannedCell, speeds: dict[str, Speed], seconds: fl
     data = cell.dataset.prepare(how.data)
     try:
         flops = step_flops(cell, data)
-        name = workload(cell.what)
+        name = workload_key(cell.what)
         if name not in speeds:
             speeds[name] = measure_speed(cell, how, flops, seconds)
         whole = cost(cell, data, speeds[name], flops)

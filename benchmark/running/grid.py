@@ -48,7 +48,7 @@ log = logging.getLogger("fedspan")
 DEATHS = 2  # of workers after which a cell counts as failed; the last must happen while it runs alone
 STARTS = 3  # failed launches in a row, without a started cell, until the grid ends: such early deaths leave no lease
 MIRROR_SECONDS = 2.0  # wait for the mirror at the end before telling the user
-MIRROR_NICE = 10  # a tenth of a busy core; at 19 a hundredth, and a grid on a busy machine takes minutes to end
+MIRROR_NICE = 10  # gets a tenth of a busy core; 19 gets a hundredth, and a grid would take minutes to end
 POLL_SECONDS = 0.5  # between polls of cells that other processes compute
 
 

@@ -35,12 +35,12 @@ POLL_SECONDS = 1.0  # between checks that the driver is alive
 RENEWED = "A worker stopped while some jobs were given to the"  # the start of loky's warning
 
 
-def _is_joblibs() -> bool:
+def _in_joblib_worker() -> bool:
     return multiprocessing.current_process().name.startswith("Loky")
 
 
 @cache
-def _end_with(driver: int) -> None:
+def _end_after(driver: int) -> None:
     """Start a thread that ends this joblib worker when its driver has been killed: nothing else would.
 
     A running cell is saved after its round, as on any SIGTERM.
@@ -53,7 +53,7 @@ def _end_with(driver: int) -> None:
         time.sleep(2 * GRACE)
         os._exit(128 + signal.SIGTERM)
 
-    if _is_joblibs():
+    if _in_joblib_worker():
         threading.Thread(target=watch, name="driver", daemon=True).start()
 
 
@@ -67,7 +67,7 @@ class GridJob:
     driver: int
 
     def __call__(self, config: DictConfig) -> float | UserError:
-        _end_with(self.driver)
+        _end_after(self.driver)
         try:
             record = run_job(plain_config(config), list(HydraConfig.get().overrides.task))
         except UserError as error:
@@ -77,7 +77,7 @@ class GridJob:
         except Stopped:
             if os.getpid() == self.driver:
                 raise
-            if _is_joblibs():
+            if _in_joblib_worker():
                 time.sleep(GRACE)  # when one joblib worker ends, all end, and others may still be saving
             os._exit(128 + signal.SIGTERM)
         return math.nan if (reached := trained_accuracy(record)) is None else reached

@@ -238,7 +238,10 @@ class Lease:
                 self._beside = max(self._beside, self.beside())
 
     def beside(self) -> int:
-        """Return how many cells other processes of this machine are computing now, as `most_cells_beside` limits it."""
+        """Return the number of cells that other processes of this machine are computing now.
+
+        `most_cells_beside` says which of them count.
+        """
         try:
             return sum(owner.machine == machine() and owner.pid != os.getpid() for owner in self.leases.held())
         except OSError:

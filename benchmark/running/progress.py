@@ -130,6 +130,7 @@ class GridDisplay:
                     self._latest.append(line := self._line(label, record))
                     if live is None:
                         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+                    break
         if live is not None:
             live.update(self.render())
 

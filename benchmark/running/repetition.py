@@ -128,9 +128,10 @@ def _points(record: Record, again: Record) -> float | None:
 
 
 def incomparable(record: Record, again: Record) -> str:
-    """Return why it says nothing of a record that a repetition differs from it; empty if it does.
+    """Return why a differing repetition proves nothing against its record; empty if it counts.
 
-    Other code of the engine is no excuse, as bits are meant to outlast it; nor are other images, which a record states.
+    Another engine is no reason, because every engine must reproduce the bits; nor are other images, because the record
+    names its own.
     """
     if edited := changed(record["provenance"].get("sources"), again["provenance"]["sources"]):
         return f"the code of {', '.join(edited)} is not the record's"
@@ -140,9 +141,9 @@ def incomparable(record: Record, again: Record) -> str:
 
 
 def differing_settings(record: Record, again: Record) -> list[str]:
-    """Return the settings of how a cell runs, as ``name=value`` of the repetition, that are not those of the record.
+    """Return the settings that change the rounding and differ from the record's, as ``name=value`` of the repetition.
 
-    Each of them changes the rounding. Any CUDA device is like any other.
+    All CUDA devices count as equal.
     """
     there, here = record["provenance"], again["provenance"]
     made = {"numerics": numerics.NATIVE, **there}  # the only kind when older records were made
@@ -179,7 +180,7 @@ def machines(record: Record, again: Record) -> Iterator[str]:
 
 
 def missing_gpu(record: Record, how: Mapping[str, Any]) -> str:
-    """Return what this machine lacks to repeat a record as made, except for the settings `how`; empty if nothing."""
+    """Return why no device here can repeat a record as it was made; empty if one can, or if `how` sets the device."""
     made = record["provenance"]
     if "device" in how or not made.get("device", "cpu").startswith("cuda") or torch.cuda.is_available():
         return ""

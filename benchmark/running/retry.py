@@ -32,12 +32,12 @@ def diverged(results: Results) -> int:
 
 
 def prepare(results: Results, given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Write a board of the failed cells; return the settings with which to run it, or None if there are no such cells.
+    """Write a board of the failed cells; return the settings to run it with, or None if no cell failed.
 
     `given` are the settings of the retry, such as dataset.root, where a plugin finds its data. The cells run as their
-    own commands said, on the same device and with the same plugins, unless `given` says otherwise. A cell that its
-    settings no longer make, because a plugin changed, is skipped with a warning; raises `UserError` if all are skipped,
-    or if their commands disagree.
+    own commands said, on the same device and with the same plugins, unless `given` says otherwise. A cell whose
+    settings now make another cell, because a plugin changed, is skipped with a warning; raises `UserError` if all are
+    skipped, or if their commands disagree.
     """
     grid, runs, left = [], list[tuple[Record, dict[str, Any]]](), 0
     for record in results.failed():
@@ -84,7 +84,7 @@ def _how(runs: Sequence[tuple[Record, Mapping[str, Any]]], given: Mapping[str, A
 
 
 def _effective(name: str, record: Record, made: Mapping[str, Any]) -> Any:
-    """Return the value that a setting had for the bits of a cell; which GPU computes it changes none."""
+    """Return a setting's value as far as it changes a cell's bits: which GPU computes it, for example, does not."""
     value = made.get(name, how_defaults()[name])
     if name == "numerics" and value is None:
         return record["provenance"].get("numerics")

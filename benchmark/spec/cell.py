@@ -157,9 +157,14 @@ class Cell:
         return training_clients(self.clients, self.unseen)
 
     @property
+    def components(self) -> tuple[Component, ...]:
+        """The method's components, base algorithm first."""
+        return (self.algorithm, *self.addons)
+
+    @property
     def plugins(self) -> tuple[Plugin, ...]:
         """The plugins that its result depends on."""
-        parts = (self.dataset, self.partition, self.model, self.algorithm, *self.addons)
+        parts = (self.dataset, self.partition, self.model, *self.components)
         return (*parts, self.fleet) if self.fleet.acts else parts
 
     @cached_property
@@ -176,11 +181,16 @@ class Cell:
     @property
     def bound(self) -> bool:
         """Whether its method sees the images or features of all clients: a bound on federated methods, not one."""
-        return any(component.pools or component.one_client for component in (self.algorithm, *self.addons))
+        return any(component.pools or component.one_client for component in self.components)
 
     def method(self) -> Method:
         """Return the composed method; raise `Incompatible` for an impossible stack."""
         return compose(self.algorithm, self.addons)
+
+    @property
+    def method_label(self) -> str:
+        """The method in words, with the settings that differ from the defaults."""
+        return " + ".join(component.label() for component in self.components)
 
     @property
     def label(self) -> str:
@@ -190,9 +200,8 @@ class Cell:
     @property
     def label_without_seed(self) -> str:
         """The same text without the seed."""
-        method = " + ".join(component.label() for component in (self.algorithm, *self.addons))
         tried = f", lr {self.protocol.lr:.3g}" if self.protocol.trial else ""
-        return f"{method} on {self.dataset.name}/{self.partition.label()}, {self.clients} clients{tried}"
+        return f"{self.method_label} on {self.dataset.name}/{self.partition.label()}, {self.clients} clients{tried}"
 
     @property
     def identity_without_seed(self) -> tuple[Any, ...]:

@@ -70,10 +70,10 @@ def _plan_whole(points: Sequence[Overrides]) -> list[PlannedCell]:
 
 
 def placed(points: Sequence[Asked], alone: bool = True) -> list[Asked]:
-    """Return the points without settings of places, such as dataset.source, that their plugins lack.
+    """Return the points without settings of places, such as dataset.source, that their plugins do not have.
 
-    In a grid of several datasets, a place concerns those that have the setting. A place that no plugin has is kept, so
-    that composing reports it; with ``alone=False``, for a part of a grid, it is dropped.
+    A setting that no plugin of the grid has is kept, so that composing reports it, unless the points are only a part of
+    a grid (``alone=False``).
     """
     found = list(points)
     for setting, having in how_settings().items():
@@ -117,7 +117,7 @@ def plan_grid(axes: Mapping[str, list[Any]]) -> list[PlannedCell]:
 
 
 def _check_settings(boards: Sequence[Any], points: Sequence[Overrides], given: Collection[str]) -> None:
-    """Raise `UserError` if a setting of boards is a mapping, or one of how to run has several values or is a folder.
+    """Raise `UserError` if a board sets a mapping, a folder to write to, or several values of how to run.
 
     `given` are the settings of the command, which may name folders to write to.
     """

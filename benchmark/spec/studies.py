@@ -71,8 +71,7 @@ class Study:
     @property
     def method(self) -> str:
         """The method with its defaults, in words."""
-        cell = self.default[0].cell
-        return " + ".join(component.label() for component in (cell.algorithm, *cell.addons))
+        return self.default[0].cell.method_label
 
     @property
     def task(self) -> str:
@@ -139,7 +138,10 @@ def _check_frozen(board: Board, scale: str, found: Sequence[Study]) -> None:
 
 
 def _studies(tune: Tune, points: Sequence[Point], whole: bool) -> list[Study]:
-    """Return the studies of a board's points; a command line that changes the `whole` board may leave methods out."""
+    """Return the studies of a board's points.
+
+    `whole` is False if the command line changes the board, which may then lack methods that `tune.space` names.
+    """
     groups: dict[str, list[Point]] = {}
     for point in points:
         alike = {key: value for key, value in point.items() if key != "seed"}

@@ -27,7 +27,7 @@ Objective = Callable[[Tensor, Tensor, Tree, tuple[Tensor, Tensor]], Tensor]  # o
 def received(trainer: LocalTrainer, state: State, client: int) -> States:
     """Return the trees that a client receives from each component in round `state.round`."""
     broadcast = trainer.method.broadcast(state.server)
-    if not trainer.method.writes:
+    if not trainer.method.sends_messages:
         return broadcast
     if client in state.messages:
         return state.messages[client]

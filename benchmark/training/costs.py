@@ -8,7 +8,6 @@ shares, all batches to be full, and sampled clients to hold their share of the i
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -113,7 +112,7 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
     up, down = (0, 0) if alone else _traffic(trainer, state, cell.protocol.rounds)
     trained_state = replace(state, round=cell.protocol.rounds)
     head = {path: leaf for path, leaf in state.params.items() if in_head(path)}
-    numbers, flops = 0, 0 if not method.calibrator else None
+    numbers, flops = 0, None if method.calibrator else 0
     if method.calibrator and (
         told := method.ask(
             method.calibrator, "calibration_cost", round(trained), clients, net.head.in_features, extent.classes
@@ -218,8 +217,3 @@ def of_all(cells: Sequence[PlannedCell]) -> list[dict[str, float] | str]:
                 known[kind] = str(error)
         found.append(known[kind])
     return found
-
-
-def rounds_to(value: float, printed: float, unit: float) -> bool:
-    """Return whether `value` rounds to the `printed` number, whose last digit is worth `unit`."""
-    return math.isclose(value, printed, rel_tol=0, abs_tol=0.5 * unit * (1 + 1e-9))

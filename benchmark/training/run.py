@@ -259,7 +259,7 @@ class Run:
             mean, single = sums.mean_delta(now), sums.updates or {}
             if sums.participants and self.method.using("aggregate"):
                 mean = self.method.aggregate(single, partial(view, "aggregate"))
-            if self.method.writes:
+            if self.method.sends_messages:
                 sent = state.sent | {client: client_weights(now, delta) for client, delta in single.items()}
                 state.sent = dict(sorted(sent.items()))  # a hook that sums over them gives the same bits after a resume
             if not sums.participants:

@@ -1,6 +1,6 @@
 """Runs on disk: checkpoints to resume from, and trained models shared by cells.
 
-A checkpoint holds the whole state after a round, and in `made_by` everything beside the data that its bits depend on. A
+A checkpoint holds the whole state after a round, and in `made_by` everything besides data that its bits depend on. A
 cell resumes from it only if the sources of its plugins, torch, executor, threads, device and numerics are the same;
 otherwise it starts again. A trained model omits state needed only by further rounds, and its `origin` holds the same
 information as `made_by`: a cell that reuses the model must match all of it.
@@ -137,7 +137,7 @@ def _write(run: Run, path: Path, key: str, **more: Any) -> None:
 
 
 class Saved(TypedDict):
-    """Metadata of a file beside its tensors; fields marked `NotRequired` are absent from files of earlier versions."""
+    """Metadata of a file besides its tensors; fields marked `NotRequired` are absent from files of earlier versions."""
 
     round: Number
     curve: dict[str, list[Any]]

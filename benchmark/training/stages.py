@@ -106,8 +106,8 @@ def personalise(trainer: LocalTrainer, state: State, client: int, seed: int) -> 
     if not trainer.method.personalises:
         raise ValueError("no component personalises")
     params, buffers = trainer.load(state, state.row(client))
-    if trainer.method.owner is not None:
-        theirs = _own(trainer, trainer.method.owner, state, client, params, buffers)
+    if trainer.method.own_component is not None:
+        theirs = _own(trainer, trainer.method.own_component, state, client, params, buffers)
         trainer.put(theirs)
         params = {path: theirs.get(path, leaf) for path, leaf in params.items()}
     component = trainer.method.personaliser

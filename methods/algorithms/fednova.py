@@ -12,7 +12,7 @@ def effective_steps(steps: int, momentum: float) -> float:
 
 @algorithm("fednova")
 class FedNova(Component):
-    """Wang et al. 2020 (NeurIPS): average updates per step, so clients with many steps weigh no more.
+    """Wang et al. 2020 (NeurIPS): average updates per step, so that many steps give a client no extra weight.
 
     Client i divides its update by ``a_i``, the norm of its accumulation vector (`effective_steps` for SGD with
     momentum); the server multiplies the sample-weighted mean by the participants' mean a_i. Weights are shares of this

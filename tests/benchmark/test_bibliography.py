@@ -55,6 +55,11 @@ def test_a_text_cites_three_authors_or_more_as_et_al(authors, short):
     assert bibliography.read(entry)["key"].short == short
 
 
+def test_a_text_without_authors_is_cited_by_its_title():
+    entry = "@misc{key,\n  title = {The Title},\n  year = {2020},\n}\n"
+    assert bibliography.read(entry)["key"].short == "The Title"
+
+
 @pytest.mark.parametrize(
     ("key", "link"),
     [

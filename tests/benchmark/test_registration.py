@@ -1,12 +1,13 @@
 """What a class must be to become a plugin: nothing in it is silently ignored."""
 
 import functools
+import inspect
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from fedspan.benchmark import registration, registry
+from fedspan.benchmark import errors, registration, registry
 from fedspan.benchmark.component import Component, algorithm
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records import sources
@@ -164,6 +165,23 @@ def test_a_path_is_no_setting_of_a_cell_but_how_it_is_computed(kind, value):
 def test_a_class_extends_that_of_its_kind(base, kind, wanted):
     with pytest.raises(UserError, match=rf"^{kind} 'fresh' \(.*\) must extend {wanted}; write class \w+\({wanted}\)$"):
         make(base, kind)
+
+
+def test_the_line_of_a_field_is_not_that_of_a_text_which_begins_with_its_name():
+    class Documented:
+        """A plugin.
+
+        lr is described here, rate as well.
+        """
+
+        lr: float = 0.1
+
+        def rate(self):
+            return self.lr
+
+    first = inspect.getsourcelines(Documented)[1]
+    assert errors.place_of(Documented, "lr") == f"{__file__}, line {first + 6}"
+    assert errors.place_of(Documented, "rate") == f"{__file__}, line {first + 8}"
 
 
 def test_a_type_that_nobody_defined_is_refused_with_its_field():

@@ -145,6 +145,8 @@ def test_values_of_annotated_fields_are_checked_as_before():
         (log(1e-4, 1e-1), 0.0, "low"), (linear(0.0, 1.0), 3.0, "high"),
         (choice(0.3, 0.1, 0.2), 0.1, "low"), (choice(0.3, 0.1, 0.2), 0.2, ""), (choice(0.3, 0.1, 0.2), 0.3, "high"),
         (choice(0.0, 0.1, 0.2), 0.0, ""), (choice(0.1, 0.2), 0.1, ""), (choice("a", "b", "c"), "a", ""),
+        (choice(*range(1, 13)), 1, "low"), (choice(*range(1, 13)), 2, ""), (choice(*range(1, 13)), 11, ""),
+        (choice(*range(1, 13)), 12, "high"), (choice(0.3, 0.1, 0.2), 0.05, "low"),
     ],
 )  # fmt: skip
 def test_a_value_at_an_end_of_its_range_or_list_is_said_to_be_there(space, value, end):

@@ -87,7 +87,7 @@ def with_toys(toys, monkeypatch):
 
 @pytest.fixture
 def short_calibration(monkeypatch):
-    """Calibrate for one round: what `fedspan plan` says of a cost is asked here, not how good it is."""
+    """Time one round: what `fedspan plan` says of a cost is asked here, not how good it is."""
     monkeypatch.setattr(estimate, "SECONDS", 0.0)
     monkeypatch.setattr(estimate, "LEAST", 0.0)
 

@@ -23,6 +23,15 @@ def calibrated(run):
     return stages.calibrate(run.trainer, run.state, run.cell.seed)
 
 
+def test_a_learning_rate_of_zero_is_not_the_default():
+    made = torch.Generator().manual_seed(0)
+    head = {"head.weight": torch.randn(3, 4, generator=made), "head.bias": torch.zeros(3)}
+    features, labels = torch.randn(5, 4, generator=made), torch.tensor([0, 1, 2, 0, 1])
+    for lr, moves in ((None, True), (0.0, False)):
+        after = OracleHead().fit(head, features, labels, "ce", made, lr)
+        assert torch.equal(after["head.weight"], head["head.weight"]) is not moves
+
+
 # a fixed random head ------------------------------------------------------------------------------
 
 

@@ -238,7 +238,7 @@ def test_a_trial_is_a_row_with_its_accuracy_on_held_out_images_and_on_no_task_of
 
 
 def test_columns_have_the_documented_types_also_without_rows(grid, tmp_path):
-    for frame in (grid, fedspan.results(folder=tmp_path)):
+    for frame in (grid, fedspan.results(results=tmp_path)):
         assert {name: str(kind) for name, kind in frame.dtypes.items()} == {n: kind for n, (kind, _) in COLUMNS.items()}
 
 
@@ -260,8 +260,8 @@ def test_runs_of_another_fleet_are_on_another_task(folder, grid):
 
 
 def test_results_of_a_board_are_its_cells_alone(grid, folder):
-    assert len(fedspan.results(folder=folder)) == 5
-    assert fedspan.results("digits", scale="smoke", folder=folder).empty
+    assert len(fedspan.results(results=folder)) == 5
+    assert fedspan.results("digits", scale="smoke", results=folder).empty
 
 
 def test_a_board_that_tunes_has_default_and_tuned_runs(tmp_path, monkeypatch):
@@ -271,7 +271,7 @@ def test_a_board_that_tunes_has_default_and_tuned_runs(tmp_path, monkeypatch):
     board = {"base": settings, "grid": [{"algorithm": ["fedavg", "fedprox"], "seed": [0, 1]}], "tune": tune}
     Path("mine.yaml").write_text(json.dumps(board))
     main(["run", "-m", "board=mine.yaml", "paths.results=there", "tracking=false", "workers=1", "launcher=basic"])
-    found = fedspan.results("mine.yaml", folder="there")
+    found = fedspan.results("mine.yaml", results="there")
     assert found.groupby(["method", "tuning"]).size().to_dict() == {
         (f"{name}{', tuned' * (kind == 'tuned')}", kind): 2
         for name in ("FedAvg", "FedProx") for kind in ("default", "tuned")
@@ -297,26 +297,19 @@ def test_the_board_of_a_plugin_in_a_file_is_read_with_that_file(tmp_path, monkey
 def test_trials_of_a_search_are_no_results(tmp_path):
     fedspan.run(QUICK, protocol__validation=0.5, results=tmp_path)
     assert len(list((tmp_path / "records").glob("*.json"))) == 1
-    assert fedspan.results(folder=tmp_path).empty
+    assert fedspan.results(results=tmp_path).empty
 
 
 def test_curves_of_frames_put_together_ask_for_the_folder_of_their_records(grid, folder, tmp_path):
-    together = pd.concat([grid, fedspan.results(folder=tmp_path)])
+    together = pd.concat([grid, fedspan.results(results=tmp_path)])
     with pytest.raises(UserError, match="4 of 4 finished runs have no record in own_results; give results=DIR"):
         fedspan.curves(together)
-    pd.testing.assert_frame_equal(fedspan.curves(together, folder=folder), fedspan.curves(grid))
-
-
-def test_the_folder_of_records_has_the_name_that_it_has_in_run(grid, folder):
-    pd.testing.assert_frame_equal(fedspan.results(results=folder), fedspan.results(folder=folder))
-    pd.testing.assert_frame_equal(fedspan.curves(grid, results=folder), fedspan.curves(grid, folder=folder))
-    with pytest.raises(UserError, match=r"results='a' and folder='b' name one thing; give one of them"):
-        fedspan.results(results="a", folder="b")
+    pd.testing.assert_frame_equal(fedspan.curves(together, results=folder), fedspan.curves(grid))
 
 
 def test_results_of_a_folder_that_does_not_exist_are_no_empty_frame(tmp_path):
     with pytest.raises(UserError, match=f"the results folder {tmp_path}/nowhere does not exist"):
-        fedspan.results(folder=tmp_path / "nowhere")
+        fedspan.results(results=tmp_path / "nowhere")
 
 
 def test_a_scale_needs_its_board():
@@ -388,7 +381,7 @@ def test_fleets_that_train_the_same_models_are_one_task_and_others_are_not(folde
 )
 def test_a_name_that_fits_none_or_several_is_one_line(grid, folder, name, message):
     with pytest.raises(UserError, match=message):
-        fedspan.compare(name, "fedavg", fedspan.results(folder=folder))
+        fedspan.compare(name, "fedavg", fedspan.results(results=folder))
 
 
 @pytest.mark.parametrize(

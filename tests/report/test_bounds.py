@@ -134,7 +134,7 @@ def test_pages_say_that_a_bound_is_one_and_rank_the_methods_without_it(tmp_path,
 def test_the_best_of_a_dataset_is_that_of_a_method(tmp_path, grid):
     cells = cells_of(grid)
     found = write_report(grid, cells, results_of(tmp_path / "results", records_of(cells)), tmp_path / "pages").summary
-    page = site.write(tmp_path / "pages", [found])[tmp_path / "pages" / "datasets" / "digits.html"].decode()
+    page = site.pages(tmp_path / "pages", [found])[tmp_path / "pages" / "datasets" / "digits.html"].decode()
     best = page.partition("Tasks on this dataset")[2]
     assert "FedAvgM" in best
     assert "Centralized" not in best

@@ -66,7 +66,7 @@ def site_folder(tmp_path_factory):
     pages = folder / "pages"
     summaries = [write_report(example, grid, results, pages).summary for grid in (cells, small)]
     partitions.draw_partitions(cells[::18], pages / site.PARTITIONS, folder)
-    for path, content in site.write(pages, summaries, [("later", "A board without results")]).items():
+    for path, content in site.pages(pages, summaries, [("later", "A board without results")]).items():
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
     return pages
@@ -504,7 +504,7 @@ def test_where_no_result_is_an_ablation_a_ranking_with_ablations_is_that_without
     names = {"fedavg": {"a": 50.0}, "fedprox": {"a": 60.0}, "moon": {"a": 70.0}}
     results = tuned_on(names | {f"{name}, tuned": scores for name, scores in names.items()})
     results = [one if one.tuned == tuned else replace(one, ablation=one.family == "moon") for one in results]
-    for path, content in site.write(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, tuple(results), ())]).items():
+    for path, content in site.pages(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, tuple(results), ())]).items():
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
     page = opened(browser, (tmp_path / "index.html").as_uri() + f"#tuned={'yes' if tuned else 'no'}", 1280, 900)
@@ -528,7 +528,7 @@ def test_a_dataset_chosen_on_the_page_or_in_an_address_is_shown_whatever_the_pag
     [other] = results_on({"moon": {"a": 70.0}})
     other = replace(other, task=replace(other.task, dataset="mnist", tested="own", scale="smoke"))
     found = Summary("b", "B", "", "paper", "b/", {}, (*shared, other), ())
-    for path, content in site.write(tmp_path, [found]).items():
+    for path, content in site.pages(tmp_path, [found]).items():
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
     page = opened(browser, (tmp_path / "index.html").as_uri(), 1280, 900)
@@ -542,7 +542,7 @@ def test_a_dataset_chosen_on_the_page_or_in_an_address_is_shown_whatever_the_pag
 def test_sorting_a_long_list_sorts_what_is_not_shown_too_and_more_of_it_takes_the_focus(browser, tmp_path):
     values = {f"algorithm{i:03}": {"a": float(i % 97)} for i in range(130)}
     found = Summary("b", "B", "", "paper", "b/", {}, tuple(results_on(values | {"fedavg": {"a": 99.0}})), ())
-    for path, content in site.write(tmp_path, [found]).items():
+    for path, content in site.pages(tmp_path, [found]).items():
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
     page = opened(browser, (tmp_path / "index.html").as_uri(), 1280, 900)
@@ -570,7 +570,7 @@ def test_the_page_opens_with_tuned_methods_and_shows_the_others_where_nothing_is
     [other] = results_on({"moon": {"a": 70.0}})
     other = replace(other, task=replace(other.task, dataset="mnist"))
     found = Summary("b", "B", "", "paper", "b/", {}, (*results, other), ())
-    for path, content in site.write(tmp_path, [found]).items():
+    for path, content in site.pages(tmp_path, [found]).items():
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
     address = (tmp_path / "index.html").as_uri()
@@ -595,7 +595,7 @@ def test_a_link_from_a_dataset_shows_all_its_tasks_of_that_variant_and_scale(bro
     [plain] = results_on({"fedavg": {"a": 50.0}})
     others = [{"partition": "b", "tested": "own"}, {"partition": "c", "dataset": "digits(limit=500)"}, {"scale": "own"}]
     results = [plain, *(replace(plain, task=replace(plain.task, **other)) for other in others)]
-    for path, content in site.write(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, tuple(results), ())]).items():
+    for path, content in site.pages(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, tuple(results), ())]).items():
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
     page = opened(browser, (tmp_path / "datasets" / "digits.html").as_uri(), 1280, 900)
@@ -611,7 +611,7 @@ def test_texts_are_sorted_by_the_numbers_in_them(browser, tmp_path):
         replace(first, task=replace(first.task, partition=f"dirichlet(alpha={alpha})", skew=float(alpha)))
         for alpha in sorted(alphas, key=lambda alpha: alpha[::-1])
     )
-    for path, content in site.write(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, results, ())]).items():
+    for path, content in site.pages(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, results, ())]).items():
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
     page = opened(browser, (tmp_path / "index.html").as_uri(), 1280, 900)
@@ -798,7 +798,7 @@ def test_a_difference_is_that_of_runs_of_one_seed(browser, tmp_path):
         replace(there, seeds={"1": 61.0, "2": 73.0, "3": 10.0}),
         replace(apart, seeds={"7": 90.0, "8": 90.0, "9": 90.0}),
     )
-    for path, content in site.write(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, results, ())]).items():
+    for path, content in site.pages(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, results, ())]).items():
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
     page = opened(browser, (tmp_path / "compare.html").as_uri(), 1280, 900)
@@ -835,7 +835,7 @@ def test_two_methods_without_a_common_task_at_a_scale_are_told_where_they_have_o
     paired = results_on({"fedavg": {"a": 50.0}, "fedprox": {"a": 60.0}})
     [other] = results_on({"moon": {"a": 70.0}})
     alone = replace(other, task=replace(other.task, scale="smoke"))
-    for path, content in site.write(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, (*paired, alone), ())]).items():
+    for path, content in site.pages(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, (*paired, alone), ())]).items():
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
     page = opened(browser, (tmp_path / "compare.html").as_uri() + "#a=fedavg&b=fedprox&scale=smoke", 1280, 900)

@@ -7,6 +7,7 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.report.analysis import analyse, reach_targets
 from fedspan.benchmark.report.axes import Axes
 from fedspan.benchmark.report.frame import collect
+from fedspan.benchmark.report.printed import Printed
 from fedspan.benchmark.report.render_text import entry_text, to_markdown
 from fedspan.benchmark.report.tabulation import tabulate
 from fedspan.benchmark.spec.board import Table, load_board
@@ -100,4 +101,5 @@ def test_costs_that_cannot_be_known_say_why(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("printed", "unit", "same"), [(102, 1, True), (103, 1, False), (1.0e2, 10, True)])
 def test_rounding_is_half_a_unit_of_the_last_printed_digit(printed, unit, same):
-    assert costs.rounds_to(102.4, printed, unit) is same
+    number = Printed("p", "1", "r", "c", "m", value=printed, std=None, settings={}, note="", unit=unit)
+    assert number.is_rounded_from(102.4) is same

@@ -251,7 +251,7 @@ def test_a_mean_over_what_is_left_of_diverged_runs_says_so(tmp_path):
         for one in results_on({"fedavg": BOTH, "scaffold": BOTH})
     ]
     summary = Summary("b", "B", "", "paper", "b/", {"done": 12}, tuple(results), ())
-    page = site.write(tmp_path, [summary], [])[tmp_path / "index.html"].decode()
+    page = site.pages(tmp_path, [summary], [])[tmp_path / "index.html"].decode()
     rows = {name: page.partition(f">{name}</a>")[2].partition("</tr>")[0] for name in ("FedAvg", "SCAFFOLD")}
     assert [rows[name].count("2 diverged") for name in rows] == [0, 2]
 
@@ -422,5 +422,5 @@ def test_fifty_methods_and_their_ablations_on_twenty_tasks_weigh_300_kilobytes_a
         for j, task in enumerate(tasks)
     )
     summary = Summary("big", "Big", "", "paper", "big/", {"done": 3000}, results, ())
-    files = site.write(tmp_path, [summary], [(f"board{i}", f"A board without results, number {i}") for i in range(31)])
+    files = site.pages(tmp_path, [summary], [(f"board{i}", f"A board without results, number {i}") for i in range(31)])
     assert len(files[tmp_path / "index.html"]) <= 300_000

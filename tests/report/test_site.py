@@ -62,7 +62,7 @@ def test_the_comparison_opens_with_the_two_methods_that_there_are(tmp_path, algo
     example = board({"partition": "iid", "algorithm": algorithms, "seed": [0, 1, 2]})
     cells = cells_of(example)
     built = write_report(example, cells, results_of(tmp_path / "results", seeded(cells)), tmp_path / "pages").summary
-    page = site.write(tmp_path / "site", [built])[tmp_path / "site" / "compare.html"].decode()
+    page = site.pages(tmp_path / "site", [built])[tmp_path / "site" / "compare.html"].decode()
     data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
     assert [data["methods"][number][0] for number in data["opening"]] == opening
     assert data["first"] == {"scale": "own"}, "at which these two have results"
@@ -85,7 +85,7 @@ def test_runs_that_diverged_put_a_method_behind_all_that_have_none(tmp_path, los
     last = ranking(built.results)[-1]
     assert (last.method, last.place.text, last.place.ahead, last.runs) == ("fednova", "3", 0, 3)
     assert [entry.rank for entry in built.entries] == [2, 1, 3]
-    written = site.write(tmp_path / "site", [built])
+    written = site.pages(tmp_path / "site", [built])
     files = {path.name: content.decode() for path, content in written.items() if path.suffix == ".html"}
     assert f"{lost} diverged" in files["fednova.html"]
     assert "3 of 3" in files["fednova.html"]
@@ -155,7 +155,7 @@ def test_a_run_that_failed_was_asked_for(tmp_path):
 
 
 def test_a_shared_address_shows_the_headline_and_a_picture_that_lies_beside_the_page(summary, tmp_path):
-    files = site.write(tmp_path, [summary])
+    files = site.pages(tmp_path, [summary])
     for name in ("index.html", "methods/fedavg.html"):
         said = dict(re.findall(r'<meta property="og:(\w+)" content="([^"]*)">', files[tmp_path / name].decode()))
         assert (tmp_path / name).parent.joinpath(said["image"]).resolve() == tmp_path / "preview.png"
@@ -168,7 +168,7 @@ def test_a_shared_address_shows_the_headline_and_a_picture_that_lies_beside_the_
 
 def test_a_site_without_a_ranking_has_no_picture_and_no_link_to_one(summary, tmp_path):
     bounds = tuple(replace(one, ablation=True) for one in summary.results)
-    files = site.write(tmp_path, [replace(summary, results=bounds)])
+    files = site.pages(tmp_path, [replace(summary, results=bounds)])
     assert {path.suffix for path in files} == {".html"}
     assert not any(b"preview.png" in content for content in files.values())
 
@@ -180,16 +180,16 @@ def test_pages_of_a_board_link_a_picture_only_if_the_site_with_it_has_one(tmp_pa
         out = tmp_path / folder
         results = results_of(out / "results", [record(one) for one in mine])
         built = write_report(board({"partition": "iid"}), mine, results, out / "pages").summary
-        there = out / "pages" / "preview.png" in site.write(out / "pages", [built])
+        there = out / "pages" / "preview.png" in site.pages(out / "pages", [built])
         pages = list((out / "pages").glob("**/*.html"))
         assert len(pages) == 2
         assert {b"preview.png" in page.read_bytes() for page in pages} == {there} == {folder == "ranked"}
 
 
 def test_pages_inside_documentation_lead_back_to_it(summary, tmp_path, monkeypatch):
-    assert b">Docs<" not in site.write(tmp_path, [summary])[tmp_path / "index.html"]
+    assert b">Docs<" not in site.pages(tmp_path, [summary])[tmp_path / "index.html"]
     monkeypatch.setenv("FEDSPAN_DOCS", "../index.html")
-    files = site.write(tmp_path, [summary])
+    files = site.pages(tmp_path, [summary])
     for name, link in (("index.html", "../index.html"), ("methods/fedavg.html", "../../index.html")):
         assert f'<a href="{link}">Docs</a>'.encode() in files[tmp_path / name]
 
@@ -246,7 +246,7 @@ def test_runs_without_a_ranked_score_link_to_no_page_that_is_not_made(tmp_path):
     unranked = record(cells[1], scores={"trained": {"loss": 0.5}})
     results = results_of(tmp_path / "results", [record(cells[0]), unranked])
     built = write_report(board({"partition": "iid"}), cells, results, tmp_path / "pages").summary
-    for path, content in site.write(tmp_path / "pages", [built]).items():
+    for path, content in site.pages(tmp_path / "pages", [built]).items():
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
     pages = list((tmp_path / "pages" / "runs").glob("*.html"))
@@ -270,7 +270,7 @@ def test_a_method_on_other_images_is_compared_with_nobody(tmp_path):
     summary = write_report(example, cells, results_of(tmp_path / "results", records), tmp_path / "pages").summary
     assert len({result.task for result in summary.results}) == 2
     assert {(row.place.compared, row.place.field) for row in ranking(summary.results)} == {(0, 1)}
-    assert site.write(tmp_path, [summary])[tmp_path / "index.html"].decode().count('place">—<') == 2
+    assert site.pages(tmp_path, [summary])[tmp_path / "index.html"].decode().count('place">—<') == 2
 
 
 def results_on(values, noise=0.01):
@@ -301,7 +301,7 @@ BOTH = {name: dict.fromkeys("ab", value) for name, value in (
 
 
 def pages_of(results, folder):
-    files = site.write(folder, [Summary("b", "B", "", "paper", "b/", {}, tuple(results), ())])
+    files = site.pages(folder, [Summary("b", "B", "", "paper", "b/", {}, tuple(results), ())])
     return {
         path.relative_to(folder).as_posix(): content.decode()
         for path, content in files.items()
@@ -471,7 +471,7 @@ def place_of(row):
 
 
 def test_the_page_ranks_each_choice_of_tasks(summary, tmp_path):
-    page = site.write(tmp_path, [summary])[tmp_path / "index.html"].decode()
+    page = site.pages(tmp_path, [summary])[tmp_path / "index.html"].decode()
     data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
     assert [set(views) for views in data["views"]] == [{"1", "2", "3"}]
     tasks = list(dict.fromkeys(result.task for result in summary.results))
@@ -547,7 +547,7 @@ def test_names_are_inert_on_every_page(summary, tmp_path):
         for one in summary.results[:1]
     )
     nasty = replace(summary, title=NASTY, description=NASTY, results=results + summary.results[1:])
-    files = site.write(tmp_path, [nasty], [(NASTY, NASTY)])
+    files = site.pages(tmp_path, [nasty], [(NASTY, NASTY)])
     picture = files.pop(tmp_path / "preview.png")
     assert picture.startswith(b"\x89PNG")
     assert len(files) == 8  # overview, comparison, five methods, one dataset

@@ -18,7 +18,7 @@ from fedspan.benchmark.running.estimate import (
     extrapolated_seconds,
     measure_speed,
     step_flops,
-    workload,
+    workload_key,
 )
 from fedspan.benchmark.spec.plan import plan
 from fedspan.benchmark.spec.settings import How
@@ -44,7 +44,7 @@ def asked(monkeypatch):
 
 @pytest.fixture
 def short(monkeypatch):
-    """Calibrate for one round."""
+    """Time one round."""
     monkeypatch.setattr(estimate, "SECONDS", 0.0)
     monkeypatch.setattr(estimate, "LEAST", 0.0)
 
@@ -98,7 +98,7 @@ def test_cells_that_go_on_from_one_training_count_as_one(tmp_path, asked):
     ridges = [{"addons": ["ffc"], "addon.ffc.ridge": ridge} for ridge in (0.0, 0.1, 1.0)]
     found = expected(cells(*ridges, *({**ridges[0], "seed": seed} for seed in (1, 2))), Results(tmp_path))
     assert found.seconds == 300.0
-    assert found.basis == "a calibration for 1 kind of cells; 2 cells reuse the training of another"
+    assert found.basis == "timing runs of 1 kind of cells; 2 cells reuse the training of another"
 
 
 @pytest.mark.parametrize("made", [{"processor": "Another (AVX512)"}, {"device": "cuda:0", "gpu": "A card"}])
@@ -117,13 +117,13 @@ def test_cells_that_trials_will_choose_are_trained_beside_those_they_stand_for(t
     assert expected([], Results(tmp_path), unknown=default).seconds == 200.0
 
 
-def test_every_other_kind_is_calibrated_once(tmp_path, asked):
+def test_every_other_kind_is_timed_once(tmp_path, asked):
     results = Results(tmp_path)
     keep(results, *cells({"clients": 4}), 10.0)
     cost = expected(cells({"seed": 0}, {"seed": 1}, {"algorithm": "fedprox"}, {"clients": 4, "seed": 1}), results)
     assert asked == [5.0, 5.0]
     assert cost.seconds == 310.0
-    assert cost.basis == "records for 1 kind of cells and a calibration for 2 kinds of cells"
+    assert cost.basis == "records for 1 kind of cells and timing runs of 2 kinds of cells"
 
 
 def test_many_kinds_are_each_tried_long_enough(tmp_path, asked):
@@ -251,12 +251,12 @@ def test_methods_share_a_workload_and_other_images_or_batches_do_not():
         {}, {"algorithm": "moon", "addons": ["feddecorr"], "protocol.lr": 1.0, "clients": 4},
         {"protocol.batch_size": 7}, {"dataset.limit": 61},
     )  # fmt: skip
-    assert workload(here.cell.what) == workload(method.cell.what)
-    assert workload(here.cell.what) != workload(batch.cell.what)
-    assert workload(here.cell.what) != workload(images.cell.what)
+    assert workload_key(here.cell.what) == workload_key(method.cell.what)
+    assert workload_key(here.cell.what) != workload_key(batch.cell.what)
+    assert workload_key(here.cell.what) != workload_key(images.cell.what)
 
 
-def test_a_calibration_really_trains_and_leaves_nothing(tmp_path, monkeypatch):
+def test_a_timing_run_really_trains_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     [planned] = cells({"paths.results": str(tmp_path / "results"), "paths.data": str(tmp_path / "data")})
     speed = measure_speed(planned.cell, How.of(planned.config), 17, 0.1)
@@ -274,7 +274,7 @@ def test_a_calibration_really_trains_and_leaves_nothing(tmp_path, monkeypatch):
     ],
     ids=["the one client would be lost", "the one client would not train"],
 )
-def test_a_calibration_has_a_client_whatever_the_cell_does_with_its_own(tmp_path, more):
+def test_a_timing_run_has_a_client_whatever_the_cell_does_with_its_own(tmp_path, more):
     [planned] = cells(more)
     assert measure_speed(planned.cell, How(tmp_path, tmp_path), 17, 0.0).trained > 0
 

@@ -64,6 +64,16 @@ def test_cells_of_one_label_say_what_tells_them_apart():
     ]
 
 
+def test_a_cell_with_a_record_is_not_failed_whatever_an_earlier_failure_says(grid):
+    results, keys, screen = grid
+    for folder, status in ((results.records, "done"), (results.failures, "failed")):
+        folder.mkdir(exist_ok=True)
+        (folder / f"{keys[0]}.json").write_text(json.dumps({"status": status, "reason": "no"}))
+    shown = screen()
+    assert "2/4" in shown
+    assert "0 failed" in shown
+
+
 def test_a_cell_that_ends_is_no_longer_running(grid):
     results, keys, screen = grid
     status = StatusFile(results.status / f"{keys[0]}.json")

@@ -99,7 +99,7 @@ class Calls(Sequence[Call]):
 def call_of(executor: Loop, state: State, visits: RoundClients, group: Sequence[int]) -> Call:
     """Return the arguments with which a worker calls `train` on a group of the visits' clients."""
     trainer = executor.trainer
-    messages = {client: received(trainer, state, client) for client in group if trainer.method.writes}
+    messages = {client: received(trainer, state, client) for client in group if trainer.method.sends_messages}
     return executor, state, visits.part(group), state.rows_of(*group), messages
 
 
