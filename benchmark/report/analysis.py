@@ -110,10 +110,10 @@ class Analysis:
         """Assumptions of places and intervals, and reasons for withheld ones, without duplicates."""
         found = [s.difference for s in self.standings if s.difference is not None]
         said = [f"Withheld: {gap.reason}." if isinstance(gap, Withheld) else gap.assumes for gap in found]
-        return list(dict.fromkeys([ASSUMES, *said, *self._tasks_of_several_columns, *self._rows_of_same_models]))
+        return list(dict.fromkeys([ASSUMES, *said, *self._rows_of_same_models]))
 
     @property
-    def _tasks_of_several_columns(self) -> Iterator[str]:
+    def merged_columns(self) -> Iterator[str]:
         """Remarks on columns that score the same models and so count as one task."""
         for columns in self.table.tasks:
             if len(columns) > 1:

@@ -22,13 +22,13 @@ from fedspan.benchmark.report.style import COLOURS, INK, QUIET, STYLE, TWO_COLUM
 from fedspan.benchmark.report.table import TableRow, Tabulated
 from fedspan.benchmark.report.units import COST_COLUMNS, CostColumn
 
-LEAST_ROWS, LEAST_BLOCKS = 3, 6  # for a diagram of ranks
+LEAST_ROWS, MOST_ROWS, LEAST_BLOCKS = 3, 20, 6  # for a legible diagram of ranks
 LEAST_POINTS = 3  # for a diagram of costs
 MOST_NAMES = 16  # of a plot of costs; of more points, those within SAME_COST of a reference's cost remain unnamed
 SAME_COST = 0.05
 LETTERS = 30  # per line of a name
-FONT, LETTER = 6.5, 3.9  # font size of a point's name and mean width of a letter, in points
-PITCH = 0.125  # inches from name to name
+FONT, LETTER = 7.5, 4.5  # font size of a point's name and mean width of a letter, in points
+PITCH = 0.14  # inches from name to name
 SIDE_LETTER = 0.064  # inches per letter of the y axis label
 
 Point = tuple[float, float, int]  # mean cost, mean score, row number
@@ -60,7 +60,7 @@ def row_spoken(table: Tabulated, row: TableRow) -> str:
 
 
 def average_ranks(analysis: Analysis) -> list[Diagram]:
-    """Return diagrams of the rows' average ranks, with bars over indistinguishable rows; none for too few.
+    """Return diagrams of the rows' average ranks, with bars over indistinguishable rows; none for too few or too many.
 
     On a tuned board default and tuned rows have a diagram each, as they are ranked separately. The layout is that of
     Demšar 2006 (JMLR 7, Figure 1); the bars use the same pairwise comparisons as the places, as Benavoli et al. 2016
@@ -74,7 +74,7 @@ def average_ranks(analysis: Analysis) -> list[Diagram]:
 def _ranks_of(analysis: Analysis, standings: Sequence[Standing], kind: str) -> Diagram | None:
     """Return the diagram of one kind's rows, which share all blocks, so that each pair was compared."""
     blocks = standings[0].blocks
-    if len(standings) < LEAST_ROWS or blocks < LEAST_BLOCKS:
+    if not LEAST_ROWS <= len(standings) <= MOST_ROWS or blocks < LEAST_BLOCKS:
         return None
     names = {s.number: row_spoken(analysis.table, s.row) for s in standings}
     ranks = {s.number: s.rank for s in standings}

@@ -9,10 +9,12 @@ from decimal import ROUND_HALF_UP, Context
 
 from fedspan.benchmark import names
 from fedspan.benchmark.report.analysis import Analysis
+from fedspan.benchmark.report.axes import TUNING, spoken
 from fedspan.benchmark.report.diagrams import row_spoken
 from fedspan.benchmark.report.overall import Ranked
 from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import Difference, Gap, Withheld
+from fedspan.benchmark.report.table import TableRow, Tabulated
 from fedspan.benchmark.report.units import fixed, with_sign
 
 EQUAL, EXACT = 0.05, 0.005  # costs that differ by a smaller share are called about equal, and equal
@@ -57,12 +59,21 @@ def of_table(analysis: Analysis) -> str:
     first = analysis.standings[0]
     if not first.place.tested:
         return _none_tested(analysis)
-    name, over = row_spoken(analysis.table, first.row), _over_reference(analysis)
+    kind, lead, lost = analysis.table.kind(first.row), _over_reference(analysis), _lost(analysis)
+    among = f" among the {kind} rows" if kind else ""
+    rows = [(_named(analysis.table, s.row), s.place) for s in analysis.standings if s.kind == kind]
     if first.leads:
-        return _capital(f"{name} leads: {over}." if over else f"{name} leads.") + _so_far(analysis)
-    rows = [(row_spoken(analysis.table, standing.row), standing.place) for standing in analysis.standings]
-    said, how = _undecided(rows, "row")
-    return f"{said} {_capital(how)}{': ' + over if over else ''}.{_so_far(analysis)}"
+        why = lead or lost
+        return _capital(f"{rows[0][0]} leads{among}{why and f': {why}'}.") + _so_far(analysis)
+    said, how = _undecided(rows, "row", among)
+    more = f": {lead}" if lead else f". {_capital(lost)}" if lost else ""
+    return f"{said} {_capital(how)}{more}.{_so_far(analysis)}"
+
+
+def _named(table: Tabulated, row: TableRow) -> str:
+    """Return a row's labels in words, without default or tuned: rows of one kind are compared with each other."""
+    labels = zip(table.row_axes, row.labels, strict=True)
+    return ", ".join(spoken(axis, label) for axis, label in labels if axis != TUNING) or "all"
 
 
 def _none_tested(analysis: Analysis) -> str:
@@ -94,10 +105,16 @@ def _over_reference(analysis: Analysis) -> str:
     if isinstance(gap, Difference):
         write = table.metric.write_difference
         interval = f" (95% CI {write(gap.low)} to {write(gap.high)})" if gap.low < gap.high else ""
-        return f"{table.metric.say_difference(gap.mean)} against {row_spoken(table, base)}{interval}"
-    lost = [other.row for other in analysis.standings[1:] if other.row.diverged]
+        return f"{table.metric.say_difference(gap.mean)} against {_named(table, base)}{interval}"
     if isinstance(gap, Withheld) and (first.row.diverged or not base.diverged):
-        return f"{gap.reason}, so no difference to {row_spoken(table, base)} is given"
+        return f"{gap.reason}, so no difference to {_named(table, base)} is given"
+    return ""
+
+
+def _lost(analysis: Analysis) -> str:
+    """Return which other rows have diverged runs; empty if none has, or the first one has too."""
+    table, (first, *others) = analysis.table, analysis.standings
+    lost = [other.row for other in others if other.row.diverged]
     if first.row.diverged or not lost:
         return ""
     if len(lost) > 1:
@@ -111,10 +128,10 @@ def _capital(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:] if first.islower() else sentence
 
 
-def _undecided(rows: Sequence[tuple[str, Place]], word: str) -> tuple[str, str]:
+def _undecided(rows: Sequence[tuple[str, Place]], word: str, among: str = "") -> tuple[str, str]:
     """Return which of the named rows may be the best, as a sentence, and how far the first is ahead, as a clause.
 
-    `word` is the noun for a row: ``method`` or ``row``.
+    `word` is the noun for a row: ``method`` or ``row``; `among` says which rows compete, if not all do.
     """
     (name, first), *others = rows
     contenders = [(other, place.tested) for other, place in rows if place.group == first.group and place.contends]
@@ -126,10 +143,10 @@ def _undecided(rows: Sequence[tuple[str, Place]], word: str) -> tuple[str, str]:
         why = "it does not beat each other one"
         if untested:
             why = f"{names.counted_as(untested, f'other {word}')} cannot be compared"
-        return f"No clear winner: {name} ranks first, but {why}.", how
+        return f"No clear winner{among}: {name} ranks first, but {why}.", how
     who = _either(may) if len(may) <= NAMED else names.counted_as(len(may), word)
     more = f"; {names.counted_as(untested, f'more {word}')} cannot be compared" if untested else ""
-    return f"No clear winner: {who} may be the best{more}.", how
+    return f"No clear winner{among}: {who} may be the best{more}.", how
 
 
 def _either(several: Sequence[str]) -> str:

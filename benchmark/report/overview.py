@@ -116,6 +116,7 @@ class Line:
     gain: tuple[float, float, float] | None  # mean, low, high, in points with one decimal
     why: str  # reason for a withheld gain
     mean: float
+    runs: int  # that the mean counts
     scores: tuple[Result | None, ...]
     costs: tuple[float, ...]
     repeated: str
@@ -133,6 +134,11 @@ class View:
     columns: tuple[Task, ...]
     headings: tuple[str, ...]
     lines: tuple[Line, ...]
+
+    @property
+    def most_runs(self) -> int:
+        """The largest number of runs that a row's mean counts."""
+        return max((line.runs for line in self.lines), default=0)
 
     def x(self, value: float) -> str:
         """Return the x coordinate of a gain in its picture."""
@@ -168,6 +174,11 @@ class Overview:
         """The ranking shown when the page opens; None without results."""
         tuned, _ = self._first
         return self.view(self.opening, tuned=tuned) if self.tasks else None
+
+    def lines_of(self, family: str) -> list[tuple[View, Line]]:
+        """Return a method's rows on the tasks shown when the page opens, with their rankings: tuned ones first."""
+        views = [self.view(self.opening, tuned=tuned) for tuned in (True, False)]
+        return [(view, line) for view in views for line in view.lines if line.slug == slug(family)]
 
     @cached_property
     def _first(self) -> tuple[bool, tuple[str, ...]]:
@@ -240,6 +251,7 @@ class Overview:
             gain=as_written(gain) if isinstance(gain, Difference) else None,
             why=gain.reason if isinstance(gain, Withheld) else "",
             mean=math.fsum(carried(results[task].mean) for task in shared) / len(shared) if whole else math.nan,
+            runs=sum(len(results[task].seeds) for task in shared),
             scores=tuple(results.get(task) for task in columns),
             costs=row.costs[1:],
             repeated=repeated(list(results.values())),

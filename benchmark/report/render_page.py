@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -18,9 +18,10 @@ from fedspan.benchmark.records.verification import samples
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.report import figures
 from fedspan.benchmark.report.analysis import Analysis, Targets
-from fedspan.benchmark.report.axes import common_and_distinct, flat, text
+from fedspan.benchmark.report.axes import TUNING, bare, common_and_distinct, flat, text
 from fedspan.benchmark.report.diagrams import Diagram
 from fedspan.benchmark.report.frame import COSTS, STATUSES
+from fedspan.benchmark.report.metric import Metric
 from fedspan.benchmark.report.overview import FIELDS, sentence
 from fedspan.benchmark.report.pages import render, slug
 from fedspan.benchmark.report.recipes import Sourced
@@ -65,12 +66,13 @@ def board_page(
     how: How,
     recipe: Sequence[Sourced] = (),
     tuned: Sequence[TunedMethod] = (),
+    families: Collection[str] = (),
     pictured: bool = False,
 ) -> bytes:
     """Return the page of a board; `extras` are by table number, `root` is the relative path to the site's folder.
 
-    `how` names the folders and plugins of the commands, `tuned` are the outcomes of a tuned board's studies, and
-    `pictured` says whether the site has a link preview.
+    `how` names the folders and plugins of the commands, `tuned` are the outcomes of a tuned board's studies, `families`
+    the methods with a page of their own, and `pictured` says whether the site has a link preview.
     """
     counts = {status: int((frame["status"] == status).sum()) for status in STATUSES}
     tune, unfinished = tuning_facts(tuned), frame[frame["status"] != "done"]
@@ -87,7 +89,10 @@ def board_page(
         pictured=pictured,
         where=_where(how),
         needs_archive=any("dataset.content" in settings for settings in frame["paper"]),
-        tables=tables,
+        tables=[_best_first(board, table, extras[table.number].analysis) for table in tables],
+        families=families,
+        bare=bare,
+        slug=slug,
         analyses={number: extra.analysis for number, extra in extras.items()},
         reached={number: extra.targets for number, extra in extras.items()},
         diagrams={number: extra.diagrams for number, extra in extras.items()},
@@ -104,6 +109,18 @@ def board_page(
         sensitivities=[(one, found) for one in tuned if (found := sensitivities(one))],
         **LENGTHS,
     )  # fmt: skip
+
+
+def _best_first(board: Board, table: Tabulated, analysis: Analysis | None) -> Tabulated:
+    """Return a table of methods with its rows in the order of the comparison below it; bounds come last.
+
+    The order of a table that reproduces a paper's remains.
+    """
+    if analysis is None or board.sources or not {*table.row_axes} <= {"method", TUNING}:
+        return table
+    order = {standing.row.labels: i for i, standing in enumerate(analysis.standings)}
+    rows = sorted(table.rows, key=lambda row: (order.get(row.labels, len(order)), row.bound))
+    return replace(table, rows=tuple(rows))
 
 
 @dataclass(frozen=True)
@@ -181,8 +198,8 @@ def _runs_page(
     )  # fmt: skip
 
 
-def _metrics(runs: Sequence[Any]) -> list[tuple[str, str]]:
-    """Return the (stage, metric) pairs that some run has, first that by which methods are compared (`judged`)."""
+def _metrics(runs: Sequence[Any]) -> list[Metric]:
+    """Return the metrics that some run has, first that by which methods are compared (`judged`)."""
     found = {
         (stage, name): None
         for run in runs
@@ -192,7 +209,7 @@ def _metrics(runs: Sequence[Any]) -> list[tuple[str, str]]:
     }
     last = next((stage for stage in reversed(STAGES) if any(stage in run.scores for run in runs)), "")
     compared = (last, compared_metric({name: name for stage, name in found if stage == last}))
-    return sorted(found, key=lambda pair: (pair != compared, pair[0] != last))
+    return [Metric.of(".".join(pair)) for pair in sorted(found, key=lambda pair: (pair != compared, pair[0] != last))]
 
 
 def _absent(frame: pd.DataFrame) -> list[tuple[str, str]]:

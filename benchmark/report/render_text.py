@@ -158,7 +158,7 @@ def reach_text(reach: TimeToTarget | None) -> tuple[str, str]:
     """Return when a target is reached, and its cost as a second line; a mean that is a lower bound is never the first.
 
     ``4 rounds`` and ``398 MB · 62.0 ± 3.1 s``, with ``1.2 h simulated`` by a fleet's clock;
-    ``> 8 rounds (2 of 3 seeds reach it)`` and ``restricted mean 6 rounds · ...``.
+    ``2 of 3 seeds reach it`` and ``restricted mean 6 rounds · ...``.
     """
     if reach is None:
         return "", ""
@@ -176,7 +176,7 @@ def reach_text(reach: TimeToTarget | None) -> tuple[str, str]:
     if not reach.never:
         return f"{_rounds(reach.rounds)}{so_far and f' ({reach.n} of {reach.asked} {seeds}{so_far})'}", cost
     return (
-        f"> {counted_as(reach.last, 'round')} ({reach.n} of {counted_as(known, 'seed')}{so_far} reach it)",
+        f"{reach.n} of {counted_as(known, 'seed')}{so_far} reach it",
         f"restricted mean {_rounds(reach.rounds)} · {cost}",
     )
 

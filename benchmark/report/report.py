@@ -95,7 +95,8 @@ def write_report(
     contents |= _tuning_files(tuned)
     recipe, said = _recipe(board, cells), problems.lines()
     contents["index.html"] = board_page(
-        board, runs, tables, drawings, extras, said, root, How.of(cells[0].config), recipe, tuned, found.pictured,
+        board, runs, tables, drawings, extras, said, root, How.of(cells[0].config), recipe, tuned,
+        {result.family for result in found.results}, found.pictured,
     )  # fmt: skip
     for name, content in contents.items():
         write_atomically(folder / name, content)

@@ -272,7 +272,8 @@ class _Site:
         components = [about("algorithm", algorithm), *(about("addon", name) for name in addons)]
         return render(
             "method.html.j2", "../", "method", names.of_method_label(family),
-            family=family, components=components, rows=lines[:MOST_LINES], left=len(lines) - MOST_LINES,
+            family=family, placed=self.rankings.lines_of(family), components=components,
+            rows=lines[:MOST_LINES], left=len(lines) - MOST_LINES,
             against=list(self._against(family)), pictured=self.pictured,
             cost_columns=cost_columns(costs_of(line.result) for line in lines[:MOST_LINES]),
         )  # fmt: skip

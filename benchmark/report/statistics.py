@@ -90,9 +90,10 @@ SAMPLED_TASKS = (
     "the tasks of interest."
 )
 FIXED_TASKS = (
-    "Interval and test: Welch's t over the seeds of each task. The p-value is that of this t, or of the tasks' paired "
-    "t-tests combined by Stouffer's method if it is larger. Both apply to these tasks only and assume independent "
-    "runs and normal differences."
+    "Interval and test: Student's t on the differences between runs of the same seed, with a variance for each task "
+    "and Welch-Satterthwaite degrees of freedom. The p-value is that of this t, or of the tasks' paired t-tests "
+    "combined by Stouffer's method if it is larger. Both apply to these tasks only and assume independent runs and "
+    "normal differences."
 )
 
 

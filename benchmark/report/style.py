@@ -6,9 +6,9 @@ from typing import Any
 
 from matplotlib.colors import LinearSegmentedColormap
 
-# Okabe and Ito (2008), then wine and indigo of Tol (2021): any two differ by at least 16 (CIE 1976), also for readers
-# with the common colour vision deficiencies. Lines use the first seven, which also stand out on white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442", "#882255", "#332288")
+# Okabe and Ito (2008), with wine and indigo of Tol (2021): any two differ by at least 16 (CIE 1976), also for readers
+# with the common colour vision deficiencies. Lines use the first seven, whose contrast to white is at least 3.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#882255", "#332288", "#000000", "#F0E442", "#E69F00", "#56B4E9")
 LINES = 7
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
 MARKS = 7  # per line, about

@@ -200,8 +200,11 @@ class Cell:
     @property
     def label_without_seed(self) -> str:
         """The same text without the seed."""
+        fleet = f", {self.fleet.label()}" if self.fleet.acts else ""
         tried = f", lr {self.protocol.lr:.3g}" if self.protocol.trial else ""
-        return f"{self.method_label} on {self.dataset.name}/{self.partition.label()}, {self.clients} clients{tried}"
+        return (
+            f"{self.method_label} on {self.dataset.name}/{self.partition.label()}, {self.clients} clients{fleet}{tried}"
+        )
 
     @property
     def identity_without_seed(self) -> tuple[Any, ...]:

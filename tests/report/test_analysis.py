@@ -77,7 +77,7 @@ def test_scores_of_the_same_runs_count_as_one_task(made):
     analysis = analyse(table)
     assert [(standing.mean, standing.blocks) for standing in analysis.standings] == [(53.5, 3), (52.5, 3)]
     assert analysis.standings[0].difference.reason.startswith("3 pairs of runs on 1 task are too few")
-    assert analysis.assumptions[-1].startswith("These columns score the same models and count as one task")
+    assert next(analysis.merged_columns).startswith("These columns score the same models and count as one task")
     assert (analysis.shared, analysis.columns) == (6, 6)
 
 
@@ -99,7 +99,7 @@ def test_equal_models_under_two_fleets_count_as_one_task_but_for_their_costs(mad
     assert by_fleet.tasks == ((0, 1), (2,))
     analysis = analyse(by_fleet)
     assert [standing.mean for standing in analysis.standings] == [57.5, 56.5]
-    assert analysis.assumptions[-1].endswith("one task, by their mean: Reliable clients; Speeds.")
+    assert next(analysis.merged_columns).endswith("one task, by their mean: Reliable clients; Speeds.")
     costs = made(cells, records, Table(columns=("fleet",), metric="cost.bytes"))[0]
     assert costs.tasks == ((0,), (1,), (2,))
 
@@ -422,7 +422,7 @@ def test_a_seed_that_never_arrives_counts_with_all_its_rounds(made):
 def test_a_row_with_a_seed_that_never_arrives_never_reads_as_faster(made, lost):
     late, sometimes = reached(made, 3 * [arriving_at(8)]), reached(made, [arriving_at(1), arriving_at(1), lost])
     assert reach_text(late)[0] == "8 rounds"
-    assert reach_text(sometimes)[0] == "> 8 rounds (2 of 3 seeds reach it)"
+    assert reach_text(sometimes)[0] == "2 of 3 seeds reach it"
     assert reach_text(sometimes)[1].startswith("restricted mean 3.33 rounds · ")
     waiting = reached(made, [arriving_at(2), arriving_at(2), "missing"])
     assert reach_text(waiting)[0] == "2 rounds (2 of 3 seeds so far)"
@@ -582,6 +582,15 @@ def test_a_row_that_no_comparison_could_decide_shares_no_place(made):
 )
 def test_names_with_commas_are_told_apart(several, said):
     assert _either(several) == said
+
+
+def test_diverged_runs_of_other_rows_do_not_explain_why_one_is_shown_first(made):
+    cells = cells_of(board({"partition": SKEWS, "algorithm": ["fedavg", "fedprox", "fedavgm"], "seed": [0, 1, 2]}))
+    records = [record(cell, 50.0 + cell.cell.seed) for cell in cells]
+    records[-1] = stopped(cells[-1], "diverged", "round 2: the loss is not finite")
+    assert of_table(analyse(made(cells, records)[0])) == (
+        "No clear winner: FedAvg or FedProx may be the best. FedAvg is shown first. 1 run of FedAvgM diverged."
+    )
 
 
 def test_a_table_without_a_leader_says_which_rows_may_be_the_best_and_who_is_ahead_of_more(made):

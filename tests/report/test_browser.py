@@ -1,5 +1,7 @@
 """The pages in a real browser, from files, without a network."""
 
+import csv
+import io
 import itertools
 import json
 import math
@@ -230,9 +232,8 @@ def test_rows_and_columns_are_chosen_by_axis(page):
     Select(selects["Partition"]).select_by_visible_text("IID")
     shown = [head.text for head in heads(page) if head.is_displayed()]
     assert shown == ["Method", "IID", "Time", "Compute", "Traffic", "Memory"]
-    assert len(
-        [cell for cell in all_of(page, "#table-1 > .scroll tbody tr:nth-child(4) > *") if cell.is_displayed()]
-    ) == len(shown)
+    [row] = [row for row in all_of(page, "#table-1 > .scroll tbody tr") if row.is_displayed()]
+    assert len([cell for cell in all_of(row, ":scope > *") if cell.is_displayed()]) == len(shown)
 
 
 def test_the_address_of_a_board_holds_filters_words_and_order(browser, page, site_folder):
@@ -283,7 +284,7 @@ def test_a_number_leads_to_its_runs_by_keyboard_and_they_to_their_records(page):
     assert "/runs/" in page.current_url
     links = all_of(page, "td a")
     assert len(links) == 3
-    assert "fedspan run partition=dirichlet partition.alpha=0.05 algorithm=fedavg" in one(page, "body").text
+    assert "fedspan run partition=dirichlet partition.alpha=0.05 algorithm=fedprox" in one(page, "body").text
     key = links[0].text
     links[0].click()
     assert json.loads(one(page, "pre").text)["key"] == key
@@ -446,9 +447,18 @@ def expected_rows(view):
     def known(value, unit="", write=points):
         return write(value) + unit if math.isfinite(value) else "—"
 
+    def place(line):
+        return f"{line.place}, possible places {line.range}" if line.range else line.place
+
+    def mean(line):
+        fewer = (
+            f"{line.runs} of {view.most_runs} runs" if math.isfinite(line.mean) and line.runs < view.most_runs else ""
+        )
+        return known(line.mean) + fewer
+
     return [
-        [line.place + line.range, line.name + line.note, gain_text(line, view), *map(score, line.scores),
-         known(line.mean), *(known(cost, "×", ratio) for cost in line.costs), line.repeated]
+        [place(line), line.name + line.note, gain_text(line, view), *map(score, line.scores),
+         mean(line), *(known(cost, "×", ratio) for cost in line.costs), line.repeated]
         for line in view.lines
     ]  # fmt: skip
 
@@ -468,7 +478,7 @@ SHOWN = f"""
 @pytest.mark.slow
 def test_every_filter_shows_what_python_makes_of_the_comparisons(overview, site_folder):
     """Each setting of all filters at once; one that chooses no task takes the others back."""
-    results = merged(site.found(site_folder))
+    results = merged(site.summaries_in(site_folder))
     first, seen = Overview(results, Comparisons(results)), set()
     names = ["dataset", "partition", "skew", "clients", "tested", "model", "scale", "ablations"]
     options = {
@@ -591,13 +601,71 @@ def test_the_page_opens_with_tuned_methods_and_shows_the_others_where_nothing_is
     assert pressed(opened(browser, address + "#dataset=mnist&tuned=yes", 1280, 900)) == ["default"]
 
 
+def site_of(results, folder, browser):
+    """Write the pages over results of no board, and open the leaderboard."""
+    for path, content in site.pages(folder, [Summary("b", "B", "", "paper", "b/", {}, tuple(results), ())]).items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    return opened(browser, (folder / "index.html").as_uri(), 1280, 900)
+
+
+@pytest.mark.parametrize(
+    "elsewhere", [{"tuned": True}, {"ablation": True}, {"scale": "own"}, {"dataset": "mnist"}], ids=str
+)
+def test_a_method_that_the_filters_hide_is_named_and_shown_on_request(browser, tmp_path, elsewhere):
+    here = results_on({"fedavg": {"a": 50.0, "b": 50.0}, "fedprox": {"a": 60.0}})
+    [hidden] = results_on({"moon": {"a": 70.0}})
+    where = {name: value for name, value in elsewhere.items() if name in ("scale", "dataset")}
+    hidden = replace(
+        hidden, task=replace(hidden.task, **where), **{k: v for k, v in elsewhere.items() if k not in where}
+    )
+    page = site_of([*here, hidden], tmp_path, browser)
+    search, button = one(page, "#filters input"), one(page, "#wider")
+    search.send_keys("prox")
+    assert not button.is_displayed()
+    search.clear()
+    search.send_keys("mo")
+    assert one(page, "#filters output").text == "No result with these filters. Elsewhere: MOON"
+    button.click()
+    assert "MOON" in [cell.text for cell in all_of(page, "#ranking tbody th a") if cell.is_displayed()]
+    assert not button.is_displayed()
+    search.clear()
+    search.send_keys("nothing has this name")
+    assert (one(page, "#filters output").text[:14], button.is_displayed()) == ("0 of 3 methods", False)
+
+
+def test_the_ranking_downloads_as_numbers(browser, tmp_path):
+    results = results_on({"fedavg": {"a": 50.0, "b": 40.0}, "fedprox": {"a": 60.0, "b": 45.0}, "moon": {"a": 20.0}})
+    page = site_of(results, tmp_path, browser)
+    one(page, "#filters input").send_keys("fed")
+    page.execute_script("URL.createObjectURL = (blob) => { window.saved = blob.text(); return '#'; }")
+    one(page, "#csv").click()
+    saved = page.execute_async_script("window.saved.then(arguments[arguments.length - 1])")
+    lines = list(csv.DictReader(io.StringIO(saved)))
+    assert [line["method"] for line in lines] == ["FedProx", "FedAvg"]
+    prox, average = lines
+    [gain, low, high] = (float(prox[name]) for name in ("gain", "gain low", "gain high"))
+    assert low <= gain <= high
+    assert gain == pytest.approx(7.5, abs=0.1)
+    assert (prox["runs"], average["gain"], average["withheld"]) == ("3", "", "")
+    means = {name: float(average[name]) for name in average if name.endswith(": mean")}
+    assert sorted(means.values()) == pytest.approx([40, 50], abs=0.1)
+    assert all(average[name.replace("mean", "n")] == "3" for name in means)
+
+
+def test_a_mean_over_fewer_runs_than_that_of_others_says_so(browser, tmp_path):
+    results = results_on({"fedavg": {"a": 50.0}, "fedprox": {"a": 60.0}})
+    results[1] = replace(results[1], seeds={"0": 60.0})
+    page = site_of(results, tmp_path, browser)
+    means = {row[1]: row[-4] for row in ranked(page)}
+    assert means == {"FedProx": "60.01 of 3 runs", "FedAvg": "50.0"}
+
+
 def test_a_link_from_a_dataset_shows_all_its_tasks_of_that_variant_and_scale(browser, tmp_path):
     [plain] = results_on({"fedavg": {"a": 50.0}})
     others = [{"partition": "b", "tested": "own"}, {"partition": "c", "dataset": "digits(limit=500)"}, {"scale": "own"}]
     results = [plain, *(replace(plain, task=replace(plain.task, **other)) for other in others)]
-    for path, content in site.pages(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, tuple(results), ())]).items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content)
+    site_of(results, tmp_path, browser)
     page = opened(browser, (tmp_path / "datasets" / "digits.html").as_uri(), 1280, 900)
     links = {link.text: link.get_attribute("href") for link in all_of(page, "#content a[href*='tested=all']")}
     shown = {text: len(all_of(opened(browser, link, 1280, 900), "#results tbody tr")) for text, link in links.items()}
@@ -699,7 +767,7 @@ def test_scores_and_their_means_are_rounded_alike_by_the_page_and_its_script(com
 
 
 def test_the_comparison_opens_with_the_first_of_the_leaderboard_and_its_reference(compare, site_folder):
-    results = merged(site.found(site_folder))
+    results = merged(site.summaries_in(site_folder))
     overview = Overview(results, Comparisons(results))
     view = overview.view(overview.opening)
     shown = texts(compare, "#compare thead th")[1:3]
@@ -776,7 +844,7 @@ def test_a_method_whose_run_diverged_is_behind_and_no_difference_is_made_of_the_
 
 
 def test_the_verdict_is_the_one_of_the_statistics_whoever_is_named_first(compare, site_folder):
-    comparisons = Comparisons(merged(site.found(site_folder)))
+    comparisons = Comparisons(merged(site.summaries_in(site_folder)))
     choose(compare, "scale", "own")
     said = set()
     for first, second in itertools.permutations(comparisons.methods, 2):

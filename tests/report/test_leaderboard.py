@@ -151,7 +151,7 @@ def test_an_experiment_without_tags_is_found_by_its_name(mirrored):
 
 def test_a_small_number_arrives_whole(mirrored):
     store, *_, pages = mirrored
-    [summary] = site.found(pages)
+    [summary] = site.summaries_in(pages)
     entries = [replace(entry, mean=3.2e-6) for entry in summary.entries]
     (pages / "example" / "results.json").write_text(to_json(replace(summary, entries=tuple(entries))))
     leaderboard.mirror(store, pages)
@@ -187,7 +187,7 @@ def test_the_site_is_served_on_loopback_without_listings_or_links_out_of_it(tmp_
 
 def test_a_printed_value_is_a_metric_and_a_column(mirrored):
     store, _, _, _, pages = mirrored
-    (summary,) = site.found(pages)
+    (summary,) = site.summaries_in(pages)
     entries = [replace(entry, printed=51.5, difference=entry.mean - 51.5) for entry in summary.entries]
     (pages / "example" / "results.json").write_text(to_json(replace(summary, entries=tuple(entries))))
     leaderboard.mirror(store, pages)
@@ -222,7 +222,7 @@ def test_a_file_that_changed_alone_is_sent_again(mirrored, tmp_path):
 
 def test_rows_of_several_tables_stand_table_by_table_beside_the_name_of_theirs(mirrored):
     *_, pages = mirrored
-    [summary] = site.found(pages)
+    [summary] = site.summaries_in(pages)
     view = leaderboard._view(summary.entries, widths={1: 1, 2: 1})
     assert view["selectedColumns"][0] == "tags.`table`"
     assert (view["orderByKey"], view["orderByAsc"]) == ("attributes.start_time", False)

@@ -309,6 +309,18 @@ def pages_of(results, folder):
     }
 
 
+def test_the_page_of_a_method_says_where_it_stands(tmp_path):
+    results = tuned_on({"fedavg": {"a": 50.0, "b": 50.0}, "moon": {"a": 60.0, "b": 61.0}, "fedavg, tuned": {"a": 55.0}})
+    pages = pages_of(results, tmp_path)
+    [said] = re.findall('<ul class="placed">(.*?)</ul>', pages["methods/moon.html"], re.DOTALL)
+    said = " ".join(re.sub("<[^>]*>", " ", said).split())
+    assert said.startswith("Place 1 of 2; +10.5 points over FedAvg (95% CI ")
+    assert " Not tuned: Digits, 10 clients, " in said
+    assert 'compare.html#a=moon&amp;b=fedavg"' in pages["methods/moon.html"]
+    of_base = re.findall("<li>(.*?)<", pages["methods/fedavg.html"])
+    assert [line.strip(". ") for line in of_base[:2]] == ["Nothing to compare", "Place 2 of 2"], "tuned first"
+
+
 def test_a_method_is_set_against_its_base_as_it_comes_and_against_the_tuned_one_where_it_is_tuned(tmp_path):
     page = pages_of(tuned_on(BOTH), tmp_path)[f"methods/{slug('fedavg + feddecorr')}.html"]
     said = re.findall(r"(tuned|\)|FedDecorr) is better by ([\d.]+) points", page)

@@ -76,7 +76,7 @@ function comparison() {
     const shown = common.filter((task) => words.every((word) => task.label.toLowerCase().includes(word)));
     const filtered = [...mine.keys()].some((task) => theirs.has(task) && task.scale === scale && !shown.includes(task));
     const most = Math.max(0, ...shown.map((task) => Math.abs(gapOf(mine.get(task), theirs.get(task)))));
-    const table = element("table", {},
+    const table = element("table", { "aria-labelledby": "compare-title" },
       headRow([["Task", "label"], [a.name, "score", "descending"], [b.name, "score", "descending"],
         ["Difference", "score", "descending"], ["Time", "cost"], ["Compute", "cost"], ["Traffic", "cost"]]),
       element("tbody", {}, ...shown.map((task) => row(mine.get(task), theirs.get(task), most))));
@@ -86,11 +86,10 @@ function comparison() {
     const won = leads.filter((lead) => lead > 0).length, lost = leads.filter((lead) => lead < 0).length;
     const together = [...mine.keys()].some((task) => theirs.has(task) && task.scale === scale);
     output.textContent = `${shown.length} common task${shown.length === 1 ? "" : "s"}: ${won} higher, ${lost} lower`;
-    [verdict.textContent, assumes.textContent] = verdictOf(a, b, scale, filtered, together);
-    if (unknown.length) {
-      const codes = unknown.join(" and ");
-      verdict.textContent = `No method here has the code ${codes}, which this address names. ${verdict.textContent}`;
-    }
+    let said;
+    [said, assumes.textContent] = verdictOf(a, b, scale, filtered, together);
+    if (unknown.length) said = `No method here has the code ${unknown.join(" and ")}, which this address names. ${said}`;
+    if (verdict.textContent !== said) verdict.textContent = said; // an unchanged text is not announced again
     if (assumes.textContent) assumes.textContent += " This interval is for one pair; the ranking also corrects for all pairs.";
     assumes.textContent += " Costs: first method over second; times only of runs alone on one kind of machine.";
     document.title = `${a.name} against ${b.name} · FedSpan`;

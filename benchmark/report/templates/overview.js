@@ -1,7 +1,7 @@
 "use strict";
 // The leaderboard: the page carries one ranking per choice of the filters; scores and costs come from the results.
 
-const MOST_ROWS = 100, MOST_COLUMNS = 4, WIDTH = 200, EDGE = 6;
+const MOST_ROWS = 100, MOST_COLUMNS = 4, MOST_NAMED = 5, WIDTH = 200, EDGE = 6;
 const SVG = "http://www.w3.org/2000/svg";
 
 // A packed ranking: the indices of its sentences, its reference, and its rows as text: method,place,first,last,...
@@ -34,7 +34,8 @@ function viewOf(tasks, tuned, ablations) {
   return { headline, more, about, reference: site.methods[reference], rows: rows.map(rowOf) };
 }
 
-// A row's numbers beside its gain: the mean over shared tasks, a result per task, costs relative to the reference's.
+// A row's numbers beside its gain: the mean over shared tasks with its runs, a result per task, costs relative to the
+// reference's.
 function numbersOf(results, shared, columns, base) {
   const complete = shared.length && shared.every((task) => results.get(task).n && !results.get(task).diverged);
   const ratios = [1, 2].map((cost) => mean([...results.keys()].filter((task) => base.has(task))
@@ -44,6 +45,7 @@ function numbersOf(results, shared, columns, base) {
   const [runs, repeated, refuted] = ["n", "repeated", "refuted"].map((count) => every.reduce((sum, result) => sum + result[count], 0));
   return {
     mean: complete ? mean(shared.map((task) => results.get(task).mean)) : null,
+    runs: shared.reduce((sum, task) => sum + results.get(task).n, 0),
     scores: columns.map((task) => results.get(task)),
     costs: ratios,
     repeated: repeated || refuted ? `${repeated} of ${runs}${refuted ? `, ${refuted} differed` : ""}` : "not yet",
@@ -83,12 +85,15 @@ function gainCell(row, view, ends) {
   return cell;
 }
 
-function rankingRow(row, view, numbers, stages, ends) {
-  const [name, note] = row.names;
+function rankingRow({ row, below, numbers }, view, ends, most) {
   const place = element("td", { className: "score value place" }, row.place);
-  if (row.range) place.append(element("span", { className: "n", title: "places that the runs allow" }, row.range));
-  const head = element("th", { scope: "row", className: "label" }, element("a", { href: `methods/${row.method.slug}.html` }, name));
-  const below = [...stages, note].filter(Boolean).join(", ");
+  if (row.range) {
+    const places = element("span", { className: "n", title: "places that the runs allow" });
+    places.append(element("span", { className: "hidden" }, ", possible places "), row.range);
+    place.append(places);
+  }
+  const head = element("th", { scope: "row", className: "label" },
+    element("a", { href: `methods/${row.method.slug}.html` }, row.names[0]));
   if (below) head.append(element("span", { className: "n" }, below));
   const scores = numbers.scores.map((result) => {
     const cell = numeric(result?.n ? result.mean : null, "", "score value wide-only");
@@ -96,8 +101,9 @@ function rankingRow(row, view, numbers, stages, ends) {
     if (result?.n && result.diverged) cell.append(" ", element("span", { className: "n" }, lostOf(result)));
     return cell;
   });
-  return element("tr", {}, place, head, gainCell(row, view, ends), ...scores,
-    numeric(numbers.mean, written(numbers.mean, 1)),
+  const average = numeric(numbers.mean, written(numbers.mean, 1));
+  if (numbers.mean !== null && numbers.runs < most) average.append(element("span", { className: "n" }, `${numbers.runs} of ${most} runs`));
+  return element("tr", {}, place, head, gainCell(row, view, ends), ...scores, average,
     ...numbers.costs.map((cost) => numeric(cost, ratioText(cost, 1), "cost wide-only")),
     element("td", { className: "cost wide-only" }, numbers.repeated));
 }
@@ -109,13 +115,24 @@ function headingOf(task, columns) {
   return several && task.short !== dataset ? `${dataset}, ${task.short}` : task.short;
 }
 
-function rankingTable(view, results) {
+// The tasks that have a column of their own, and what each row of a ranking says beside its place and gain.
+function rankingOf(view, results) {
   const by = new Map(view.rows.map((row) => [row.method, new Map()]));
   for (const result of results) by.get(result.method)?.set(result.task, result);
   const every = [...by.values()], tasks = site.tasks.filter((task) => every.some((mine) => mine.has(task)));
   const common = tasks.filter((task) => every.every((mine) => mine.has(task)));
   const shared = common.filter((task) => !common.some((other) => other.order === site.same[task.order])); // same models
   const columns = tasks.length <= MOST_COLUMNS ? tasks : [];
+  const rows = view.rows.map((row) => {
+    const mine = by.get(row.method);
+    const stages = new Set([...mine.values()].map((result) => result.stage).filter((stage) => stage && stage !== "trained"));
+    return { row, below: [...stages, row.names[1]].filter(Boolean).join(", "),
+      numbers: numbersOf(mine, shared, columns, by.get(view.reference)) };
+  });
+  return { columns, rows };
+}
+
+function rankingTable(view, { columns, rows }) {
   const ends = [Math.min, Math.max].map((end) => end(0, ...view.rows.flatMap((row) => row.gain ?? [])));
   const head = headRow([
     ["", "score place"], ["Method", "label", "", "method"], ["", "gain", "descending", "gain"],
@@ -127,12 +144,9 @@ function rankingTable(view, results) {
   cells.cells[0].textContent = "Place";
   cells.cells[2].firstChild.append("Gain over ", element("span", {}, view.reference?.name ?? "the reference"), ", 95% CI");
   cells.lastChild.textContent = "Repeated";
-  const rows = view.rows.map((row) => {
-    const mine = by.get(row.method);
-    const stages = new Set([...mine.values()].map((result) => result.stage).filter((stage) => stage && stage !== "trained"));
-    return rankingRow(row, view, numbersOf(mine, shared, columns, by.get(view.reference)), stages, ends);
-  });
-  return element("table", { className: "ranking" }, head, element("tbody", {}, ...rows));
+  const most = Math.max(0, ...rows.map(({ numbers }) => numbers.runs));
+  return element("table", { className: "ranking", "aria-labelledby": "ranking-title" }, head,
+    element("tbody", {}, ...rows.map((one) => rankingRow(one, view, ends, most))));
 }
 
 // All rows are there, so that sorting sorts them all; the style sheet hides those after the first hundred of a cut table.
@@ -143,50 +157,78 @@ function resultsTable(results, cut) {
     return element("tr", {}, element("th", { scope: "row", className: "label" }, result.method.name),
       element("td", { className: "label task" }, result.task.label), cell);
   });
-  return element("table", { className: cut ? "cut" : "" }, headRow([["Method", "label"], ["Task", "label"], ["Accuracy", "score", "descending"]]),
+  return element("table", { className: cut ? "cut" : "", "aria-labelledby": "results-title" }, headRow([["Method", "label"], ["Task", "label"], ["Accuracy", "score", "descending"]]),
     element("tbody", {}, ...rows));
 }
 
-// The ranking as comma-separated values, as shown.
-function toCsv(table) {
-  const quoted = (text) => `"${text.replaceAll('"', '""')}"`;
-  const textOf = (cell) => [...cell.childNodes].map((node) => node.textContent.trim()).filter(Boolean).join(" ");
-  return [...table.rows].filter((row) => !row.hidden)
-    .map((row) => [...row.cells].map((cell) => quoted(textOf(cell))).join(",")).join("\n") + "\n";
+// A ranking as comma-separated values: plain numbers, nothing where there is none.
+function toCsv({ columns, rows }) {
+  const quoted = (value) => typeof value === "string" ? `"${value.replaceAll('"', '""')}"` : value ?? "";
+  const heads = ["place", "possible places", "method", "settings", "gain", "gain low", "gain high", "withheld",
+    ...columns.flatMap((task) => ["mean", "sd", "n"].map((what) => `${headingOf(task, columns)}: ${what}`)),
+    "mean", "runs", "compute", "traffic", "repeated"];
+  const lines = rows.map(({ row, below, numbers }) => [row.place, row.range, row.names[0], below,
+    ...(row.gain ?? [null, null, null]), row.why,
+    ...numbers.scores.flatMap((result) => result ? [result.mean, result.std, result.n] : [null, null, null]),
+    numbers.mean, numbers.runs, ...numbers.costs, numbers.repeated]);
+  return [heads, ...lines].map((line) => line.map(quoted).join(",")).join("\n") + "\n";
 }
 
 function leaderboard() {
   const section = document.getElementById("ranking"), all = document.getElementById("results");
   const tools = document.getElementById("filters"), search = tools.querySelector("input");
   const output = tools.querySelector("output"), more = document.getElementById("show");
-  const copy = document.getElementById("copy"), csv = document.getElementById("csv");
+  const copy = document.getElementById("copy"), csv = document.getElementById("csv"), wider = document.getElementById("wider");
   const switches = [...section.querySelectorAll("[name=tuned]")], isTuned = (button) => button.value === "yes";
-  let whole = false, asked = site.first.tuned;
+  let whole = false, asked = site.first.tuned, ranking;
   const has = (tuned) => site.results.some((result) => Boolean(result.tuned) === tuned && filters.matches(result.task));
   const shownTuned = () => has(asked) === has(!asked) ? asked : has(true);
 
+  const isNamed = (method) => wordsOf(search).every((word) => `${method.name} ${method.code}`.toLowerCase().includes(word));
+
   function show() {
-    const words = wordsOf(search), tuned = shownTuned();
+    const tuned = shownTuned();
     const ablations = Boolean(tools.querySelector("[name=ablations]")?.value);
     const tasks = site.tasks.filter(filters.matches), view = viewOf(tasks, tuned, ablations);
     const results = site.results.filter((result) =>
       filters.matches(result.task) && Boolean(result.tuned) === tuned && (ablations || !result.ablation));
-    for (const part of ["headline", "more", "about"]) document.getElementById(part).textContent = view[part];
+    for (const part of ["headline", "more", "about"]) {
+      const place = document.getElementById(part);
+      if (place.textContent !== view[part]) place.textContent = view[part]; // an unchanged text is not announced again
+    }
     for (const button of switches) button.setAttribute("aria-pressed", String(isTuned(button) === tuned));
-    const table = rankingTable(view, results);
+    ranking = rankingOf(view, results);
+    const table = rankingTable(view, ranking);
     section.querySelector("table").replaceWith(table);
-    const named = (method) => words.every((word) => `${method.name} ${method.code}`.toLowerCase().includes(word));
-    [...table.tBodies[0].rows].forEach((row, i) => { row.hidden = !named(view.rows[i].method); });
+    [...table.tBodies[0].rows].forEach((row, i) => { row.hidden = !isNamed(view.rows[i].method); });
     sortable(table, "sort");
-    const shown = results.filter((result) => named(result.method));
+    const shown = results.filter((result) => isNamed(result.method));
     const cut = !whole && shown.length > MOST_ROWS, below = resultsTable(shown, cut);
     all.querySelector("table").replaceWith(below);
     sortable(below, "all.sort");
     more.hidden = !cut;
     more.textContent = `Show all ${shown.length}`;
-    const methods = view.rows.filter((row) => named(row.method)).length;
-    output.textContent = `${methods} of ${site.methods.length} methods, ${shown.length} of ${site.results.length} results`;
+    const methods = view.rows.filter((row) => isNamed(row.method)).length;
+    const elsewhere = shown.length ? [] : [...new Set(site.results.map((result) => result.method).filter(isNamed))];
+    wider.hidden = !elsewhere.length;
+    output.textContent = elsewhere.length ?
+      `No result with these filters. Elsewhere: ${elsewhere.slice(0, MOST_NAMED).map((method) => method.name).join("; ")}` +
+        (elsewhere.length > MOST_NAMED ? `; ${elsewhere.length - MOST_NAMED} more` : "") :
+      `${methods} of ${site.methods.length} methods, ${shown.length} of ${site.results.length} results`;
   }
+
+  // Sets the filters so that a result of a method with these words is shown: as tuned as now and competing, if possible.
+  function widen() {
+    const found = site.results.filter((result) => isNamed(result.method)), tuned = shownTuned();
+    const result = found.find((one) => !one.ablation && Boolean(one.tuned) === tuned) ?? found.find((one) => !one.ablation) ?? found[0];
+    filters.widen();
+    restored(tools.querySelector("[name=scale]"), result.task.scale);
+    if (result.ablation) restored(tools.querySelector("[name=ablations]"), "too");
+    asked = Boolean(result.tuned);
+    changed();
+  }
+
+  const shownOnly = () => ({ ...ranking, rows: ranking.rows.filter(({ row }) => isNamed(row.method)) });
 
   function changed() {
     whole = false;
@@ -213,6 +255,7 @@ function leaderboard() {
     });
   }
   search.addEventListener("input", changed);
+  wider.addEventListener("click", widen);
   clearedByEscape(search, changed);
   more.addEventListener("click", () => {
     whole = true;
@@ -224,7 +267,7 @@ function leaderboard() {
   copy.addEventListener("click", () => navigator.clipboard.writeText(new URL(`#${chosen.read()}`, location.href).href)
     .then(() => { copy.textContent = "Copied"; }, () => { copy.textContent = "Copy it from the address bar"; }));
   csv.addEventListener("click", () => {
-    const address = URL.createObjectURL(new Blob([toCsv(section.querySelector("table"))], { type: "text/csv" }));
+    const address = URL.createObjectURL(new Blob([toCsv(shownOnly())], { type: "text/csv" }));
     element("a", { href: address, download: `ranking${shownTuned() ? "-tuned" : ""}.csv` }).click();
     URL.revokeObjectURL(address);
   });
