@@ -67,6 +67,7 @@ ALPHAS = (0.05, 0.5)
 ALGORITHMS = ("FedAvg", "FedProx", "FedAvgM", "MOON")
 FORMS = ("paper", "released")
 DOMAINS = "Domains (0.5 times the smallest)"
+TEST_IMAGES = {"amazon": 192, "caltech": 225, "dslr": 32, "webcam": 59}  # of Office-Caltech10's domains
 PHOTOGRAPHS = {"paper": "not normalised", "small": "64x64 pixels"}  # how task names describe them, by scale
 
 
@@ -301,6 +302,26 @@ def disagreements(runs: Runs) -> list[list[str]]:
     return rows
 
 
+def portable_domains(runs: Runs) -> list[list[str]]:
+    """Return each cell of the domain table that was also trained with portable numerics, beside its GPU record."""
+    head = ["method", "seed", "portable, on CPUs", "native, on a GPU"]
+    found = []
+    for record in Results(ROOT / "results" / "arriving", sets_aside=False).all():
+        beside = runs.place.read(record["key"])
+        assert beside is not None, record["key"]
+        scores = [one["scores"]["trained"] for one in (record, beside)]
+        found.append((names.method_name(record["spec"]), int(record["spec"]["seed"]), *map(ended, scores)))
+    rows = [[method, str(seed), *ends] for method, seed, *ends in sorted(found)]
+    return [head, *rows]
+
+
+def ended(scores: Mapping[str, float | None]) -> str:
+    """Return the mean accuracy over the domains of Office-Caltech10, with the number of test images that are right."""
+    each = {name: scores[f"domain_accuracy.{name}"] for name in TEST_IMAGES}
+    right = sum(round(value / 100 * TEST_IMAGES[name]) for name, value in each.items() if value is not None)
+    return f"{scores['domain_accuracy']:.1f} ({right})"
+
+
 def domains(runs: Runs, scale: str) -> list[list[str]]:
     """Return mean accuracy over domains with and without FedDecorr, beside Table 3 of the journal paper."""
     table = pd.read_csv(ROOT / "results" / "paper" / "feddecorr_tpami.csv", dtype=str)
@@ -472,7 +493,10 @@ def studied(runs: Runs, board: str) -> list[TunedMethod]:
 
 
 TABLES: dict[str, Callable[[Runs], list[list[str]]]] = {
-    **{table.__name__: table for table in (machines, repetitions, collapse, gains, disagreements, collapse_over_rates)},
+    **{
+        table.__name__: table
+        for table in (machines, repetitions, collapse, gains, disagreements, collapse_over_rates, portable_domains)
+    },
     **{f"{domains.__name__}_{scale}": partial(domains, scale=scale) for scale in PHOTOGRAPHS},
     **{f"{board}_{table.__name__}": partial(table, board=board) for board in TUNED for table in (tuning, leads)},
     **{
