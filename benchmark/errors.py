@@ -8,6 +8,8 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 
@@ -92,5 +94,8 @@ def is_number(value: object) -> bool:
 
 
 def how_to_install(extra: str) -> str:
-    """Return the command that installs an extra of this package."""
-    return f"uv pip install -e '.[{extra}]' -c constraints.txt, in FedSpan's checkout"
+    """Return the command that installs an extra of this package: in a checkout, or its packages beside a wheel."""
+    if (Path(__file__).resolve().parents[1] / "pyproject.toml").is_file():
+        return f"uv pip install -e '.[{extra}]' -c constraints.txt, in FedSpan's checkout"
+    needed = (text.split(";") for text in metadata.requires("fedspan") or () if f"extra == '{extra}'" in text)
+    return "uv pip install " + " ".join(f"'{name.strip()}'" for name, *_ in needed)

@@ -19,7 +19,7 @@ from typing import Any
 
 from fedspan.benchmark import names
 from fedspan.benchmark.errors import is_number
-from fedspan.benchmark.mirror.runs import Mirror, Unreachable, first_line, metric_name, runs_of
+from fedspan.benchmark.mirror.runs import FOLDER, Mirror, Unreachable, first_line, metric_name, runs_of
 from fedspan.benchmark.report.site import summaries_in
 from fedspan.benchmark.report.summary import Summary, TableNumber
 
@@ -60,10 +60,9 @@ def _write(store: Mirror, summary: Summary, page: Path) -> str:
     """Write one board unless it is up to date; return the experiment's id."""
     client = store.client
     experiment = _experiment_of(store, summary)
-    text = json.dumps(
-        [FORM, *(asdict(entry) for entry in summary.entries), summary.title, summary.description, *summary.studies],
-        sort_keys=True,
-    )
+    linked = [store.run_of(key) for entry in summary.entries for key in entry.keys]
+    shown = [*map(asdict, summary.entries), summary.title, summary.description, *summary.studies, *linked]
+    text = json.dumps([FORM, *shown], sort_keys=True)
     files = "".join(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n" for path in _files(page))
     digest = hashlib.sha256((text + files).encode()).hexdigest()[:16]
     if client.get_experiment(experiment).tags.get("fedspan.digest") == digest:
@@ -92,10 +91,14 @@ def _write(store: Mirror, summary: Summary, page: Path) -> str:
 def _experiment_of(store: Mirror, summary: Summary) -> str:
     """Return the id of a board's experiment at a scale, created if necessary; a former title is replaced.
 
-    The name comes first: experiments of earlier versions have no tags, and two experiments cannot have one name.
+    The name comes first: experiments of earlier versions have no tags, and two experiments cannot have one name. If
+    another results folder has it, the folder's digest is added.
     """
     client, name = store.client, name_of(summary)
-    if client.get_experiment_by_name(name) is None:
+    if (known := client.get_experiment_by_name(name)) is not None and store.is_foreign(known.tags):
+        name = f"{name} [{store.folder[:8]}]"
+        known = client.get_experiment_by_name(name)
+    if known is None:
         wanted = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in _tags(store, summary).items())
         for former in client.search_experiments(max_results=1, filter_string=wanted):
             client.rename_experiment(former.experiment_id, name)
@@ -105,10 +108,9 @@ def _experiment_of(store: Mirror, summary: Summary) -> str:
 def _tags(store: Mirror, summary: Summary) -> dict[str, str]:
     """Return the tags by which a board's experiment is found after a change of its title.
 
-    Somebody else's board, which the same server may show, may have the same name.
+    Another folder's board, which the same server may show, may have the same name.
     """
-    folder = hashlib.sha256(str(store.results.root.resolve()).encode()).hexdigest()[:16]
-    return {"fedspan.board": summary.board, "fedspan.scale": summary.scale, "fedspan.results": folder}
+    return {"fedspan.board": summary.board, "fedspan.scale": summary.scale, FOLDER: store.folder}
 
 
 def _rows(entries: Sequence[TableNumber], widths: Mapping[int, int]) -> list[Row]:
@@ -217,8 +219,8 @@ def _links(store: Mirror, entry: TableNumber) -> str:
     column = f"{_said(entry.column)}, " if entry.column else ""
     lines = [f"{column}{entry.metric}: {number} over {entry.n} of {entry.asked} seeds{lost}.", ""]
     for key in entry.keys:
-        runs = list(store.runs.get(key, {}))
-        lines.append(f"- [{key}](#/experiments/{store.experiment}/runs/{runs[0]})" if runs else f"- {key}")
+        run = store.run_of(key)
+        lines.append(f"- [{key}](#/experiments/{store.experiment}/runs/{run})" if run else f"- {key}")
     return "\n".join(lines)
 
 

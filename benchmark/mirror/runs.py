@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -10,7 +11,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ log = logging.getLogger("fedspan")
 
 EXPERIMENT = "FedSpan: all runs"
 FORMER = "fedspan"  # its former name
+FOLDER = "fedspan.results"  # tag of runs and experiments: the results folder that they come from, as a digest
 POLL_SECONDS = 2.0
 BATCH = 1000  # metrics per request, MLflow's limit
 PAGE = 5000  # runs per request
@@ -92,9 +94,11 @@ class Mirror:
         self._stamps: dict[Path, tuple[int, int]] = {}
         self._noted: dict[str, str] = {}
         self._finished: set[str] = set()  # keys of cells with a result in the store when it was opened
+        self._foreign: set[str] = set()  # runs from other results folders, which a shared store may hold
+        self._embedded = self.uri == database.uri_of(results.root / database.NAME)
         try:
             _quieten()
-            if self.uri == database.uri_of(results.root / database.NAME):
+            if self._embedded:
                 database.prepare(results)
             self.client = client_of(self.uri)
             import mlflow
@@ -107,6 +111,22 @@ class Mirror:
             self.runs = self._existing()
         except Exception as error:  # any error of the store or its network stack
             raise Unreachable(f"{self.uri}: {first_line(error)}") from error
+
+    @property
+    def folder(self) -> str:
+        """The digest of the results folder's path."""
+        return hashlib.sha256(str(self.results.root.resolve()).encode()).hexdigest()[:16]
+
+    def is_foreign(self, tags: Mapping[str, str]) -> bool:
+        """Return whether a run or experiment with these tags comes from another results folder.
+
+        An embedded database has none: its folder may have been moved.
+        """
+        return not self._embedded and tags.get(FOLDER, self.folder) != self.folder
+
+    def run_of(self, key: str) -> str | None:
+        """Return the run of a cell, preferably one from this results folder; None without any."""
+        return min(self.runs.get(key, ()), key=self._foreign.__contains__, default=None)
 
     def experiment_of(self, name: str) -> str:
         """Return the id of the experiment of that name, created or restored from deletion if necessary."""
@@ -132,13 +152,15 @@ class Mirror:
             if "fedspan.key" in tags:
                 if tags.get("status") != "failed" and tags.get("fedspan.digest"):
                     self._finished.add(tags["fedspan.key"])
+                if self.is_foreign(tags):
+                    self._foreign.add(run.info.run_id)
                 runs.setdefault(tags["fedspan.key"], {})[run.info.run_id] = tags.get("fedspan.digest", "")
         return runs
 
     def sync(self, keys: Sequence[str] | None = None) -> int:
         """Mirror new and changed records and failures, of all keys or only `keys`; return the number sent.
 
-        Idempotent.
+        Idempotent. Runs from other results folders stay, and stand for equal records of this one.
         """
         sent = 0
         for record in self._changed(keys):
@@ -150,7 +172,7 @@ class Mirror:
             try:
                 if (kept := same or self._send(record, digest)) is None:
                     continue
-                for run in [run for run in runs if run != kept]:
+                for run in [run for run in runs if run != kept and run not in self._foreign]:
                     self._delete(run)
                     del runs[run]
             except Exception as error:
@@ -161,8 +183,13 @@ class Mirror:
         return sent
 
     def _held(self) -> dict[str, str]:
-        """Return the digests, by key, of the records that have exactly one run."""
-        return {key: next(iter(runs.values())) for key, runs in self.runs.items() if len(runs) == 1}
+        """Return the digests, by key, of the records that have exactly one run, apart from those of other folders."""
+        held = {}
+        for key, runs in self.runs.items():
+            mine = {run: digest for run, digest in runs.items() if run not in self._foreign} or runs
+            if len(mine) == 1:
+                held[key] = next(iter(mine.values()))
+        return held
 
     def _note(self) -> None:
         """Note in the index what is mirrored, so that a grid with nothing to run starts no mirror."""
@@ -229,6 +256,7 @@ class Mirror:
         tags |= {
             "fedspan.key": record["key"],
             "fedspan.command": command,
+            FOLDER: self.folder,
             "mlflow.note.content": f"{axes['method']} on {axes['task']}, {model}.\n\n```sh\n{command}\n```",
         }
         start = int(1000 * (time.time() - _seconds(record)))

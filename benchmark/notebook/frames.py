@@ -165,7 +165,7 @@ def frame_of(place: Results, records: Iterable[Record], trials: bool = False) ->
 def _frame(place: Results, rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype({name: kind for name, (kind, _) in COLUMNS.items()})
     frame = frame.sort_values(["task", "model", "method", "seed"], ignore_index=True)
-    frame.attrs["folder"] = str(place.root)
+    frame.attrs["folder"] = str(place.root.absolute())
     return frame
 
 

@@ -50,7 +50,10 @@ def run(
     for said, value in (("settings", settings or {}), ("over", over or {})):
         if not isinstance(value, Mapping):
             raise UserError(f"{said} must be a mapping of settings, got {value!r}; write run(algorithm='fedprox')")
-    given = {**(settings or {}), **{name.replace("__", "."): value for name, value in named.items()}}
+    dotted = {name.replace("__", "."): value for name, value in named.items()}
+    if twice := dotted.keys() & (settings or {}).keys():
+        raise UserError(f"'{min(twice)}' is given twice, in the mapping and as an argument")
+    given = {**(settings or {}), **dotted}
     given = {name: plain(value) for name, value in given.items()}
     if "paths.results" in given:
         raise UserError(f"write results={str(given['paths.results'])!r}, not paths__results")

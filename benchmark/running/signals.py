@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -15,11 +16,17 @@ GRACE = 20.0  # seconds to finish the round; clusters kill 30 seconds after the 
 
 
 class Stopped(KeyboardInterrupt):
-    """SIGTERM arrived: the cell is saved after its round, and the same command resumes it."""
+    """A cluster's signal arrived: the cell is saved after its round, and the same command resumes it."""
 
 
 class TimedOut(Exception):
     """The cell took longer than `timeout`."""
+
+
+def of_clusters() -> set[int]:
+    """Return the signals after which a cell must end: SIGTERM, and the one that submitit asks SLURM for."""
+    name = os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")
+    return {signal.SIGTERM, getattr(signal, f"SIG{name}", signal.SIGTERM)}
 
 
 class Stop:
@@ -66,7 +73,7 @@ def handling(handlers: Mapping[int, Callable[[int, FrameType | None], None]]) ->
 
 @contextlib.contextmanager
 def stopping(seconds: float | None = None) -> Iterator[Stop]:
-    """Yield a flag that SIGTERM sets, and raise `TimedOut` after `seconds`; both in the main thread only.
+    """Yield a flag that a cluster's signal sets, and raise `TimedOut` after `seconds`; both in the main thread only.
 
     The alarm repeats because an exception raised inside a destructor or the callback of a weak reference is lost. Its
     traceback, which Python would print, is kept back: the next alarm ends the cell. Raises `Stopped` at the end if the
@@ -77,7 +84,7 @@ def stopping(seconds: float | None = None) -> Iterator[Stop]:
         yield stop
         return
     report = sys.unraisablehook
-    with handling({signal.SIGTERM: stop.on_signal, signal.SIGALRM: stop.on_alarm}):
+    with handling({**dict.fromkeys(of_clusters(), stop.on_signal), signal.SIGALRM: stop.on_alarm}):
         sys.unraisablehook = lambda lost: None if isinstance(lost.exc_value, (Stopped, TimedOut)) else report(lost)
         try:
             if seconds is not None:

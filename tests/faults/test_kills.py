@@ -75,10 +75,11 @@ def checkpoints():
     return list(Path("results/checkpoints").glob("*.safetensors"))
 
 
-def test_asked_to_end_a_cell_is_saved_after_its_round_and_goes_on_there(fork, computed, with_toys):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2], ids=["SIGTERM", "the signal of submitit"])
+def test_asked_to_end_a_cell_is_saved_after_its_round_and_goes_on_there(fork, computed, with_toys, number):
     process = fork(*HELD)
     wait_for(lambda: list(Path("results/status").glob("*.json")))
-    os.kill(process.pid, signal.SIGTERM)
+    os.kill(process.pid, number)
     Path("go").touch()
     assert finish(process) == 143
     assert "fedspan: terminated; run the same command again to resume" in Path("output").read_text()

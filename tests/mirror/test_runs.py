@@ -179,6 +179,24 @@ def test_a_failure_replaces_no_result_of_another_machine(results, tmp_path, monk
     assert run.data.tags["status"] == "done"
 
 
+def test_folders_that_share_a_store_keep_each_others_runs_and_equal_records_are_one(results, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", Mirror(results).uri.replace("mlflow.db", "shared.db"))
+    other = Results(tmp_path / "other")
+    results.write(record(accuracy=10.0))
+    other.write(record(accuracy=20.0))
+    for place in (results, other):
+        place.write(record(seed=1))
+    assert [Mirror(place).sync() for place in (results, other, results, other)] == [2, 1, 0, 0]
+    mirror = Mirror(other)
+    key = record()["key"]
+    scores = {run.info.run_id: run.data.metrics["trained.accuracy"] for run in runs(mirror)}
+    assert sorted(scores.values()) == [10.0, 20.0, 30.0]
+    assert [scores[Mirror(place).run_of(key)] for place in (results, other)] == [10.0, 20.0]
+    other.write(record(accuracy=40.0))
+    assert mirror.sync() == 1
+    assert sorted(run.data.metrics["trained.accuracy"] for run in runs(mirror)) == [10.0, 30.0, 40.0]
+
+
 @pytest.mark.parametrize(("status", "shown"), [("skipped", "KILLED"), ("diverged", "FAILED")])
 def test_other_outcomes_are_runs_with_their_reason(results, status, shown):
     results.write(record(status, "why"))

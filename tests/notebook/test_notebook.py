@@ -111,6 +111,10 @@ def test_a_board_that_tunes_is_for_the_terminal(tmp_path, monkeypatch):
     [
         ({"algoritm": "fedavg"}, "did you mean"),
         ({"seed": 1, "over": {"seed": [1, 2]}}, "'seed' is given twice"),
+        (
+            {"settings": {"protocol.rounds": 1}, "protocol__rounds": 3},
+            r"'protocol\.rounds' is given twice, in the mapping",
+        ),
         ({"paths__results": "mine"}, "write results='mine', not paths__results"),
         (
             {"settings": "fedprox"},
@@ -523,8 +527,9 @@ def test_every_public_name_is_there_and_no_other():
         _ = fedspan.wrong
 
 
-def test_a_frame_remembers_the_folder_of_its_records(tmp_path):
-    assert frame_of(Results(tmp_path), []).attrs["folder"] == str(tmp_path)
+def test_a_frame_remembers_the_folder_of_its_records_wherever_the_notebook_goes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert frame_of(Results(Path("mine")), []).attrs["folder"] == str(tmp_path / "mine")
 
 
 def test_methods_compare_by_the_clients_own_images_where_they_have_some_as_one_without_a_global_model_must(tmp_path):

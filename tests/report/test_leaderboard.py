@@ -18,7 +18,7 @@ from fedspan.benchmark.report.report import write_report
 from fedspan.benchmark.report.summary import to_json
 from fedspan.benchmark.spec.board import Table
 from tests.helpers import PATIENCE
-from tests.report.made import board, cells_of, results_of, seeded, stopped
+from tests.report.made import board, cells_of, record, results_of, seeded, stopped
 
 
 @pytest.fixture
@@ -135,6 +135,36 @@ def test_an_experiment_keeps_its_board_when_the_title_changes(mirrored, tmp_path
     write_report(replace(example, title="Their title"), cells, results, tmp_path / "their pages")
     leaderboard.mirror(store, tmp_path / "their pages")
     assert store.client.get_experiment_by_name(after.name) is not None, "it is the board of another folder"
+
+
+def test_the_boards_of_two_folders_that_share_a_store_are_two_experiments(mirrored, tmp_path, monkeypatch):
+    _, example, cells, results, pages = mirrored
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/shared.db")
+    other = results_of(tmp_path / "other", [record(cell, 10.0 + cell.cell.seed) for cell in cells])
+    write_report(example, cells, other, tmp_path / "their pages")
+    mine, theirs = Mirror(results), Mirror(other)
+
+    def means():
+        leaderboard.mirror(mine, pages)
+        [name] = leaderboard.mirror(theirs, tmp_path / "their pages")
+        found = []
+        for store, wanted in ((mine, name), (theirs, f"{name} [{theirs.folder[:8]}]")):
+            experiment = store.client.get_experiment_by_name(wanted)
+            found.append([run.data.metrics.get("mean") for run in store.client.search_runs([experiment.experiment_id])])
+        return found
+
+    assert means() == means() == [[52.0, 51.0, None], [11.0, 11.0, None]]
+
+
+def test_a_board_is_written_again_if_the_runs_that_it_links_are_others(mirrored):
+    store, *_, results, pages = mirrored
+    before = {run.info.run_id for run in runs_of(store)[1]}
+    [run, *_] = store.client.search_runs([store.experiment])
+    store.client.delete_run(run.info.run_id)
+    again = Mirror(results)
+    assert again.sync() == 1
+    leaderboard.mirror(again, pages)
+    assert not before & {run.info.run_id for run in runs_of(store)[1]}
 
 
 def test_an_experiment_without_tags_is_found_by_its_name(mirrored):

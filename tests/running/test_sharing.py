@@ -2,12 +2,14 @@
 
 import logging
 import os
+import re
 import subprocess
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from fedspan.benchmark import errors
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.places import interpreter
 from fedspan.benchmark.running import sharing
@@ -106,6 +108,11 @@ def test_rays_workers_are_for_lone_cells_and_need_ray(clock, monkeypatch, device
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"^launcher=ray is not installed: uv pip install -e '\.\[ray\]' .*checkout$"):
         check_workers(ray)
+
+
+def test_an_extra_beside_a_wheel_is_installed_by_its_packages(monkeypatch, tmp_path):
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "fedspan" / "benchmark" / "errors.py"))
+    assert re.fullmatch(r"uv pip install 'hydra-submitit-launcher[^' ]*'.*", errors.how_to_install("slurm"))
 
 
 def test_a_visible_gpu_is_named_with_what_to_do(monkeypatch):

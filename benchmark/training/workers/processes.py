@@ -131,7 +131,8 @@ class Processes:
 
 def serve(run: Run, line: Connection, state_region: Region, inbox: Sequence[Region], outbox: Sequence[Region]) -> None:
     """Serve the driver's calls forever."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the driver decides when to end, after saving its cell
+    # The driver decides when to end, after saving its cell; clusters send these signals to all processes of a job.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     replica = Replica(run)
     while True:
