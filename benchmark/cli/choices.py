@@ -18,15 +18,22 @@ FOLDERS = {
     "protocol": ("leaderboards", "protocols"),
     "board": ("leaderboards", "boards"),
 }
+FURTHER = {"board": ("leaderboards", "frozen")}
+WORDS = {  # choices that are no files
+    "executor": ("graph", "loop", "vmap"),
+    "launcher": ("basic", "joblib", "ray", "submitit", "submitit_local"),
+    "numerics": ("native", "portable"),
+    "protocol": ("default",),
+    "scale": ("own", "paper", "small", "smoke"),
+}
 HELPERS = ("cifar", "layers")  # shared code, not plugins
 
 
 def names(setting: str) -> list[str]:
-    """Return the choices of a setting among those shipped with the package; none for settings not in `FOLDERS`."""
-    if setting not in FOLDERS:
-        return []
-    found = (path.stem for path in packaged(*FOLDERS[setting]).iterdir() if not path.name.startswith("_"))
-    return sorted(set(found) - set(HELPERS))
+    """Return the choices of a setting among those shipped with the package; none for settings that choose nothing."""
+    folders = [kinds[setting] for kinds in (FOLDERS, FURTHER) if setting in kinds]
+    files = (path for folder in folders for path in packaged(*folder).iterdir() if not path.name.startswith("_"))
+    return sorted({*WORDS.get(setting, ()), *(path.stem for path in files)} - {*HELPERS})
 
 
 def settings() -> list[str]:
@@ -36,7 +43,7 @@ def settings() -> list[str]:
 
 def choices_text() -> str:
     """Return the choices and defaults shown by ``fedspan run --help``."""
-    choices = [f"{setting}: {', '.join(names(setting))}" for setting in FOLDERS]
+    choices = [f"{setting}: {', '.join(names(setting))}" for setting in dict.fromkeys([*FOLDERS, *WORDS])]
     defaults = [f"{name}: {_text(value)}" for name, value in _flat({**what_defaults(), **how_defaults()})]
     return "\n".join(
         [

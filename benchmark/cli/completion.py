@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -36,9 +37,11 @@ def complete(commands: Mapping[str, Command]) -> None:
 
 def words_for(prefix: str, **context: object) -> list[str]:
     """Return the words that begin with `prefix`, such as ``algorithm=fedprox``."""
-    name, equals, _ = prefix.partition("=")
-    found = [f"{name}={choice}" for choice in names(name)] if equals else [f"{setting}=" for setting in settings()]
-    return [word for word in found if word.startswith(prefix)]
+    if found := re.fullmatch(r"((\w+)=\[?(?:[^\[\]]*,)?)[^\[\],]*", prefix):  # the last of a list of names
+        words = [f"{found[1]}{choice}" for choice in names(found[2])]
+    else:
+        words = [f"{setting}=" for setting in settings()]
+    return [word for word in words if word.startswith(prefix)]
 
 
 def names_for(prefix: str, **context: object) -> list[str]:

@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from fedspan.benchmark import numerics
+from fedspan.benchmark.cli import choices
 from fedspan.benchmark.cli.main import COMMANDS
 from fedspan.benchmark.places import interpreter
 from fedspan.benchmark.registry import KINDS, plugins
+from fedspan.benchmark.running.launchers import LAUNCHERS
+from fedspan.benchmark.spec.settings import SCALES
+from fedspan.benchmark.training.executors import EXECUTORS
 from tests.cli.conftest import ONE, QUICK, ROOT, records
 from tests.helpers import PATIENCE
 
@@ -81,6 +86,11 @@ def test_help_the_version_and_typos_do_not_wait_for_torch(here, words):
         ("fedspan list methods fedpro", {"fedprox", "fedproto"}),
         ("fedspan cite board=digits_t", {"board=digits_tuned"}),
         ("fedspan completion f", {"fish"}),
+        ("fedspan run board=digits-", {"board=digits-v1"}),
+        ("fedspan run launcher=sub", {"launcher=submitit", "launcher=submitit_local"}),
+        ("fedspan run protocol=def", {"protocol=default"}),
+        ("fedspan run addons=[fedd", {"addons=[feddecorr", "addons=[feddisco"}),
+        ("fedspan run addons=[ffc,fedd", {"addons=[ffc,feddecorr", "addons=[ffc,feddisco"}),
     ],
 )
 def test_a_shell_completes_commands_settings_and_names(here, line, expected):
@@ -91,6 +101,16 @@ def test_a_shell_completes_commands_settings_and_names(here, line, expected):
     }  # fmt: skip
     subprocess.run([sys.executable, "-m", "fedspan"], env=environment, timeout=PATIENCE, check=True)
     assert {word.strip() for word in re.split("[\\v\\x0b]", answer.read_text()) if word.strip()} == expected
+
+
+def test_the_words_of_a_completion_are_those_of_the_engine():
+    assert choices.WORDS == {
+        "executor": tuple(sorted(EXECUTORS)),
+        "launcher": tuple(sorted(LAUNCHERS)),
+        "numerics": tuple(sorted(numerics.MODES)),
+        "protocol": ("default",),
+        "scale": tuple(sorted(SCALES)),
+    }
 
 
 def test_the_settings_of_a_command_can_be_shown_without_running_it(fedspan, here):
