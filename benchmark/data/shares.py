@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedspan.benchmark import rng
+from fedspan.benchmark import names, rng
 from fedspan.benchmark.data.held_out import hold_out
 from fedspan.benchmark.data.unseen import split_off_unseen
 from fedspan.benchmark.spec.cell import Cell
@@ -74,7 +74,7 @@ def shares(cell: Cell, data_folder: Path) -> Shares:
         return dict(zip(names, np.transpose(per_client), strict=True))
 
     return Shares(
-        title=f"{cell.partition.label()} on {cell.dataset.label()}, {cell.clients} clients, seed {cell.seed}",
+        title=f"{names.task_name({**cell.what, 'fleet': None})}, seed {cell.seed}",
         classes=counts(data.classes, used.train.y),
         domains=counts(data.domains, used.train.domain),
         tested=None if mine.test is None else np.array([len(part) for part in mine.test]),

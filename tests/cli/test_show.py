@@ -32,7 +32,7 @@ def test_the_partition_of_a_run_is_shown_and_drawn(fedspan):
     settings = ("partition=dirichlet", "partition.alpha=0.05", "dataset=digits", "clients=10", "seed=3")
     ran = fedspan("show", "partition", *settings)
     assert (ran.status, ran.err) == (0, "")
-    assert "dirichlet(alpha=0.05) on digits, 10 clients, seed 3" in ran.out
+    assert "Digits, 10 clients, alpha 0.05, seed 3" in ran.out
     rows = re.findall(r"^ +(\d+) +(\d+) +([·▁▂▃▄▅▆▇█]{10}) *$", ran.out, re.MULTILINE)
     assert [int(client) for client, _, _ in rows] == list(range(10))
     sizes = [int(size) for _, size, _ in rows]
