@@ -50,13 +50,7 @@ def run(
     for said, value in (("settings", settings or {}), ("over", over or {})):
         if not isinstance(value, Mapping):
             raise UserError(f"{said} must be a mapping of settings, got {value!r}; write run(algorithm='fedprox')")
-    dotted = {name.replace("__", "."): value for name, value in named.items()}
-    if twice := dotted.keys() & (settings or {}).keys():
-        raise UserError(f"'{min(twice)}' is given twice, in the mapping and as an argument")
-    given = {**(settings or {}), **dotted}
-    given = {name: plain(value) for name, value in given.items()}
-    if "paths.results" in given:
-        raise UserError(f"write results={str(given['paths.results'])!r}, not paths__results")
+    given = _given(settings or {}, named)
     given = {"tracking": False, "workers": workers} | given | {"paths.results": str(results)}
     grid = {name: _values(name, values) for name, values in (over or {}).items()}
     if twice := given.keys() & grid:
@@ -78,6 +72,17 @@ def run(
     place, keys = Results(how.results), [one.cell.key for one in planned]
     found = (record for key in keys if (record := place.read(key) or place.failure(key)) is not None)
     return frame_of(place, found, trials=True)
+
+
+def _given(settings: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a mapping and of arguments, whose names have two underscores for a dot."""
+    dotted = {name.replace("__", "."): value for name, value in named.items()}
+    if twice := dotted.keys() & settings.keys():
+        raise UserError(f"'{min(twice)}' is given twice, in the mapping and as an argument")
+    given = {name: plain(value) for name, value in {**settings, **dotted}.items()}
+    if "paths.results" in given:
+        raise UserError(f"write results={str(given['paths.results'])!r}, not paths__results")
+    return given
 
 
 def _possible_here(planned: Sequence[PlannedCell]) -> How:

@@ -75,7 +75,7 @@ def board_page(
     the methods with a page of their own, and `pictured` says whether the site has a link preview.
     """
     counts = {status: int((frame["status"] == status).sum()) for status in STATUSES}
-    tune, unfinished = tuning_facts(tuned), frame[frame["status"] != "done"]
+    unfinished = frame[frame["status"] != "done"]
     unfinished = unfinished.sort_values("status", key=lambda status: status.map(STATUSES.index), kind="stable")
     return render(
         "board.html.j2", root, "board", board.title, board=board,
@@ -102,13 +102,21 @@ def board_page(
         unlisted=max(0, len(unfinished) - MOST_LISTED),
         provenance=provenance(frame.itertuples(index=False)),
         recipe=recipe,
-        tuned=tuned,
-        common_and_distinct=common_and_distinct(one.task for one in tuned),
-        tune=tune,
-        cost_of_trials=cost_of_trials(tune),
-        sensitivities=[(one, found) for one in tuned if (found := sensitivities(one))],
+        **_of_tuning(tuned),
         **LENGTHS,
     )  # fmt: skip
+
+
+def _of_tuning(tuned: Sequence[TunedMethod]) -> dict[str, Any]:
+    """Return what the section on tuning shows."""
+    facts = tuning_facts(tuned)
+    return {
+        "tuned": tuned,
+        "common_and_distinct": common_and_distinct(one.task for one in tuned),
+        "tune": facts,
+        "cost_of_trials": cost_of_trials(facts),
+        "sensitivities": [(one, found) for one in tuned if (found := sensitivities(one))],
+    }
 
 
 def _best_first(board: Board, table: Tabulated, analysis: Analysis | None) -> Tabulated:
