@@ -506,6 +506,19 @@ def test_diagrams_say_in_words_what_they_show(made):
     assert average_ranks(few) == []
 
 
+@pytest.mark.parametrize(("methods", "pictures"), [(20, 1), (21, 0)])
+def test_more_than_twenty_ranks_are_not_drawn(made, methods, pictures):
+    grid = {
+        "partition": SKEWS,
+        "algorithm": "fedprox",
+        "algorithm.mu": [0.01 * i for i in range(methods)],
+        "seed": [0, 1, 2],
+    }
+    cells = cells_of(board(grid))
+    records = [record(cell, 50.0 + (7 * cell.cell.seed + i) % 5) for i, cell in enumerate(cells)]
+    assert len(average_ranks(analyse(made(cells, records)[0]))) == pictures
+
+
 def test_a_table_of_costs_has_no_picture_of_ranks_or_of_costs(tmp_path):
     example = board(tables=[Table(), Table(metric="cost.bytes")])
     cells = cells_of(example)

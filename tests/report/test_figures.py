@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
@@ -16,12 +17,30 @@ from fedspan.benchmark.report.axes import Axes
 from fedspan.benchmark.report.drawing import MOST_LINES
 from fedspan.benchmark.report.figures import _look, _plot, description, draw, files, inline
 from fedspan.benchmark.report.frame import collect
-from fedspan.benchmark.report.style import fill_of
+from fedspan.benchmark.report.pages import TEMPLATES
+from fedspan.benchmark.report.style import COLOURS, LINES, fill_of
 from fedspan.benchmark.report.sweeps import along, short
 from fedspan.benchmark.spec.board import Figure
 from tests.report.made import board, cells_of, record, results_of, stopped
 
 SEEDS = {"partition": "iid", "seed": [0, 1, 2], "protocol.rounds": 3}
+
+
+def luminance(colour):
+    """Return the relative luminance of a colour (WCAG 2.2)."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    return np.dot(linear, [0.2126, 0.7152, 0.0722])
+
+
+def test_lines_stand_out_on_the_page_in_light_and_in_dark():
+    light, dark = (TEMPLATES / "base.css").read_text().split("prefers-color-scheme: dark")
+    paper = {"light": "#ffffff", "dark": re.search("--paper: (#[0-9a-f]{6})", dark)[1]}
+    for scheme, css in (("light", light), ("dark", dark)):
+        colours = re.findall(r"--line-\d: (#[0-9a-f]{6})", css)
+        assert scheme == "dark" or colours == [colour.lower() for colour in COLOURS]
+        for colour in colours[:LINES]:
+            low, high = sorted([luminance(colour), luminance(paper[scheme])])
+            assert (high + 0.05) / (low + 0.05) >= 3, (scheme, colour)
 
 
 @pytest.fixture

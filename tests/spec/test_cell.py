@@ -10,6 +10,7 @@ from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.fednova import FedNova
 from fedspan.methods.algorithms.fedprox import FedProx
 from fedspan.tasks.datasets.digits import Digits
+from fedspan.tasks.fleets.dropout import Dropout
 from tests.helpers import toy_cell
 
 
@@ -49,6 +50,11 @@ def test_a_setting_of_the_protocol_that_came_later_is_in_the_key_only_where_it_i
 def test_the_label_names_what_differs_from_the_defaults():
     cell = toy_cell(FedProx(), FedDecorr(beta=0.5), seed=3)
     assert cell.label == "fedprox + feddecorr(beta=0.5) on blobs/ragged, 6 clients, seed 3"
+
+
+def test_the_label_names_a_fleet_that_acts():
+    cell = toy_cell(fleet=Dropout(rate=0.25))
+    assert cell.label == "fedavg on blobs/ragged, 6 clients, dropout(rate=0.25), seed 0"
 
 
 def test_the_label_of_a_trial_tells_its_learning_rate():
