@@ -22,7 +22,7 @@ from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.registry import prefix_of
 from fedspan.benchmark.report import recipes
 from fedspan.benchmark.report.declared import check_declared
-from fedspan.benchmark.report.units import write_bytes, write_flops
+from fedspan.benchmark.report.units import bytes_text, flops_text
 from fedspan.benchmark.running.estimate import estimate, spread_gain
 from fedspan.benchmark.running.grid import outdated
 from fedspan.benchmark.running.launchers import check_how
@@ -130,15 +130,15 @@ def _show_gain(missing: Sequence[PlannedCell], how: How, wall: float, lone: bool
 
 def _show_costs(planned: Sequence[PlannedCell]) -> int:
     def giga(value: float) -> str:
-        return write_flops(1e9 * value)
+        return flops_text(1e9 * value)
 
     columns: dict[str, tuple[str, Callable[[float], str]]] = {
         "parameters": ("parameters", lambda value: f"{value:,.0f}"),
-        "traffic a round": ("bytes_per_client_round", write_bytes),
-        "in all": ("bytes", write_bytes),
+        "traffic a round": ("bytes_per_client_round", bytes_text),
+        "in all": ("bytes", bytes_text),
         "compute a round": ("round_gflop", giga),
         "calibration": ("calibration_gflop", giga),
-        "memory of a step": ("memory_bytes", write_bytes),
+        "memory of a step": ("memory_bytes", bytes_text),
     }
     rows: dict[tuple[str, ...], dict[str, float] | str] = {}
     for one, found in zip(planned, of_all(planned), strict=True):

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.records.model import STAGES, TRIAL
-from fedspan.benchmark.report.units import fixed, with_sign, write_bytes
+from fedspan.benchmark.report.units import bytes_text, fixed, with_sign
 from fedspan.benchmark.training.costs import STAGE
 
 WHEN = {
@@ -175,7 +175,7 @@ class Metric:
         if self.relative:
             return fixed(value)
         if self.name in BYTES:
-            return write_bytes(value)
+            return bytes_text(value)
         if self.minus:
             value = round(value, DECIMALS)
         if self.stage in ("cost", STAGE) or (not self.unit and 0 < abs(value) < 1e-4):

@@ -28,7 +28,7 @@ from fedspan.benchmark.report.labels import swatch
 from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import mean_of
 from fedspan.benchmark.report.tabulation import letters
-from fedspan.benchmark.report.units import fixed, signed, write_seconds
+from fedspan.benchmark.report.units import fixed, seconds_text, signed
 
 DOCS = "FEDSPAN_DOCS"  # address of the documentation around the pages, if any, relative to their folder
 TEMPLATES = Path(__file__).parent / "templates"
@@ -56,7 +56,7 @@ def _environment() -> Environment:
         fixed=fixed,
         signed=signed,
         signed_points=signed_points,
-        write_seconds=write_seconds,
+        seconds_text=seconds_text,
         mean_of=mean_of,
         row_spoken=row_spoken,
         table_headline=of_table,

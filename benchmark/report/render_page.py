@@ -28,7 +28,7 @@ from fedspan.benchmark.report.recipes import Sourced
 from fedspan.benchmark.report.summary import family_of, method_name, task_of
 from fedspan.benchmark.report.table import Tabulated
 from fedspan.benchmark.report.tuning import TunedMethod, sensitivities, tuning_facts
-from fedspan.benchmark.report.units import cost_columns, write_bytes, write_flops, write_seconds
+from fedspan.benchmark.report.units import bytes_text, cost_columns, flops_text, seconds_text
 from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.overrides import place_words
 from fedspan.benchmark.spec.plan import PlannedCell
@@ -248,17 +248,17 @@ def _facts(frame: pd.DataFrame) -> list[tuple[str, str]]:
         facts += [
             ("Repeated", _repeated(frame)),
             _time(done),
-            ("Compute in all", write_flops(float(done["flops"].sum()))),
+            ("Compute in all", flops_text(float(done["flops"].sum()))),
         ]
         if done["memory_bytes"].notna().any():
-            facts.append(("Largest memory of a step", write_bytes(float(done["memory_bytes"].max()))))
+            facts.append(("Largest memory of a step", bytes_text(float(done["memory_bytes"].max()))))
     return facts
 
 
 def _time(done: pd.DataFrame) -> tuple[str, str]:
     known = done["seconds"].dropna()
     whose = "in all" if len(known) in (0, len(done)) else f"of {names.counted_as(len(known), 'run')}"
-    return f"Time {whose}", write_seconds(float(known.sum())) if len(known) else "unknown"
+    return f"Time {whose}", seconds_text(float(known.sum())) if len(known) else "unknown"
 
 
 def _repeated(frame: pd.DataFrame) -> str:
@@ -312,7 +312,7 @@ def cost_of_trials(facts: Mapping[str, Any]) -> str:
     said = (
         f"{names.counted_as(trials, 'trial')} took" if all_ran else f"{cost.ran} of {trials} trials have run and took"
     )
-    time = f"{write_seconds(cost.seconds)} of one processor" if cost.known else "an unknown time"
+    time = f"{seconds_text(cost.seconds)} of one processor" if cost.known else "an unknown time"
     if cost.partial:
         time = f"at least {time}, known for {cost.known} of them"
     lost = "".join(f"; {facts[what]} {word}" for what, word in LOST.items() if facts[what])

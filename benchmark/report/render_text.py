@@ -14,7 +14,7 @@ from fedspan.benchmark.report.analysis import Analysis, Standing, Targets, TimeT
 from fedspan.benchmark.report.axes import title
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.table import TableCell, Tabulated
-from fedspan.benchmark.report.units import write_bytes, write_seconds
+from fedspan.benchmark.report.units import bytes_text, seconds_text
 
 STATE_TEXT = {"missing": "—", "absent": "—"}  # other states are written by name
 
@@ -166,11 +166,11 @@ def reach_text(reach: TimeToTarget | None) -> tuple[str, str]:
     if not reach.n:
         so_far = f" ({reach.never} of {reach.asked} {seeds} so far)" if reach.never < reach.asked else ""
         return (f"not reached in {counted_as(reach.last, 'round')}{so_far}" if reach.last else "not reached"), ""
-    cost = write_bytes(reach.traffic)
+    cost = bytes_text(reach.traffic)
     if math.isfinite(reach.seconds):
-        cost += f" · {write_seconds(reach.seconds, reach.seconds_std)}"
+        cost += f" · {seconds_text(reach.seconds, reach.seconds_std)}"
     if math.isfinite(reach.simulated):
-        cost += f" · {write_seconds(reach.simulated)} simulated"
+        cost += f" · {seconds_text(reach.simulated)} simulated"
     known = reach.n + reach.never
     so_far = " so far" if known < reach.asked else ""
     if not reach.never:

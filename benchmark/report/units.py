@@ -23,7 +23,7 @@ def _scaled(value: float, base: float, units: str, unit: str) -> str:
     return f"{value:.{digits}f} {prefix}{unit}"
 
 
-def write_seconds(value: float, spread: float = math.nan) -> str:
+def seconds_text(value: float, spread: float = math.nan) -> str:
     """Return a readable duration, with its `spread` in the same unit if known."""
     if not math.isfinite(value):
         return "—"
@@ -34,12 +34,12 @@ def write_seconds(value: float, spread: float = math.nan) -> str:
     raise AssertionError
 
 
-def write_bytes(value: float) -> str:
+def bytes_text(value: float) -> str:
     """Return a readable size in decimal units."""
     return _scaled(value, 1000, "k M G T P", "B")
 
 
-def write_flops(value: float) -> str:
+def flops_text(value: float) -> str:
     """Return a readable number of floating-point operations."""
     return _scaled(value, 1000, "k M G T P E", "FLOP")
 
@@ -88,7 +88,7 @@ class CostColumn:
     def text(self, cost: Mapping[str, float]) -> str:
         """Return the number with its spread, marked if some of its runs shared their machine."""
         value, spread = self.of(cost), cost.get(self.spread, math.nan)
-        written = write_seconds(value, spread) if math.isfinite(spread) else self.write(value)
+        written = seconds_text(value, spread) if math.isfinite(spread) else self.write(value)
         return written + (SHARED if self.spread and math.isfinite(value) and cost.get("beside", 0) > 0 else "")
 
 
@@ -97,26 +97,26 @@ COST_COLUMNS = (
         title="Time",
         about="wall-clock time ± sample standard deviation over seeds",
         parts=("seconds",),
-        write=write_seconds,
+        write=seconds_text,
         spread="seconds_std",
     ),
     CostColumn(
         title="Compute",
         about="compute without evaluations",
         parts=("flops",),
-        write=write_flops,
+        write=flops_text,
     ),
     CostColumn(
         title="Traffic",
         about="traffic up and down of all clients and rounds, including calibrations",
         parts=("bytes_up", "bytes_down"),
-        write=write_bytes,
+        write=bytes_text,
     ),
     CostColumn(
         title="Memory",
         about="memory of the tensors of a client's first step",
         parts=("memory_bytes",),
-        write=write_bytes,
+        write=bytes_text,
     ),
 )
 

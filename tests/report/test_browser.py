@@ -115,6 +115,14 @@ def opened(browser, address, width, height, scheme="light"):
     return browser
 
 
+def site_of(results, folder, browser, address="index.html"):
+    """Write the pages over results of no board, and open one of them."""
+    for path, content in site.pages(folder, [Summary("b", "B", "", "paper", "b/", {}, tuple(results), ())]).items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    return opened(browser, f"{folder.as_uri()}/{address}", 1280, 900)
+
+
 def all_of(page, selector):
     return page.find_elements("css selector", selector)
 
@@ -514,10 +522,7 @@ def test_where_no_result_is_an_ablation_a_ranking_with_ablations_is_that_without
     names = {"fedavg": {"a": 50.0}, "fedprox": {"a": 60.0}, "moon": {"a": 70.0}}
     results = tuned_on(names | {f"{name}, tuned": scores for name, scores in names.items()})
     results = [one if one.tuned == tuned else replace(one, ablation=one.family == "moon") for one in results]
-    for path, content in site.pages(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, tuple(results), ())]).items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content)
-    page = opened(browser, (tmp_path / "index.html").as_uri() + f"#tuned={'yes' if tuned else 'no'}", 1280, 900)
+    page = site_of(results, tmp_path, browser, f"index.html#tuned={'yes' if tuned else 'no'}")
     without = first_screen(page)
     assert len(without) == 3 + 3
     choose(page, "ablations", "ranked too")
@@ -537,11 +542,7 @@ def test_a_dataset_chosen_on_the_page_or_in_an_address_is_shown_whatever_the_pag
     shared = results_on({"fedavg": {"a": 50.0}, "fedprox": {"a": 60.0}})
     [other] = results_on({"moon": {"a": 70.0}})
     other = replace(other, task=replace(other.task, dataset="mnist", tested="own", scale="smoke"))
-    found = Summary("b", "B", "", "paper", "b/", {}, (*shared, other), ())
-    for path, content in site.pages(tmp_path, [found]).items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content)
-    page = opened(browser, (tmp_path / "index.html").as_uri(), 1280, 900)
+    page = site_of([*shared, other], tmp_path, browser)
     assert sorted(texts(page, "#ranking tbody th a")) == ["FedAvg", "FedProx"]
     choose(page, "dataset", "MNIST")
     assert texts(page, "#ranking tbody th a") == ["MOON"]
@@ -551,11 +552,7 @@ def test_a_dataset_chosen_on_the_page_or_in_an_address_is_shown_whatever_the_pag
 
 def test_sorting_a_long_list_sorts_what_is_not_shown_too_and_more_of_it_takes_the_focus(browser, tmp_path):
     values = {f"algorithm{i:03}": {"a": float(i % 97)} for i in range(130)}
-    found = Summary("b", "B", "", "paper", "b/", {}, tuple(results_on(values | {"fedavg": {"a": 99.0}})), ())
-    for path, content in site.pages(tmp_path, [found]).items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content)
-    page = opened(browser, (tmp_path / "index.html").as_uri(), 1280, 900)
+    page = site_of(results_on(values | {"fedavg": {"a": 99.0}}), tmp_path, browser)
     shown = "return [...document.querySelectorAll('#results tbody tr')].filter((row) => row.offsetHeight).length"
     assert page.execute_script(shown) == 100
     all_of(page, "#results thead button")[2].click()
@@ -579,12 +576,8 @@ def test_the_page_opens_with_tuned_methods_and_shows_the_others_where_nothing_is
     results = tuned_on(names | {f"{name}, tuned": scores for name, scores in names.items()})
     [other] = results_on({"moon": {"a": 70.0}})
     other = replace(other, task=replace(other.task, dataset="mnist"))
-    found = Summary("b", "B", "", "paper", "b/", {}, (*results, other), ())
-    for path, content in site.pages(tmp_path, [found]).items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content)
+    page = site_of([*results, other], tmp_path, browser)
     address = (tmp_path / "index.html").as_uri()
-    page = opened(browser, address, 1280, 900)
     written = (tmp_path / "index.html").read_text()
     assert re.findall(r'name="tuned" value="\w+" aria-pressed="(\w+)"', written) == ["false", "true"]
     assert pressed(page) == ["tuned"]
@@ -599,14 +592,6 @@ def test_the_page_opens_with_tuned_methods_and_shows_the_others_where_nothing_is
     page.refresh()
     assert pressed(page) == ["default"]
     assert pressed(opened(browser, address + "#dataset=mnist&tuned=yes", 1280, 900)) == ["default"]
-
-
-def site_of(results, folder, browser):
-    """Write the pages over results of no board, and open the leaderboard."""
-    for path, content in site.pages(folder, [Summary("b", "B", "", "paper", "b/", {}, tuple(results), ())]).items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content)
-    return opened(browser, (folder / "index.html").as_uri(), 1280, 900)
 
 
 @pytest.mark.parametrize(
@@ -679,10 +664,7 @@ def test_texts_are_sorted_by_the_numbers_in_them(browser, tmp_path):
         replace(first, task=replace(first.task, partition=f"dirichlet(alpha={alpha})", skew=float(alpha)))
         for alpha in sorted(alphas, key=lambda alpha: alpha[::-1])
     )
-    for path, content in site.pages(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, results, ())]).items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content)
-    page = opened(browser, (tmp_path / "index.html").as_uri(), 1280, 900)
+    page = site_of(results, tmp_path, browser)
     said = [f"alpha {float(alpha):g}" for alpha in alphas]
     assert texts(page, "select[name=partition] option") == ["all", *said]
     page = opened(browser, (tmp_path / "methods" / "fedavg.html").as_uri(), 1280, 900)
@@ -866,10 +848,7 @@ def test_a_difference_is_that_of_runs_of_one_seed(browser, tmp_path):
         replace(there, seeds={"1": 61.0, "2": 73.0, "3": 10.0}),
         replace(apart, seeds={"7": 90.0, "8": 90.0, "9": 90.0}),
     )
-    for path, content in site.pages(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, results, ())]).items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content)
-    page = opened(browser, (tmp_path / "compare.html").as_uri(), 1280, 900)
+    page = site_of(results, tmp_path, browser, "compare.html")
     choose(page, "a", "FedProx")
     choose(page, "b", "FedAvg")
     assert one(page, "#compare tbody td:nth-child(4)").text == "+2.00"
@@ -903,10 +882,7 @@ def test_two_methods_without_a_common_task_at_a_scale_are_told_where_they_have_o
     paired = results_on({"fedavg": {"a": 50.0}, "fedprox": {"a": 60.0}})
     [other] = results_on({"moon": {"a": 70.0}})
     alone = replace(other, task=replace(other.task, scale="smoke"))
-    for path, content in site.pages(tmp_path, [Summary("b", "B", "", "paper", "b/", {}, (*paired, alone), ())]).items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content)
-    page = opened(browser, (tmp_path / "compare.html").as_uri() + "#a=fedavg&b=fedprox&scale=smoke", 1280, 900)
+    page = site_of([*paired, alone], tmp_path, browser, "compare.html#a=fedavg&b=fedprox&scale=smoke")
     sentence = "FedAvg and FedProx have no task in common at scale smoke. They have at scale paper."
     assert one(page, ".verdict").text == sentence
 

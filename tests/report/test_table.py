@@ -14,7 +14,7 @@ from fedspan.benchmark.report.metric import Metric
 from fedspan.benchmark.report.render_page import provenance
 from fedspan.benchmark.report.render_text import to_markdown
 from fedspan.benchmark.report.tabulation import letters, tabulate
-from fedspan.benchmark.report.units import write_bytes, write_flops, write_seconds
+from fedspan.benchmark.report.units import bytes_text, flops_text, seconds_text
 from fedspan.benchmark.spec.board import Scale, Table
 from tests.report.made import board, cells_of, record, results_of, seeded, stopped, with_digest
 
@@ -325,15 +325,15 @@ def test_sizes_are_written_for_people_whether_measured_or_computed():
 
 
 def test_quantities_are_written_for_people():
-    assert [write_seconds(s) for s in (0.34, 89.96, 150, 7200, math.nan)] == [
+    assert [seconds_text(s) for s in (0.34, 89.96, 150, 7200, math.nan)] == [
         "0.3 s",
         "90.0 s",
         "2.5 min",
         "2.0 h",
         "—",
     ]
-    assert [write_bytes(b) for b in (12, 54824, 9.3e8)] == ["12 B", "54.8 kB", "930 MB"]
-    assert [write_flops(f) for f in (0, 1.564e9, 2.8e12)] == ["0 FLOP", "1.56 GFLOP", "2.80 TFLOP"]
+    assert [bytes_text(b) for b in (12, 54824, 9.3e8)] == ["12 B", "54.8 kB", "930 MB"]
+    assert [flops_text(f) for f in (0, 1.564e9, 2.8e12)] == ["0 FLOP", "1.56 GFLOP", "2.80 TFLOP"]
     assert [letters(i) for i in (0, 25, 26, 27, 701, 702)] == ["a", "z", "aa", "ab", "zz", "aaa"]
 
 
