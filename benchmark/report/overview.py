@@ -177,8 +177,11 @@ class Overview:
 
     def lines_of(self, family: str) -> list[tuple[View, Line]]:
         """Return a method's rows on the tasks shown when the page opens, with their rankings: tuned ones first."""
-        views = [self.view(self.opening, tuned=tuned) for tuned in (True, False)]
-        return [(view, line) for view in views for line in view.lines if line.slug == slug(family)]
+        return [(view, line) for view in self._opening_views for line in view.lines if line.slug == slug(family)]
+
+    @cached_property
+    def _opening_views(self) -> list[View]:
+        return [self.view(self.opening, tuned=tuned) for tuned in (True, False)]
 
     @cached_property
     def _first(self) -> tuple[bool, tuple[str, ...]]:
