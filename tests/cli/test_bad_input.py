@@ -321,7 +321,7 @@ def test_pieces_that_extend_each_other_without_end_are_refused(fedspan, here):
 
 
 def test_a_scale_that_the_board_lacks_is_refused(fedspan, here):
-    (here / "board.yaml").write_text("scales: {small: {protocol.rounds: 1}}")
+    (here / "board.yaml").write_text("base: {seed: 0}\nscales: {small: {protocol.rounds: 1}}")
     assert "board 'board' declares no scale 'smoke'; it has own, small" in fedspan(
         "plan", "board=board.yaml", "scale=smoke"
     ).complaint  # fmt: skip
