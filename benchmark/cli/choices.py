@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedspan.benchmark.places import packaged
-from fedspan.benchmark.spec.settings import how_defaults, what_defaults
+from fedspan.benchmark.spec.settings import SCALES, how_defaults, what_defaults
 
 FOLDERS = {
     "dataset": ("tasks", "datasets"),
@@ -24,7 +24,7 @@ WORDS = {  # choices that are no files
     "launcher": ("basic", "joblib", "ray", "submitit", "submitit_local"),
     "numerics": ("native", "portable"),
     "protocol": ("default",),
-    "scale": ("own", "paper", "small", "smoke"),
+    "scale": SCALES,
 }
 HELPERS = ("cifar", "layers")  # shared code, not plugins
 

@@ -54,9 +54,10 @@ def _diagram(name: str, title: str, caption: str, words: str, draw: Callable[[],
     return Diagram(name=name, title=title, caption=caption, files=files, inline=inline)
 
 
-def row_spoken(table: Tabulated, row: TableRow) -> str:
-    """Return a row's labels in plain words."""
-    return ", ".join(spoken(axis, label) for axis, label in zip(table.row_axes, row.labels, strict=True)) or "all"
+def row_spoken(table: Tabulated, row: TableRow, without: str = "") -> str:
+    """Return a row's labels in plain words, except the one of the axis `without`."""
+    labels = zip(table.row_axes, row.labels, strict=True)
+    return ", ".join(spoken(axis, label) for axis, label in labels if axis != without) or "all"
 
 
 def average_ranks(analysis: Analysis) -> list[Diagram]:

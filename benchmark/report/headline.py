@@ -9,12 +9,11 @@ from decimal import ROUND_HALF_UP, Context
 
 from fedspan.benchmark import names
 from fedspan.benchmark.report.analysis import Analysis
-from fedspan.benchmark.report.axes import TUNING, spoken
+from fedspan.benchmark.report.axes import TUNING
 from fedspan.benchmark.report.diagrams import row_spoken
 from fedspan.benchmark.report.overall import Ranked
 from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import Difference, Gap, Withheld
-from fedspan.benchmark.report.table import TableRow, Tabulated
 from fedspan.benchmark.report.units import fixed, with_sign
 
 EQUAL, EXACT = 0.05, 0.005  # costs that differ by a smaller share are called about equal, and equal
@@ -61,19 +60,13 @@ def of_table(analysis: Analysis) -> str:
         return _none_tested(analysis)
     kind, lead, lost = analysis.table.kind(first.row), _over_reference(analysis), _lost(analysis)
     among = f" among the {kind} rows" if kind else ""
-    rows = [(_named(analysis.table, s.row), s.place) for s in analysis.standings if s.kind == kind]
+    rows = [(row_spoken(analysis.table, s.row, without=TUNING), s.place) for s in analysis.standings if s.kind == kind]
     if first.leads:
         why = lead or lost
         return _capital(f"{rows[0][0]} leads{among}{why and f': {why}'}.") + _so_far(analysis)
     said, how = _undecided(rows, "row", among)
     more = f": {lead}" if lead else f". {_capital(lost)}" if lost else ""
     return f"{said} {_capital(how)}{more}.{_so_far(analysis)}"
-
-
-def _named(table: Tabulated, row: TableRow) -> str:
-    """Return a row's labels in words, without default or tuned: rows of one kind are compared with each other."""
-    labels = zip(table.row_axes, row.labels, strict=True)
-    return ", ".join(spoken(axis, label) for axis, label in labels if axis != TUNING) or "all"
 
 
 def _none_tested(analysis: Analysis) -> str:
@@ -105,9 +98,9 @@ def _over_reference(analysis: Analysis) -> str:
     if isinstance(gap, Difference):
         write = table.metric.write_difference
         interval = f" (95% CI {write(gap.low)} to {write(gap.high)})" if gap.low < gap.high else ""
-        return f"{table.metric.say_difference(gap.mean)} against {_named(table, base)}{interval}"
+        return f"{table.metric.say_difference(gap.mean)} against {row_spoken(table, base, without=TUNING)}{interval}"
     if isinstance(gap, Withheld) and (first.row.diverged or not base.diverged):
-        return f"{gap.reason}, so no difference to {_named(table, base)} is given"
+        return f"{gap.reason}, so no difference to {row_spoken(table, base, without=TUNING)} is given"
     return ""
 
 

@@ -109,7 +109,7 @@ def test_the_words_of_a_completion_are_those_of_the_engine():
         "launcher": tuple(sorted(LAUNCHERS)),
         "numerics": tuple(sorted(numerics.MODES)),
         "protocol": ("default",),
-        "scale": tuple(sorted(SCALES)),
+        "scale": SCALES,
     } == choices.WORDS
 
 

@@ -89,7 +89,7 @@ function comparison() {
     let said;
     [said, assumes.textContent] = verdictOf(a, b, scale, filtered, together);
     if (unknown.length) said = `No method here has the code ${unknown.join(" and ")}, which this address names. ${said}`;
-    if (verdict.textContent !== said) verdict.textContent = said; // an unchanged text is not announced again
+    say(verdict, said);
     if (assumes.textContent) assumes.textContent += " This interval is for one pair; the ranking also corrects for all pairs.";
     assumes.textContent += " Costs: first method over second; times only of runs alone on one kind of machine.";
     document.title = `${a.name} against ${b.name} · FedSpan`;

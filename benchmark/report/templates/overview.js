@@ -73,15 +73,15 @@ function picture(gain, low, high) {
 
 function gainCell(row, view, ends) {
   const cell = element("td", { className: "gain" }, picture(row.gain, ...ends));
-  const say = (...words) => cell.append(element("span", { className: "n" }, ...words));
+  const add = (...words) => cell.append(element("span", { className: "n" }, ...words));
   if (row.gain) {
     const [middle, low, high] = row.gain;
     cell.dataset.v = middle;
-    say(`${withSign(middle, 1)} (${written(low, 1)} to ${written(high, 1)})`);
+    add(`${withSign(middle, 1)} (${written(low, 1)} to ${written(high, 1)})`);
   } else if (row.why) {
-    say("withheld", element("span", { className: "hidden" }, `: ${row.why}`));
+    add("withheld", element("span", { className: "hidden" }, `: ${row.why}`));
     cell.lastChild.title = row.why;
-  } else if (row.method === view.reference) say("reference");
+  } else if (row.method === view.reference) add("reference");
   return cell;
 }
 
@@ -192,10 +192,7 @@ function leaderboard() {
     const tasks = site.tasks.filter(filters.matches), view = viewOf(tasks, tuned, ablations);
     const results = site.results.filter((result) =>
       filters.matches(result.task) && Boolean(result.tuned) === tuned && (ablations || !result.ablation));
-    for (const part of ["headline", "more", "about"]) {
-      const place = document.getElementById(part);
-      if (place.textContent !== view[part]) place.textContent = view[part]; // an unchanged text is not announced again
-    }
+    for (const part of ["headline", "more", "about"]) say(document.getElementById(part), view[part]);
     for (const button of switches) button.setAttribute("aria-pressed", String(isTuned(button) === tuned));
     ranking = rankingOf(view, results);
     const table = rankingTable(view, ranking);

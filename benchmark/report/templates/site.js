@@ -37,6 +37,11 @@ const withSign = (value, digits) => (Number(settled(value).toFixed(digits)) > 0 
 const ratioText = (value, digits) =>
   value !== null && value < 0.5 / 10 ** digits ? `${Number(value.toPrecision(1))}×` : written(value, digits, "×");
 
+// Changes a text only if it differs: an unchanged one is not announced again.
+function say(place, text) {
+  if (place.textContent !== text) place.textContent = text;
+}
+
 function numeric(value, text, kind = "score value") {
   const cell = element("td", { className: kind }, text);
   if (value !== null) cell.dataset.v = value;
