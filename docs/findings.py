@@ -395,16 +395,21 @@ def standing(runs: Runs, board: str, over: str) -> list[list[str]]:
 def machines(runs: Runs) -> list[list[str]]:
     """Count the records of each board by processor, and give the seconds of one core that a finished cell took.
 
-    The records of a tuned board are those of its trials, defaults and chosen settings. Boards share cells.
+    Further columns count those made with another torch than most. The records of a tuned board are those of its
+    trials, defaults and chosen settings. Boards share cells.
     """
     counted = {board: records_of(runs, board, scale) for board, scale in MADE.items()}
     processors = sorted({one["provenance"]["processor"] for found in counted.values() for one in found})
-    rows = [["board", "records", *processors, "diverged", "core seconds: median (range)"]]
+    torches = Counter(one["provenance"]["versions"]["torch"] for found in counted.values() for one in found)
+    others = sorted(set(torches) - {torches.most_common(1)[0][0]})
+    built = [f"torch {torch}" for torch in others]
+    rows = [["board", "records", *processors, *built, "diverged", "core seconds: median (range)"]]
     for board, found in counted.items():
         made = Counter(one["provenance"]["processor"] for one in found)
         done = [one["compute"] for one in found if one["status"] == "done"]
         seconds = [cost["processor_seconds"] for cost in done if "processor_seconds" in cost]
-        numbers = len(found), *(made[one] for one in processors), len(found) - len(done)
+        ran = Counter(one["provenance"]["versions"]["torch"] for one in found)
+        numbers = len(found), *(made[one] for one in processors), *(ran[one] for one in others), len(found) - len(done)
         took = f"{median(seconds):.0f} ({min(seconds):.0f} to {max(seconds):,.0f})"
         rows.append([f"`{board}`", *map(str, numbers), took])
     return rows

@@ -66,10 +66,7 @@ COLUMNS = {
     "down_megabytes": ("Float64", "received by one client in one round, 1e6 bytes"),
     "memory_megabytes": ("Float64", "memory of one training step, 1e6 bytes"),
     "repeated": ("string", "whether somebody repeated the record"),
-    "task_id": (
-        "string",
-        "the same for runs on the same task: images, partition, clients, model, rounds, epochs, scale",
-    ),
+    "task_id": ("string", "the same for runs that differ only in method, seed and details of the protocol"),
     "key": ("string", "the record's key; its file is records/<key>.json"),
 }
 

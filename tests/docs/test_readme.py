@@ -37,7 +37,7 @@ def test_its_picture_and_its_first_finding_are_the_numbers_of_the_records(readme
     view = readme.ranking()
     said = re.search(r"<dc:description>(.*?)</dc:description>", readme.PICTURE.read_text(encoding="utf-8"), re.DOTALL)
     assert " ".join(said[1].split()) == readme.words(view), "run nox -s readme"
-    assert len(readme.spectra().lines) == 3
+    assert len(readme.spectra().lines) == 4  # two methods at two learning rates
     assert view.tuned
     [first] = [line for line in view.lines if line.place == "1"]
     for value in first.gain:
