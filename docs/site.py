@@ -27,7 +27,8 @@ FOLDERS = {
 ABOUT = {
     "methods": "A method is one algorithm and any add-ons. "
     "[Reading the rows](../methods.md) explains what to expect of them.",
-    "datasets": "A task is a dataset, a partition of its images, a number of clients and their fleet. Models are listed here too.",
+    "datasets": "A task is a dataset, a partition of its images, a number of clients and their fleet. "
+    "Models are listed here too.",
 }
 
 

@@ -13,7 +13,7 @@ from fedspan.benchmark.places import usable_cores
 from fedspan.benchmark.spec.overrides import override_text
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.training.executors import executor_of
-from fedspan.benchmark.training.process import device_of
+from fedspan.benchmark.training.process import THREADS, device_of, limit_threads
 
 LAUNCHERS = {  # the module that each one needs
     "basic": "hydra",
@@ -24,7 +24,6 @@ LAUNCHERS = {  # the module that each one needs
 }
 EXTRAS = {"submitit": "slurm", "submitit_local": "slurm"}
 LOCAL = ("basic", "joblib", "submitit_local")
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def check_how(how: How) -> None:
@@ -51,7 +50,7 @@ def launcher_words(how: How) -> list[str]:
     check_installed(chosen)
     if chosen in LOCAL:
         device_of(how.device)  # the cells run on this machine
-    _limit_threads()
+    limit_threads()
     if chosen == "joblib":
         return ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={count}", "hydra.launcher.batch_size='1'"]
     if chosen == "ray":
@@ -59,12 +58,6 @@ def launcher_words(how: How) -> list[str]:
     if chosen.startswith("submitit"):
         return _submitit(chosen, how)
     return [f"hydra/launcher={chosen}"]
-
-
-def _limit_threads() -> None:
-    """Limit processes started from now on to one thread each, unless the environment sets a number."""
-    for name in THREADS:
-        os.environ.setdefault(name, "1")
 
 
 def _ray(how: How) -> list[str]:
@@ -84,7 +77,7 @@ def _ray(how: How) -> list[str]:
 def connect(how: How) -> None:
     """Connect this process to the Ray cluster at RAY_ADDRESS, or start a local one; raise `UserError` on failure."""
     check_installed("ray")
-    _limit_threads()
+    limit_threads()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from typing import Any
 
 import torch
 
@@ -16,24 +17,60 @@ from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.settings import How
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # glibc's malloc.h
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
+# How to read and to write a state of torch that can change bits.
+Switch = tuple[Callable[[], Any], Callable[[Any], object]]
+
+
+def _flushes_denormal() -> bool:
+    tiny = torch.tensor([1e-40], dtype=torch.float32, device="cpu")
+    return int(tiny.mul(1.0).view(torch.int32)) == 0  # torch tells it in no other way
+
+
+def _attribute(owner: object, name: str) -> Switch:
+    return partial(getattr, owner, name), partial(setattr, owner, name)
+
+
+def _autocast(kind: str) -> Switch:
+    return partial(torch.is_autocast_enabled, kind), partial(torch.set_autocast_enabled, kind)
+
+
+# States of torch with the value that cells need; a program around them, or a plugin before them, may have set others.
+NEEDED: tuple[tuple[Switch, Any], ...] = (
+    ((_flushes_denormal, torch.set_flush_denormal), True),
+    ((torch.get_default_dtype, torch.set_default_dtype), torch.float32),
+    ((torch.is_grad_enabled, torch.set_grad_enabled), True),
+    (_autocast("cpu"), False),
+    (_autocast("cuda"), False),
+    (_attribute(torch.backends.mkldnn, "enabled"), True),
+    (_attribute(torch.backends.cudnn, "deterministic"), True),
+    (_attribute(torch.backends.cudnn, "benchmark"), False),
+    (_attribute(torch.backends.cudnn, "allow_tf32"), False),  # TF32 keeps only 10 of the 23 mantissa bits of float32
+    (_attribute(torch.backends.cuda.matmul, "allow_tf32"), False),
+    (_attribute(torch.utils.deterministic, "fill_uninitialized_memory"), False),
+)
 
 
 def set_up_process(how: How) -> None:
-    """Set torch's threads, determinism and allocator in this process as every cell needs them.
+    """Set torch's state, threads and allocator in this process as every cell needs them.
 
     Raises `UserError`, with nothing set, if the device does not exist here.
     """
     device = device_of(how.device)
     torch.set_num_threads(how.threads)
-    torch.set_flush_denormal(True)
-    torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.allow_tf32 = False  # TF32 would keep only 10 of the 23 mantissa bits of float32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    if device.type == "cuda":
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # otherwise products on several streams may differ
+    for (_, write), value in NEEDED:
+        write(value)
+    torch.use_deterministic_algorithms(device.type == "cuda", warn_only=True)
+    os.environ.setdefault(WORKSPACE, ":4096:8")  # otherwise products on several streams may differ
     keep_freed_memory()
+
+
+def limit_threads() -> None:
+    """Limit processes started from now on to one thread each, unless the environment sets a number."""
+    for name in THREADS:
+        os.environ.setdefault(name, "1")
 
 
 @cache
@@ -54,24 +91,30 @@ def keep_freed_memory() -> bool:
 
 @contextlib.contextmanager
 def restored() -> Iterator[None]:
-    """Put back what `set_up_process` sets in torch, for a caller whose own computations go on in this process."""
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    threads, flushes = torch.get_num_threads(), _flushes_denormal()
-    deterministic, tf32 = cudnn.deterministic, (cudnn.allow_tf32, matmul.allow_tf32)
+    """Put back what `set_up_process` and `limit_threads` set, for a caller whose own computations go on here."""
+    threads = torch.get_num_threads()
     everywhere = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    before = [(write, _value(read)) for (read, write), _ in NEEDED]
+    added = [name for name in (*THREADS, WORKSPACE) if name not in os.environ]
     try:
-        yield
+        with torch.inference_mode(False):
+            yield
     finally:
         torch.set_num_threads(threads)
-        torch.set_flush_denormal(flushes)
-        cudnn.deterministic, (cudnn.allow_tf32, matmul.allow_tf32) = deterministic, tf32
         torch.use_deterministic_algorithms(everywhere[0], warn_only=everywhere[1])
-        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
+        for write, value in before:
+            if value is not None:
+                write(value)
+        for name in added:
+            os.environ.pop(name, None)
 
 
-def _flushes_denormal() -> bool:
-    return bool(torch.tensor([1e-40]).mul(1.0).view(torch.int32) == 0)  # torch tells it in no other way
+def _value(read: Callable[[], Any]) -> Any:
+    """Return a state, None if torch refuses to tell: it does after a mix of its old and new names for TF32."""
+    try:
+        return read()
+    except RuntimeError:
+        return None
 
 
 def device_of(name: str) -> torch.device:

@@ -39,6 +39,5 @@ def test_its_picture_and_its_first_finding_are_the_numbers_of_the_records(readme
     assert " ".join(said[1].split()) == readme.words(view), "run nox -s readme"
     assert len(readme.spectra().lines) == 4  # two methods at two learning rates
     assert view.tuned
-    [first] = [line for line in view.lines if line.place == "1"]
-    for value in first.gain:
+    for value in view.lines[0].gain:
         assert f"{value:.1f}" in TEXT.partition("[All numbers]")[0]
