@@ -24,14 +24,14 @@ from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.registry import broken
 from fedspan.benchmark.report.declared import check_declared
 from fedspan.benchmark.running import retry as again
-from fedspan.benchmark.running.grid import POLL_SECONDS, kept_text, refresh, run_grid, show_traceback
+from fedspan.benchmark.running.grid import POLL_SECONDS, refresh, run_grid
 from fedspan.benchmark.running.hydra_jobs import make_launcher
 from fedspan.benchmark.running.job import run_job
 from fedspan.benchmark.running.launchers import check_how, launcher_words
 from fedspan.benchmark.running.leases import EXPIRY, Busy, Leases, machine
 from fedspan.benchmark.running.progress import describe
 from fedspan.benchmark.running.sharing import check_workers
-from fedspan.benchmark.running.summary import next_step
+from fedspan.benchmark.running.summary import kept_text, next_step, show_traceback
 from fedspan.benchmark.spec.compose import by_hydra, override_words, plain_config, resolve
 from fedspan.benchmark.spec.overrides import axes_of, override_text, settings_of, split_hydra
 from fedspan.benchmark.spec.plan import PlannedCell, distinct, plan_grid

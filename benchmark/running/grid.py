@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -21,9 +20,8 @@ from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
 from hydra.plugins.launcher import Launcher
 from rich.console import Console
-from rich.table import Table
 
-from fedspan.benchmark.errors import Incompatible, UserError, plain
+from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.places import interpreter
 from fedspan.benchmark.records.atomic import discard
@@ -36,8 +34,7 @@ from fedspan.benchmark.running.cell_run import Outcome, make_record
 from fedspan.benchmark.running.leases import Leases, Owner
 from fedspan.benchmark.running.progress import GridDisplay
 from fedspan.benchmark.running.signals import GRACE, Stopped, handling
-from fedspan.benchmark.running.summary import next_step, show_scores
-from fedspan.benchmark.spec.cell import Cell
+from fedspan.benchmark.running.summary import summarise
 from fedspan.benchmark.spec.compose import override_words
 from fedspan.benchmark.spec.overrides import command_of
 from fedspan.benchmark.spec.plan import PlannedCell
@@ -46,7 +43,7 @@ from fedspan.benchmark.spec.settings import How
 log = logging.getLogger("fedspan")
 
 DEATHS = 2  # of workers after which a cell counts as failed; the last must happen while it runs alone
-STARTS = 3  # failed launches in a row, without a started cell, until the grid ends: such early deaths leave no lease
+STARTS = 3  # failed launches in a row, without progress, until the grid ends: early deaths leave no lease
 MIRROR_SECONDS = 2.0  # wait for the mirror at the end before telling the user
 MIRROR_NICE = 10  # gets a tenth of a busy core; 19 gets a hundredth, and a grid would take minutes to end
 POLL_SECONDS = 0.5  # between polls of cells that other processes compute
@@ -144,12 +141,21 @@ def refresh(planned: Sequence[PlannedCell], known: Mapping[str, Entry], results:
 
 
 def sharing_last(cells: Iterable[PlannedCell]) -> list[PlannedCell]:
-    """Return the cells in order, but with those that can reuse another one's trained model at the end."""
+    """Return the cells in order, but with those that can reuse another one's trained model at the end.
+
+    Just before them come the cells that train these models, since only the models used last are kept.
+    """
     cells = list(cells)
     trainers: dict[str, str] = {}
     for planned in sorted(cells, key=lambda planned: planned.cell.train_key != planned.cell.key):
         trainers.setdefault(planned.cell.train_key, planned.cell.key)
-    return sorted(cells, key=lambda planned: trainers[planned.cell.train_key] != planned.cell.key)
+    users = Counter(planned.cell.train_key for planned in cells)
+
+    def turn(planned: PlannedCell) -> int:
+        train_key, key = planned.cell.train_key, planned.cell.key
+        return (users[train_key] > 1) + (trainers[train_key] != key)
+
+    return sorted(cells, key=turn)
 
 
 def _impossible(planned: PlannedCell, how: How) -> bool:
@@ -173,13 +179,13 @@ def launch_all(launcher: Launcher, todo: Sequence[PlannedCell], results: Results
     A launcher that loses one worker may stop the others too. The cells running at that moment are the suspects: they
     restart in halves, after the rest, until the one that kills its worker is alone. Cells computed by other grids are
     waited for, and started if their owner dies, as suspects too: a worker on another machine is known to have died only
-    when its lease expires. Raises `UserError` if the launcher starts no cell.
+    when its lease expires. A cell that a cluster ends early is started again as long as there is progress: an outcome
+    or a checkpoint. Raises `UserError` if launches make none.
     """
     leases = Leases(results.leases)
     deaths: Counter[str] = Counter()
     alone: set[str] = set()  # keys of cells whose last start was alone
-    fruitless = 0
-    groups, elsewhere = [list(todo)], list[PlannedCell]()
+    fruitless, groups, elsewhere = 0, [list(todo)], list[PlannedCell]()
     while groups or elsewhere:
         if not groups:
             free, suspects = _first_free(elsewhere, leases, results)
@@ -192,17 +198,18 @@ def launch_all(launcher: Launcher, todo: Sequence[PlannedCell], results: Results
         group = groups.pop(0)
         started = {cell.cell.key for cell in group}
         alone = alone | started if len(group) == 1 else alone - started
+        saved = _checkpoints(group, results)
         trouble = _launch_once(launcher, group)
         left = [cell for cell in group if not _has_outcome(cell, results)]
         suspects = [cell for cell in left if leases.release_dead(cell.cell.key)]
         busy = [cell for cell in left if leases.owner(cell.cell.key) is not None]
         rest = [cell for cell in left if cell not in suspects and cell not in busy]
-        fruitless = fruitless + 1 if rest and len(rest) == len(group) else 0
-        if fruitless and not (trouble and fruitless < STARTS):
-            raise UserError(f"the launcher started none of {_cells(rest)}: {trouble or 'it returned without a result'}")
+        progress = len(rest) < len(group) or _checkpoints(group, results) != saved
+        fruitless = 0 if progress else fruitless + 1
+        if fruitless >= (STARTS if trouble else 1):
+            raise UserError(f"the launcher made no progress with {_cells(rest)}: {trouble or 'it returned no result'}")
         if left and trouble:
-            kind = trouble.split(":")[0]
-            log.warning("a worker died (%s); %s without a record will be started again", kind, _cells(left))
+            log.warning("a worker ended (%s); %s will be started again", trouble.split(":")[0], _cells(left))
         suspects = _survivors(suspects, deaths, alone, results, how)
         elsewhere += busy
         groups = [part for part in (rest, *groups, suspects[::2], suspects[1::2]) if part]
@@ -242,14 +249,25 @@ def _first_free(
     return [], []
 
 
+def _checkpoints(cells: Iterable[PlannedCell], results: Results) -> dict[str, int]:
+    """Return when each cell was last saved, in nanoseconds, for those that have a checkpoint."""
+    saved = {}
+    for cell in cells:
+        with contextlib.suppress(FileNotFoundError):
+            saved[cell.cell.key] = results.checkpoint(cell.cell.key).stat().st_mtime_ns
+    return saved
+
+
 def _launch_once(launcher: Launcher, cells: Sequence[PlannedCell]) -> str:
-    """Launch the cells; return the error of a worker in one line, empty if there is none."""
+    """Launch the cells; return why a worker ended early in one line, empty if none did."""
     jobs = [override_words(cell.overrides) for cell in cells]
     try:
         returned: Sequence[JobReturn] = launcher.launch(jobs, initial_job_idx=0)
         for job in returned:
             if isinstance(job.return_value, UserError):
                 raise job.return_value
+        if any(isinstance(job.return_value, Stopped) for job in returned):
+            return "Stopped: the cluster ended its job"
     except (UserError, HydraException):
         raise
     except Exception as error:
@@ -266,73 +284,6 @@ def _has_outcome(planned: PlannedCell, results: Results) -> bool:
     return results.path(key).exists() or (results.failures / f"{key}.json").exists()
 
 
-def summarise(
-    console: Console,
-    planned: Sequence[PlannedCell],
-    known: Sequence[Entry],
-    failed: Sequence[Record],
-    ran: set[str],
-    seconds: float,
-    how: How,
-    asked: Sequence[str] = (),
-) -> None:
-    """Print the number of cells by outcome, and the reasons; failures, with their files, go to standard error."""
-    table = Table("outcome", "cells", "of them now", title=f"grid finished in {seconds:.0f} s", title_justify="left")
-    outcomes = [(entry.status, entry.key, entry.reason) for entry in known]
-    outcomes += [(failure["status"], failure["key"], failure["reason"]) for failure in failed]
-    for status in ("done", "skipped", "diverged", "failed"):
-        keys = [key for ended, key, _ in outcomes if ended == status]
-        if keys:
-            table.add_row(status, str(len(keys)), str(len(ran & set(keys))))
-    lost = len(planned) - len(outcomes)
-    if lost:
-        table.add_row("without outcome", str(lost), str(lost))
-    console.print(table)
-    show_scores(console, planned, {entry.key: entry.accuracy for entry in known if entry.status == "done"})
-    _tell_reasons(outcomes, {cell.cell.key: cell.cell for cell in planned}, failed, how)
-    if any(entry.status == "done" for entry in known) and not planned[0].cell.protocol.trial:
-        step = next_step(how, asked)
-        console.print(f"next: {step}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _tell_reasons(
-    outcomes: Sequence[tuple[str, str, str | None]], cells: Mapping[str, Cell], failed: Sequence[Record], how: How
-) -> None:
-    """Print why cells are not done, each reason once; `outcomes` are (status, key, reason)."""
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for status, key, why in outcomes:
-        if status != "done":
-            reasons.setdefault((status, why or ""), []).append(key)
-    kept = {failure["key"]: failure for failure in failed}
-    for (status, reason), ended in sorted(reasons.items(), key=lambda found: found[0]):
-        first, more = ended[0], f" and {len(ended) - 1} more" if ended[1:] else ""
-        line = f"{status}: {cells[first].label}{more}: {reason}"
-        if first in kept:
-            print(plain(f"{line} {kept_text(kept[first], how)}"), file=sys.stderr)
-            show_traceback(kept[first], how)
-        else:
-            print(plain(line))
-
-
-def kept_text(failure: Record, how: How) -> str:
-    """Return the end of a line about a failure: its file, and the setting that shows its traceback."""
-    path = Results(how.results).failures / f"{failure['key']}.json"
-    more = "; traceback=true shows where in the code" if "traceback" in failure and not how.traceback else ""
-    return f"(kept in {path}{more})"
-
-
-def show_traceback(failure: Record, how: How) -> None:
-    """Print the traceback of a failure, if there is one and it is requested, to standard error."""
-    if how.traceback:
-        for line in failure.get("traceback", "").splitlines():
-            print(plain(line), file=sys.stderr)
-
-
-def _tell(keys: Iterable[str], mirror: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(BrokenPipeError):  # already exited
-        print(*keys, file=mirror.stdin, flush=True)
-
-
 @contextlib.contextmanager
 def mirroring(keys: Iterable[str], how: How, console: Console) -> Iterator[None]:
     """Mirror the records of these cells to MLflow as they are written, in a low-priority process.
@@ -346,8 +297,13 @@ def mirroring(keys: Iterable[str], how: How, console: Console) -> Iterator[None]
     if hasattr(os, "setpriority"):
         mine = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PROCESS, mirror.pid, max(mine, MIRROR_NICE))  # only root may raise a priority
+
+    def tell() -> None:
+        with contextlib.suppress(BrokenPipeError):  # already exited
+            print(*keys, file=mirror.stdin, flush=True)
+
     # It reads once it has imported torch; until then many keys fill the pipe, and training would wait.
-    telling = threading.Thread(target=_tell, args=(keys, mirror), daemon=True)
+    telling = threading.Thread(target=tell, daemon=True)
     telling.start()
     try:
         yield

@@ -39,6 +39,11 @@ def _in_joblib_worker() -> bool:
     return multiprocessing.current_process().name.startswith("Loky")
 
 
+def _is_job() -> bool:
+    """Return whether submitit started this process, which then computes a single cell."""
+    return "SUBMITIT_EXECUTOR" in os.environ and not _in_joblib_worker()
+
+
 @cache
 def _end_after(driver: int) -> None:
     """Start a thread that ends this joblib worker when its driver has been killed: nothing else would.
@@ -61,12 +66,13 @@ def _end_after(driver: int) -> None:
 class GridJob:
     """Task function that a launcher calls for each cell of a grid; `driver` is the process that the user started.
 
-    An error that must end the grid is returned, not raised: Hydra prints extra lines for an exception.
+    An error that must end the grid is returned, not raised: Hydra prints extra lines for an exception. So is the end of
+    a job of submitit, whose launcher stops waiting for an array once one of its jobs has no result.
     """
 
     driver: int
 
-    def __call__(self, config: DictConfig) -> float | UserError:
+    def __call__(self, config: DictConfig) -> float | UserError | Stopped:
         _end_after(self.driver)
         try:
             record = run_job(plain_config(config), list(HydraConfig.get().overrides.task))
@@ -74,9 +80,11 @@ class GridJob:
             return error
         except Busy:
             return math.nan
-        except Stopped:
+        except Stopped as stopped:
             if os.getpid() == self.driver:
                 raise
+            if _is_job():
+                return stopped
             if _in_joblib_worker():
                 time.sleep(GRACE)  # when one joblib worker ends, all end, and others may still be saving
             os._exit(128 + signal.SIGTERM)

@@ -24,6 +24,7 @@ LAUNCHERS = {  # the module that each one needs
 }
 EXTRAS = {"submitit": "slurm", "submitit_local": "slurm"}
 LOCAL = ("basic", "joblib", "submitit_local")
+SCHEDULERS = ("ray", "submitit")  # they choose the GPUs of a cell
 
 
 def check_how(how: How) -> None:
@@ -45,6 +46,12 @@ def check_installed(launcher: str) -> None:
 def launcher_words(how: How) -> list[str]:
     """Return the overrides for Hydra's launcher, ready to start; raise `UserError` if it cannot be used."""
     check_how(how)
+    if how.launcher in SCHEDULERS and how.device.startswith("cuda:"):
+        raise UserError(f"device={how.device}, but launcher={how.launcher} gives each cell its GPU; use device=cuda")
+    if how.launcher in SCHEDULERS and how.device == "cuda" and how.gpus is None:
+        raise UserError(
+            f"device=cuda with launcher={how.launcher} needs gpus=, a cell's share of the GPUs, as in gpus=1"
+        )
     count = how.cells_at_a_time
     chosen = how.launcher or ("joblib" if count > 1 else "basic")
     check_installed(chosen)

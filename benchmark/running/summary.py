@@ -1,8 +1,9 @@
-"""Terminal summary of a grid: scores by method, best first, and the next command."""
+"""Terminal summary of a grid: outcomes, scores by method, reasons and the next command."""
 
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from statistics import fmean, stdev
@@ -13,7 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fedspan.benchmark import names
+from fedspan.benchmark.errors import plain
 from fedspan.benchmark.protocol import Protocol
+from fedspan.benchmark.records.index import Entry
+from fedspan.benchmark.records.model import Record
+from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.overrides import place_words
 from fedspan.benchmark.spec.plan import PlannedCell
@@ -84,3 +89,65 @@ def next_step(how: How, asked: Sequence[str], verb: str = "report") -> str:
     shown = how.board is not None or first_change(word.partition("=")[0] for word in asked)
     words = [*verb.split(), *asked] if shown else ["ui"]
     return shlex.join(["fedspan", *words, *place_words(how)])
+
+
+def summarise(
+    console: Console,
+    planned: Sequence[PlannedCell],
+    known: Sequence[Entry],
+    failed: Sequence[Record],
+    ran: set[str],
+    seconds: float,
+    how: How,
+    asked: Sequence[str] = (),
+) -> None:
+    """Print the number of cells by outcome, and the reasons; failures, with their files, go to standard error."""
+    table = Table("outcome", "cells", "of them now", title=f"grid finished in {seconds:.0f} s", title_justify="left")
+    outcomes = [(entry.status, entry.key, entry.reason) for entry in known]
+    outcomes += [(failure["status"], failure["key"], failure["reason"]) for failure in failed]
+    for status in ("done", "skipped", "diverged", "failed"):
+        keys = [key for ended, key, _ in outcomes if ended == status]
+        if keys:
+            table.add_row(status, str(len(keys)), str(len(ran & set(keys))))
+    lost = len(planned) - len(outcomes)
+    if lost:
+        table.add_row("without outcome", str(lost), str(lost))
+    console.print(table)
+    show_scores(console, planned, {entry.key: entry.accuracy for entry in known if entry.status == "done"})
+    _tell_reasons(outcomes, {cell.cell.key: cell.cell for cell in planned}, failed, how)
+    if any(entry.status == "done" for entry in known) and not planned[0].cell.protocol.trial:
+        step = next_step(how, asked)
+        console.print(f"next: {step}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _tell_reasons(
+    outcomes: Sequence[tuple[str, str, str | None]], cells: Mapping[str, Cell], failed: Sequence[Record], how: How
+) -> None:
+    """Print why cells are not done, each reason once; `outcomes` are (status, key, reason)."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for status, key, why in outcomes:
+        if status != "done":
+            reasons.setdefault((status, why or ""), []).append(key)
+    kept = {failure["key"]: failure for failure in failed}
+    for (status, reason), ended in sorted(reasons.items(), key=lambda found: found[0]):
+        first, more = ended[0], f" and {len(ended) - 1} more" if ended[1:] else ""
+        line = f"{status}: {cells[first].label}{more}: {reason}"
+        if first in kept:
+            print(plain(f"{line} {kept_text(kept[first], how)}"), file=sys.stderr)
+            show_traceback(kept[first], how)
+        else:
+            print(plain(line))
+
+
+def kept_text(failure: Record, how: How) -> str:
+    """Return the end of a line about a failure: its file, and the setting that shows its traceback."""
+    path = Results(how.results).failures / f"{failure['key']}.json"
+    more = "; traceback=true shows where in the code" if "traceback" in failure and not how.traceback else ""
+    return f"(kept in {path}{more})"
+
+
+def show_traceback(failure: Record, how: How) -> None:
+    """Print the traceback of a failure, if there is one and it is requested, to standard error."""
+    if how.traceback:
+        for line in failure.get("traceback", "").splitlines():
+            print(plain(line), file=sys.stderr)

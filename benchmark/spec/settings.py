@@ -98,8 +98,8 @@ class How:
 
     @property
     def cells_at_a_time(self) -> int:
-        """`workers`; by default one per core, or one with ``launcher=basic``."""
-        return self.workers or (1 if self.launcher == "basic" else usable_cores())
+        """`workers`; by default as many as have their `threads` cores each, or one with ``launcher=basic``."""
+        return self.workers or (1 if self.launcher == "basic" else max(1, usable_cores() // self.threads))
 
 
 _checked: dict[str, How] = {}  # by configuration

@@ -25,7 +25,7 @@ from fedspan.methods.addons.personal_head import PersonalHead
 from fedspan.methods.addons.spherefed import SphereFed
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.moon import Moon
-from tests.helpers import Contrast, LocalNorm, NormNet, Scaffold, how, numbers, toy, toy_cell
+from tests.helpers import Contrast, LocalNorm, NormNet, Scaffold, ServerMomentum, how, numbers, toy, toy_cell
 
 AFTERWARDS = (FFC(), CCVR(), OracleHead(), PersonalHead())
 
@@ -288,10 +288,11 @@ def test_a_folder_that_cannot_be_written_costs_the_copy_alone(tmp_path, caplog):
 # order --------------------------------------------------------------------------------------------
 
 
-def test_in_a_grid_cells_that_can_start_from_a_trained_model_come_last():
+def test_in_a_grid_cells_that_can_start_from_a_trained_model_come_last_and_those_that_train_it_before():
     a, b = (toy_cell(None, seed=seed) for seed in (0, 1))
     with_ffc = [toy_cell(None, FFC(), seed=seed) for seed in (0, 1)]
     alone = [toy_cell(Scaffold(), component) for component in (FFC(), CCVR())]
-    planned = [PlannedCell(cell, {}, {}) for cell in (with_ffc[0], a, *alone, b, with_ffc[1])]
+    others = [toy_cell(ServerMomentum(), seed=seed) for seed in (0, 1)]
+    planned = [PlannedCell(cell, {}, {}) for cell in (with_ffc[0], a, others[0], *alone, b, others[1], with_ffc[1])]
     order = [planned.cell for planned in sharing_last(planned)]
-    assert order == [a, alone[0], b, with_ffc[0], alone[1], with_ffc[1]]
+    assert order == [*others, a, alone[0], b, with_ffc[0], alone[1], with_ffc[1]]

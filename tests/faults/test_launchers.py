@@ -117,6 +117,14 @@ def test_without_slurm_its_launcher_says_so():
         launcher_words(How(launcher="submitit"))
 
 
+@pytest.mark.parametrize("launcher", ["ray", "submitit"])
+def test_cells_of_a_cluster_on_gpus_need_a_share_and_no_number(launcher):
+    with pytest.raises(UserError, match=f"device=cuda with launcher={launcher} needs gpus=.*as in gpus=1$"):
+        launcher_words(How(launcher=launcher, device="cuda"))
+    with pytest.raises(UserError, match=f"device=cuda:1, but launcher={launcher} gives each cell its GPU"):
+        launcher_words(How(launcher=launcher, device="cuda:1", gpus=1))
+
+
 def test_a_launcher_that_is_not_installed_names_its_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for launcher, extra in {"ray": "ray", "submitit": "slurm", "submitit_local": "slurm"}.items():

@@ -1,6 +1,7 @@
 import inspect
 import io
 import json
+import os
 import tempfile
 import warnings
 from dataclasses import asdict
@@ -21,12 +22,12 @@ from fedspan.benchmark.records.index import Entry
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.running import grid, job
 from fedspan.benchmark.running.cell_run import Outcome, make_record
-from fedspan.benchmark.running.grid import summarise
 from fedspan.benchmark.running.hydra_jobs import RENEWED, make_launcher
 from fedspan.benchmark.running.launchers import launcher_words
 from fedspan.benchmark.running.leases import Leases, Owner
 from fedspan.benchmark.running.retry import prepare
-from fedspan.benchmark.running.signals import TimedOut
+from fedspan.benchmark.running.signals import Stopped, TimedOut
+from fedspan.benchmark.running.summary import summarise
 from fedspan.benchmark.spec.board import load_board
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, override_text
@@ -227,11 +228,40 @@ def test_an_impossible_stack_is_skipped_where_its_cell_could_not_run(tmp_path, m
     assert Results(tmp_path).read(planned.cell.key)["status"] == "skipped"
 
 
+class Preempting:
+    """A cluster that ends each job after a round; `saves` says whether the cell was saved by then."""
+
+    def __init__(self, cell, results, how, saves, rounds=5):
+        self.cell, self.results, self.how, self.saves, self.left = cell, results, how, saves, rounds
+
+    def launch(self, jobs, initial_job_idx):
+        self.left -= 1
+        if not self.left:
+            finish(self.cell, self.results, self.how)
+            return [JobReturn(status=JobStatus.COMPLETED, _return_value=1.0)]
+        if self.saves:
+            path = self.results.checkpoint(self.cell.cell.key)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("saved")
+            os.utime(path, ns=(self.left, self.left))
+        return [JobReturn(status=JobStatus.COMPLETED, _return_value=Stopped())]
+
+
+def test_a_cell_that_a_cluster_ends_early_is_started_until_it_is_done_if_it_saves_its_rounds(tmp_path):
+    [cell] = plan([{"seed": 0}])
+    results, how = Results(tmp_path), How(tmp_path, tmp_path)
+    grid.launch_all(Preempting(cell, results, how, saves=True), [cell], results, how)
+    assert results.read(cell.cell.key)["status"] == "done"
+    results.path(cell.cell.key).unlink()
+    with pytest.raises(UserError, match="made no progress with 1 cell: Stopped: the cluster ended its job"):
+        grid.launch_all(Preempting(cell, results, how, saves=False), [cell], results, how)
+
+
 @pytest.mark.parametrize(
     ("launcher", "message"),
     [
-        (Broken(ConnectionError("no cluster\nhere")), "started none of 2 cells: ConnectionError: no cluster$"),
-        (Broken(), "started none of 2 cells: it returned without a result"),
+        (Broken(ConnectionError("no cluster\nhere")), "made no progress with 2 cells: ConnectionError: no cluster$"),
+        (Broken(), "made no progress with 2 cells: it returned no result"),
         (Broken(returned=[1.0, UserError("cannot write results")]), "cannot write results"),
     ],
 )
