@@ -148,14 +148,24 @@ class Mirror:
         """Return key -> run -> digest. Interrupted or concurrent syncs may have left several runs per key."""
         runs: dict[str, dict[str, str]] = {}
         for run in runs_of(self.client, self.experiment):
-            tags = run.data.tags
-            if "fedspan.key" in tags:
-                if tags.get("status") != "failed" and tags.get("fedspan.digest"):
-                    self._finished.add(tags["fedspan.key"])
-                if self.is_foreign(tags):
-                    self._foreign.add(run.info.run_id)
-                runs.setdefault(tags["fedspan.key"], {})[run.info.run_id] = tags.get("fedspan.digest", "")
+            if "fedspan.key" in run.data.tags:
+                runs.setdefault(run.data.tags["fedspan.key"], {})[run.info.run_id] = self._digest_of(run)
         return runs
+
+    def _digest_of(self, run: Any) -> str:
+        """Return the digest of a run's record, empty if it was interrupted, and note what else its tags say."""
+        tags = run.data.tags
+        if tags.get("status") != "failed" and tags.get("fedspan.digest"):
+            self._finished.add(tags["fedspan.key"])
+        if self.is_foreign(tags):
+            self._foreign.add(run.info.run_id)
+        return str(tags.get("fedspan.digest", ""))
+
+    def _runs_now(self, key: str) -> dict[str, str]:
+        """Return the runs of a cell, run -> digest: another driver of this folder may have sent it a moment ago."""
+        found = self.client.search_runs([self.experiment], f"tags.`fedspan.key` = '{key}'")
+        self.runs[key] = {run.info.run_id: self._digest_of(run) for run in found}
+        return self.runs[key]
 
     def sync(self, keys: Sequence[str] | None = None) -> int:
         """Mirror new and changed records and failures, of all keys or only `keys`; return the number sent.
@@ -165,11 +175,11 @@ class Mirror:
         sent = 0
         for record in self._changed(keys):
             digest = short_digest(record)
-            if record["status"] == "failed" and record["key"] in self._finished:
-                continue  # another machine's result stays
-            runs = self.runs.setdefault(record["key"], {})
-            same = next((run for run, seen in runs.items() if seen == digest), None)
             try:
+                runs = self._runs_now(record["key"])
+                if record["status"] == "failed" and record["key"] in self._finished:
+                    continue  # another machine's result stays
+                same = next((run for run, seen in runs.items() if seen == digest), None)
                 if (kept := same or self._send(record, digest)) is None:
                     continue
                 for run in [run for run in runs if run != kept and run not in self._foreign]:

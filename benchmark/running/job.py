@@ -7,8 +7,6 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from fedspan.benchmark.contract import blame
 from fedspan.benchmark.errors import UserError, plain
 from fedspan.benchmark.records.model import Record
@@ -21,6 +19,7 @@ from fedspan.benchmark.running.signals import TimedOut, stopping
 from fedspan.benchmark.spec.compose import make_cell
 from fedspan.benchmark.spec.overrides import command_of
 from fedspan.benchmark.spec.settings import How
+from fedspan.benchmark.training.process import ran_out_of_memory
 
 
 def run_job(config: Mapping[str, Any], words: Sequence[str], lone: bool = False) -> Record:
@@ -75,7 +74,7 @@ def reason_of(error: BaseException) -> str:
     """Return the reason of a failure in one line."""
     if isinstance(error, (UserError, TimedOut)):
         reason = str(error)
-    elif isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error):
+    elif ran_out_of_memory(error):
         reason = f"out of memory: {error}"
     else:
         reason = blame(error) or getattr(error, "blamed", "") or f"{type(error).__name__}: {error}"

@@ -144,8 +144,13 @@ class Leases:
 
     def held(self) -> Iterator[Owner]:
         """Yield the owners of all leases that are not void."""
-        for key in {path.name.split(".")[0] for path in self._files("*")}:
-            if (owner := self.owner(key)) is not None:
+        newest: dict[str, int] = {}
+        for path in self._files("*"):  # one listing: a file system may be slow, and most leases free
+            key, said, _ = path.name.split(".")
+            newest[key] = max(newest.get(key, 0), int(said))
+        for key, number in newest.items():
+            owner = self._read(self._path(key, number))
+            if owner is not None and not self._void(key, number, owner):
                 yield owner
 
     def forget(self, key: str) -> None:

@@ -29,7 +29,8 @@ from fedspan.benchmark.running.cell_run import CellProgress
 from fedspan.benchmark.spec.plan import PlannedCell
 
 LATEST = 5  # finished cells shown above the bar
-INTERVAL = 0.5  # seconds between writes of a status file, and between reads
+INTERVAL = 0.5  # seconds between writes of a status file, and between looks on a terminal
+UNSEEN_INTERVAL = 2.0  # between looks without one: each asks the file system for every cell that is not done
 
 
 class StatusFile:
@@ -114,7 +115,7 @@ class GridDisplay:
                 thread.join()
 
     def _loop(self, live: Live | None) -> None:
-        while not self._stop.wait(INTERVAL):
+        while not self._stop.wait(INTERVAL if live else UNSEEN_INTERVAL):
             self.look(live)
         self.look(live)
 
@@ -151,10 +152,13 @@ class GridDisplay:
 
     def render(self) -> Group:
         """Return the current display."""
+        written = {path.stem for path in self.results.status.glob("*.json")}  # of few cells, while `todo` may be long
         running = [
             replace(status, label=label)
             for key, label in self.todo.items()
-            if key not in self.finished and (status := read_as(self.results.status / f"{key}.json", CellProgress))
+            if key in written
+            and key not in self.finished
+            and (status := read_as(self.results.status / f"{key}.json", CellProgress))
         ]
         failed = sum(status == "failed" for status in self.finished.values())
         left = self.seconds_left(running)

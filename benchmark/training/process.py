@@ -117,6 +117,15 @@ def _value(read: Callable[[], Any]) -> Any:
         return None
 
 
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory of the machine or of the device is used up.
+
+    CUDA's libraries and the recording of graphs report that as plain `RuntimeError`.
+    """
+    kinds, words = (MemoryError, torch.OutOfMemoryError), ("DefaultCPUAllocator", "out of memory", "ALLOC_FAILED")
+    return isinstance(error, kinds) or (isinstance(error, RuntimeError) and any(word in str(error) for word in words))
+
+
 def device_of(name: str) -> torch.device:
     """Return the device called `name`; raise `UserError` if it does not exist here."""
     try:

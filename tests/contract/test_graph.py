@@ -3,6 +3,7 @@
 Recordings are tapes on CPU here, which do the same operations again on the same memory, as CUDA graphs do.
 """
 
+import gc
 import logging
 
 import pytest
@@ -11,7 +12,8 @@ import torch
 from fedspan.benchmark.component import Component, Step
 from fedspan.benchmark.errors import Diverged, UserError
 from fedspan.benchmark.training.executors import graph
-from fedspan.benchmark.training.executors.graph import EAGER, Graph, Width
+from fedspan.benchmark.training.executors.graph import EAGER, Graph, ReplayLane, Width
+from fedspan.benchmark.training.executors.loop import RoundClients
 from fedspan.methods.algorithms.elastic import Elastic
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.fedproto import FedProto
@@ -125,10 +127,11 @@ class Small(Tapes):
     """A device on which the recordings of two lanes fit, and not of more; it is full once a client is done."""
 
     done = False
+    error = torch.OutOfMemoryError, "no room"
 
     def __init__(self, device):
         super().__init__(device)
-        self.queues, self.released = 0, 0
+        self.queues, self.released, self.kept = 0, 0, []
 
     def queue(self):
         self.queues += 1
@@ -136,16 +139,21 @@ class Small(Tapes):
 
     def record(self, work, queue):
         if queue > 2 and self.done:
-            raise torch.OutOfMemoryError("no room")
+            kind, words = self.error
+            raise kind(words)
         return super().record(work, queue)
 
     def release(self):
         super().release()
         self.released += 1
+        self.kept.append(sum(isinstance(one, ReplayLane) for one in gc.get_objects()))
 
 
-def test_a_full_device_takes_fewer_lanes_and_goes_on(monkeypatch, caplog):
+@pytest.mark.parametrize("error", [Small.error, (RuntimeError, "CUDA error: out of memory")])
+def test_a_full_device_takes_fewer_lanes_and_goes_on(monkeypatch, caplog, error):
     monkeypatch.setattr(Graph, "machine", Small)
+    monkeypatch.setattr(Small, "error", error)
+    gc.collect()
     cell = toy_cell(Scaffold(), protocol=LONG)
     run, ticks = start(cell, executor="graph"), []
     run.executor.width.now, run.executor.width.settled = 4, True
@@ -157,7 +165,7 @@ def test_a_full_device_takes_fewer_lanes_and_goes_on(monkeypatch, caplog):
     while not run.finished:
         run.advance(tick)
     assert len(run.executor.lanes) == run.executor.width.now == 2
-    assert run.executor.device.released == 1
+    assert (run.executor.device.released, run.executor.device.kept) == (1, [2])  # aborted lanes hold no memory then
     assert weights(run) == weights(advanced(cell, 1))
     assert len(ticks) == run.meter.visits  # a client that was done is not trained again
     assert "out of memory on cpu: continuing with 2 lanes" in caplog.text
@@ -186,6 +194,14 @@ def test_which_client_diverged_does_not_depend_on_lanes():
     with pytest.raises(Diverged) as found:
         trained(cell)
     assert set(said) == {str(found.value)}
+
+
+def test_few_results_wait_on_the_device_for_those_of_earlier_clients(monkeypatch):
+    monkeypatch.setattr(graph, "TOGETHER", 2)
+    run, ticks, waiting = start(toy_cell(), executor="graph"), [], []
+    for taken, _ in enumerate(run.executor.each(run.state, RoundClients(range(6), tick=lambda: ticks.append(1)))):
+        waiting.append(len(ticks) - taken)
+    assert waiting == [2, 1, 2, 1, 2, 1]
 
 
 def test_a_round_of_no_clients_needs_one_worker():

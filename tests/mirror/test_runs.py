@@ -144,6 +144,13 @@ def test_a_second_sync_sends_nothing(results):
     assert (mirror.sync(), mirror.sync(), len(runs(mirror))) == (0, 0, 3)
 
 
+def test_drivers_that_share_a_folder_send_a_record_once(results):
+    one, other = Mirror(results), Mirror(results)
+    results.write(record())
+    assert [one.sync(), other.sync()] == [1, 0]
+    assert len(runs(one)) == 1
+
+
 def test_a_record_that_was_made_again_replaces_its_run(results):
     results.write(record(accuracy=10.0))
     results.write(record(seed=1))

@@ -146,6 +146,11 @@ def test_a_cell_trains_on_the_images_of_its_participants_and_tests_on_the_rounds
     training, evaluation = 10 * 2 * 500 * 0.4 * 0.05, (2 + 1) * 359 * 0.01
     assert whole() == pytest.approx(5 + training + evaluation)
     assert whole(flops=1500) == pytest.approx(5 + 1.5 * training + evaluation)
+    assert whole(**{"protocol.rounds": 11}) == pytest.approx(5 + 1.1 * training + 4 * 359 * 0.01), "the last one too"
+
+
+def test_a_trial_trains_on_what_it_does_not_hold_out_and_is_tested_on_what_it_does():
+    assert whole(**{"protocol.validation": 0.2}) == pytest.approx(5 + 10 * 2 * 400 * 0.4 * 0.05 + 3 * 100 * 0.01)
 
 
 def test_a_method_with_phases_takes_the_epochs_of_all_of_them():

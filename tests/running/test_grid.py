@@ -304,6 +304,8 @@ def test_the_summary_counts_outcomes_and_tells_each_reason_once(tmp_path, capsys
             "out of memory: CUDA out of memory. Tried 20 GiB",
         ),
         (RuntimeError("DefaultCPUAllocator: not enough memory: you tried"), "out of memory: DefaultCPUAllocator"),
+        (RuntimeError("CUDA error: out of memory"), "out of memory: CUDA error: out of memory"),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling"), "out of memory: CUBLAS_STATUS_ALLOC_FAILED"),
         (MemoryError(), "out of memory: "),
         (TimedOut("timed out after 3 s; more"), "timed out after 3 s; more"),
         (UserError("change it"), "change it"),

@@ -6,7 +6,7 @@ import copy
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -18,6 +18,7 @@ from fedspan.benchmark.errors import Diverged, UserError
 from fedspan.benchmark.sgd import SGD
 from fedspan.benchmark.training.executors.loop import Loop, RoundClients, Trained
 from fedspan.benchmark.training.local import ClientResult, LocalTrainer, Position, Visit
+from fedspan.benchmark.training.process import ran_out_of_memory
 from fedspan.benchmark.training.state import State
 from fedspan.benchmark.tree import clone
 
@@ -25,6 +26,7 @@ log = logging.getLogger("fedspan")
 
 EAGER = 2  # steps of each kind before it is recorded: they fill caches and count FLOPs
 LANES = 16  # maximum number of clients in parallel
+TOGETHER = 4 * LANES  # clients whose results may wait on the device for those of earlier clients
 GAIN = 1.05  # minimum speed-up at which doubled lanes are kept
 SPARE = 0.9  # maximum share of free memory for additional lanes
 
@@ -184,9 +186,9 @@ class ReplayLane:
         if recording.seen > EAGER and recording.possible and recording.replay is None:
             try:
                 recording.replay = self.machine.record(work, self.queue)
-            except torch.OutOfMemoryError:
-                raise
             except RuntimeError as error:
+                if ran_out_of_memory(error):
+                    raise
                 recording.possible = False
                 for leaf in self.trainer.params.values():
                     leaf.grad = None  # of the step that was begun
@@ -211,23 +213,31 @@ class Graph(Loop):
         self.width = Width()
 
     def each(self, state: State, visits: RoundClients) -> Iterator[Trained]:
+        for first in range(0, len(visits.clients), TOGETHER):
+            done = self._train_all(state, visits.clients[first : first + TOGETHER], visits)
+            for client in sorted(done):
+                result = done.pop(client)
+                if isinstance(result, Diverged):
+                    raise result
+                yield result
+
+    def _train_all(self, state: State, clients: Sequence[int], visits: RoundClients) -> dict[int, Trained | Diverged]:
+        """Return the results of `clients`, with fewer lanes if memory runs out."""
         done: dict[int, Trained | Diverged] = {}
-        while len(done) < len(visits.clients):
-            todo = sorted(set(visits.clients) - set(done), key=lambda client: (-self.trainer.data.size(client), client))
+        while len(done) < len(clients):
+            todo = sorted(set(clients) - set(done), key=lambda client: (-self.trainer.data.size(client), client))
             try:
                 self._round(state, todo, visits, done)
-            except torch.OutOfMemoryError:
-                if self.width.now == 1:
+                continue
+            except RuntimeError as error:
+                if not ran_out_of_memory(error) or self.width.now == 1:
                     raise
-                self._forget_aborted()
-                self.width.halve()
-                log.warning("out of memory on %s: continuing with %d lanes", self.trainer.data.device, self.width.now)
-                self._narrow()
-        for client in sorted(done):
-            result = done.pop(client)
-            if isinstance(result, Diverged):
-                raise result
-            yield result
+            # Outside the handler, whose traceback holds the aborted lanes.
+            self._forget_aborted()
+            self.width.halve()
+            log.warning("out of memory on %s: continuing with %d lanes", self.trainer.data.device, self.width.now)
+            self._narrow()
+        return done
 
     def together(self, clients: int, workers: int) -> int:
         return max(1, min(LANES, -(-clients // workers)))
