@@ -324,13 +324,14 @@ def mirroring(keys: Iterable[str], how: How, console: Console) -> Iterator[None]
 @contextlib.contextmanager
 def _passing_on(results: Results) -> Iterator[None]:
     """Pass SIGTERM on to this driver's workers, and give them time to save their cells before the driver ends."""
-    leases = Leases(results.leases)
+    leases, asked = Leases(results.leases), False
 
     def workers() -> list[Owner]:
-        return [owner for owner in leases.held() if owner.is_child]
+        return [owner for owner in leases.held() if owner.is_ours]
 
     def end(number: int, frame: FrameType | None) -> None:
-        deadline = time.monotonic() + GRACE
+        nonlocal asked
+        asked, deadline = True, time.monotonic() + GRACE
         for worker in workers():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker.pid, signal.SIGTERM)
@@ -339,4 +340,7 @@ def _passing_on(results: Results) -> Iterator[None]:
         raise Stopped
 
     with handling({signal.SIGTERM: end}):
-        yield
+        try:
+            yield
+        except KeyboardInterrupt as error:  # Ray raises one of its own in place of `Stopped`
+            raise Stopped if asked else error from None

@@ -67,9 +67,15 @@ class Owner:
         return started is None or bool(started and self.started and started != self.started)
 
     @property
-    def is_child(self) -> bool:
-        """Whether it is a child of this process, according to the system: a lease could name any parent."""
-        return (self.machine, self.parent) == (machine(), os.getpid()) == (machine(), _parent(self.pid) or self.parent)
+    def is_ours(self) -> bool:
+        """Whether it descends from this process, as Ray's workers do over another, according to the system.
+
+        A lease could name any parent; its word counts only where the system has none.
+        """
+        parent = _parent(self.pid) or self.parent
+        while parent > 1 and parent != os.getpid():
+            parent = _parent(parent) or 0
+        return (self.machine, parent) == (machine(), os.getpid())
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"

@@ -2,7 +2,9 @@ import inspect
 import io
 import json
 import os
+import signal
 import tempfile
+import time
 import warnings
 from dataclasses import asdict
 from functools import cache
@@ -33,7 +35,7 @@ from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, override_text
 from fedspan.benchmark.spec.plan import plan, plan_grid
 from fedspan.benchmark.spec.settings import How
-from tests.helpers import whole
+from tests.helpers import PATIENCE, whole
 
 # what a command line asks for ---------------------------------------------------------------------
 
@@ -269,6 +271,24 @@ def test_a_launcher_that_starts_nothing_ends_the_grid_with_its_reason(tmp_path, 
     cells = plan([{"seed": 0}, {"seed": 1}])
     with pytest.raises(UserError, match=message):
         grid.launch_all(launcher, cells, Results(tmp_path), How(tmp_path, tmp_path))
+
+
+def launching_like_ray(terminated):
+    """Wait as Ray does, which says that it was interrupted whatever the signal."""
+    try:
+        if terminated:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(PATIENCE)
+    except Stopped:
+        pass
+    raise KeyboardInterrupt
+
+
+def test_a_terminated_grid_says_so_even_if_its_launcher_calls_it_interrupted(tmp_path):
+    for terminated in (True, False):
+        with pytest.raises(KeyboardInterrupt) as found, grid._passing_on(Results(tmp_path)):
+            launching_like_ray(terminated)
+        assert isinstance(found.value, Stopped) == terminated
 
 
 # the end --------------------------------------------------------------------------------------------

@@ -280,15 +280,15 @@ def test_a_file_with_another_number_is_no_lease(leases):
     assert leases.newest(KEY) == (0, None)
 
 
-def test_only_the_system_says_whose_child_a_process_is(leases):
+def test_only_the_system_says_from_whom_a_process_descends(leases):
     """A lease that names a living process of somebody else as our worker does not make it one."""
-    stranger = subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
     try:
-        grandchild = int(stranger.stdout.readline())
-        for pid, ours in ((stranger.pid, True), (grandchild, False), (os.getpid(), False)):
+        grandchild = int(child.stdout.readline())
+        for pid, ours in ((child.pid, True), (grandchild, True), (os.getpid(), False), (os.getppid(), False)):
             write(leases, pid=pid, parent=os.getpid(), started="")
-            assert leases.owner(KEY).is_child == ours
+            assert leases.owner(KEY).is_ours == ours
         os.kill(grandchild, signal.SIGKILL)
     finally:
-        stranger.kill()
-        stranger.wait()
+        child.kill()
+        child.wait()
