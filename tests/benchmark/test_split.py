@@ -14,7 +14,7 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.rng import numpy_generator
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.task import Data, Dataset, Images, Partition, Split, content_digest, grouped
-from fedspan.benchmark.training.evaluation import evaluate
+from fedspan.benchmark.training.evaluation import evaluate, score_loaded
 from fedspan.benchmark.training.run import participants
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.tasks.partitions.domain import Domain
@@ -320,7 +320,11 @@ def test_the_global_model_is_scored_on_each_clients_own_test_images():
 def test_own_models_are_scored_on_their_own_test_images():
     run = trained(toy_cell(LocalHead(), partition=OwnTests(), protocol=BRIEF))
     scores = score_stages(run)["trained"]
-    each = [100 * torch.tensor_split(answers(run, run.state.row(k)), 6)[k].mean().item() for k in range(6)]
+    each, losses = [], []
+    for k in range(6):
+        each.append(100 * torch.tensor_split(answers(run, run.state.row(k)), 6)[k].mean().item())
+        losses.append(score_loaded(run.trainer, k).loss)
+    assert scores["loss"] == pytest.approx(np.mean(losses)), "however many images each has"
     assert scores["client_accuracy"] == pytest.approx(np.mean(each))
     assert scores["client_accuracy_std"] == pytest.approx(np.std(each))
     assert np.std(each) > 0

@@ -6,6 +6,7 @@ import re
 import shutil
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -14,6 +15,7 @@ from fedspan.benchmark.mirror.runs import Mirror
 from fedspan.benchmark.records.exchange import read, validate_files
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.verification import Repeated, Verification
+from fedspan.benchmark.running import signals
 from fedspan.benchmark.running.retry import prepare
 from fedspan.benchmark.training.run import Run
 from tests.cli.conftest import ONE, QUICK, change, failures, records
@@ -304,16 +306,21 @@ def test_what_failed_is_run_again_and_what_diverged_keeps_its_record(fedspan, he
 
 
 def test_a_cell_that_took_too_long_goes_on_with_more_time(fedspan, with_toys, monkeypatch):
-    slow = ("algorithm=toy_slow", "algorithm.seconds=0.4", "checkpoint_seconds=0")
-    assert fedspan(*GRID, *slow, "timeout=0.6").status == 1
+    held = ("algorithm=toy_held", "algorithm.at=1", "checkpoint_seconds=0")
+    saved = Path("results/checkpoints").glob
+    with monkeypatch.context() as patch:  # time passes once the first round is saved, however long it takes
+        clock = SimpleNamespace(monotonic=lambda: 1000.0 * any(saved("*.safetensors")))
+        patch.setattr(signals, "time", clock)
+        assert fedspan(*GRID, *held, "timeout=0.6").status == 1
     [failure] = failures()
     assert failure["reason"] == "timed out after 0.6 s; a longer timeout resumes it"
+    Path("go").touch()
     begun = []
     advance = Run.advance
     monkeypatch.setattr(Run, "advance", lambda run, *more: begun.append(run.state.round) or advance(run, *more))
     assert fedspan("retry", "--failed", "tracking=false", *ONE, "timeout=60").status == 0
-    assert begun[0] > 0, "it resumed"
-    assert fedspan(*GRID, *slow, "paths.results=undisturbed").status == 0
+    assert begun[0] == 1, "it resumed"
+    assert fedspan(*GRID, *held, "paths.results=undisturbed").status == 0
     assert records() == records("undisturbed")
 
 

@@ -48,6 +48,8 @@ def test_the_costs_of_shapes_are_those_of_training(stack, model, tmp_path):
     assert rounds * here == counted.visits
     assert (here * told.up, here * told.down) == (counted.bytes_up, counted.bytes_down)
     assert rounds * told.round_flops == counted.flops["train"]
+    assert told.scores()["round_gflop"] * 1e9 == pytest.approx(told.round_flops)
+    assert told.scores()["train_gflop"] * 1e9 == pytest.approx(counted.flops["train"])
     assert rounds * told.images == counted.images
     waiting = (batches_of(run) - 1) * BATCH * (6 * 6 * 2 * 4 + 8)  # of the same epoch, augmented at once
     assert told.memory == pytest.approx(counted.memory["train"] - waiting, rel=0.02)

@@ -16,6 +16,10 @@ from tests.helpers import wait_for
 CELLS = ("seed=0,1", "algorithm=fedavg,fedavgm")
 
 
+def checkpoints(folder="results"):
+    return list(Path(folder, "checkpoints").glob("*.safetensors"))
+
+
 @pytest.fixture
 def undisturbed(fork):
     """Return the records of a grid that nobody kills, and the seconds that it took."""
@@ -54,14 +58,17 @@ def test_kills_at_random_instants_change_no_record(fork, computed, undisturbed, 
 
 
 def test_a_checkpoint_is_always_one_that_can_be_gone_on_from(fork, undisturbed):
-    draws, expected, seconds = random.Random(1), *undisturbed
+    draws, (expected, seconds), seen = random.Random(1), undisturbed, []
     for _ in range(4):
         process = fork(*GRID, *CELLS)
         process.join(draws.uniform(0, seconds))
+        wait_for(lambda process=process: checkpoints() or not process.is_alive())
         process.kill()
         process.join()
-        for path in Path("results/checkpoints").glob("*.safetensors"):
+        seen += checkpoints()
+        for path in checkpoints():
             assert checkpoint.load(path, path.stem) is not None
+    assert seen, "no kill left a checkpoint"
     assert finish(fork(*GRID, *CELLS)) == 0
     assert plain() == expected
 
@@ -69,10 +76,6 @@ def test_a_checkpoint_is_always_one_that_can_be_gone_on_from(fork, undisturbed):
 # asked to end, as clusters do before they kill -----------------------------------------------------
 
 HELD = (*GRID[:-1], "checkpoint_seconds=1000", "algorithm=toy_held", "seed=0")
-
-
-def checkpoints():
-    return list(Path("results/checkpoints").glob("*.safetensors"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2], ids=["SIGTERM", "the signal of submitit"])
@@ -108,16 +111,19 @@ def test_being_asked_to_end_is_no_failure():
 # the same bits -------------------------------------------------------------------------------------
 
 
-def test_records_do_not_depend_on_order_or_a_resume(fork, undisturbed):
+def test_records_do_not_depend_on_order_or_a_resume(fork, with_toys):
     """Byte by byte, but for times, memory and the command."""
-    expected, seconds = undisturbed
-    backwards = (*GRID, "algorithm=fedavgm,fedavg", "seed=1,0", "paths.results=again")
+    held = (*GRID, "algorithm=toy_held", "algorithm.at=1")
+    backwards = (*held, "addons=[feddecorr],[]", "seed=1,0", "paths.results=again")
     interrupted = fork(*backwards)
-    interrupted.join(seconds / 2)
+    wait_for(lambda: checkpoints("again"))
     interrupted.kill()
     interrupted.join()
-    assert finish(fork(*backwards)) == 0
-    assert plain("again") == expected
+    Path("go").touch()
+    for words in (backwards, (*held, "addons=[],[feddecorr]", "seed=0,1")):
+        assert finish(fork(*words)) == 0
+    assert len(plain()) == 4
+    assert plain("again") == plain()
 
 
 @pytest.mark.slow

@@ -98,6 +98,11 @@ def test_a_batch_of_one_image_gives_zero(form):
     assert not gradient(z, form=form).any()
 
 
+@pytest.mark.parametrize("form", ["released", "paper", "pseudocode"])
+def test_a_single_dimension_gives_zero(form):
+    assert value(representations(5, 1), form=form) == 0
+
+
 @pytest.mark.parametrize("form", ["released", "paper"])
 @pytest.mark.parametrize("n", [4, 32])
 def test_a_constant_dimension_adds_nothing_and_keeps_the_gradient_finite(form, n):

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedspan.benchmark.errors import UserError
 from fedspan.methods.algorithms.fedprox import FedProx
 from tests.helpers import start, toy_cell, trained, weights
 
@@ -55,8 +54,3 @@ def test_the_reference_is_the_start_of_the_round_not_the_moving_weights():
             sgd.step()
     for path, leaf in net.named_parameters():
         torch.testing.assert_close(done.delta[path], leaf.detach() - first[path])
-
-
-def test_a_negative_mu_is_refused():
-    with pytest.raises(UserError, match=r"algorithm\.mu must not be negative, got -1"):
-        FedProx(mu=-1.0)

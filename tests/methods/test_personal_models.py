@@ -7,10 +7,13 @@ from fedspan.benchmark.training import stages
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.tree import under
 from fedspan.methods.algorithms.apfl import APFL
+from fedspan.methods.algorithms.ditto import Ditto
+from fedspan.methods.algorithms.fedamp import FedAMP
 from fedspan.methods.algorithms.perfedavg import PerFedAvg
 from fedspan.methods.algorithms.pfedme import PFedMe
-from tests.helpers import NormNet, toy_cell, trained
+from tests.helpers import NormNet, start, toy_cell, trained
 from tests.methods.by_hand import (
+    DOUBLE,
     agree,
     batches,
     fresh,
@@ -137,6 +140,38 @@ def test_own_models_are_scored_with_batchnorms_statistics_of_their_own(algorithm
     stages.personalise(run.trainer, run.state, 5, 0)
     mine = numbers(run.trainer.buffers)
     assert not np.allclose(mine["body.1.running_mean"], numbers(run.state.buffers)["body.1.running_mean"])
+
+
+@pytest.mark.parametrize("algorithm", [Ditto(), FedAMP()], ids=lambda a: a.name)
+def test_own_models_are_scored_with_the_statistics_that_they_keep(algorithm):
+    run = trained(toy_cell(algorithm, model=NormNet()))
+    stages.personalise(run.trainer, run.state, 5, 0)
+    agree(run.trainer.buffers, numbers(under("statistics", run.state.row(5).states[algorithm.name])), 0.0)
+
+
+def test_pfedme_moves_its_statistics_at_every_step():
+    """They start at 0: after three steps at one theta they have gone 1 - 0.9**3 of the way, after one 0.1."""
+    moved = []
+    for steps in (1, 3):
+        protocol = DOUBLE | {"local_epochs": 1, "batch_size": 100}
+        run = start(toy_cell(PFedMe(steps=steps, personal_lr=1e-12), model=NormNet(), protocol=protocol))
+        moved.append(run.trainer.train(run.state, 5).row.states["pfedme"]["statistics/body.1.running_mean"])
+    np.testing.assert_allclose(moved[1], 2.71 * moved[0], rtol=1e-6)
+
+
+def test_per_fedavg_moves_its_statistics_at_every_step():
+    moved = []
+    for steps in (1, 2):
+        run = start(toy_cell(PerFedAvg(alpha=1e-12, steps=steps), model=NormNet(), protocol=DOUBLE))
+        stages.personalise(run.trainer, run.state, 5, 0)
+        moved.append(numbers(run.trainer.buffers)["body.1.running_mean"])
+    np.testing.assert_allclose(moved[1], 1.9 * moved[0], rtol=1e-6)
+
+
+def test_at_alpha_0_apfls_statistics_are_those_of_w():
+    run = start(toy_cell(APFL(alpha=0.0, adaptive=False), model=NormNet(), protocol=DOUBLE))
+    done = run.trainer.train(run.state, 5)
+    agree(under("statistics", done.row.states["apfl"]), numbers(done.buffers))
 
 
 def test_with_momentum_and_decay_apfls_own_model_steps_by_the_protocols_sgd():

@@ -61,6 +61,24 @@ def test_tammes_rows_are_as_far_apart_as_is_known_to_be_possible(rows, dimension
     assert (w @ w.T - 2 * np.eye(rows)).max() == pytest.approx(cosine, abs=0.05)
 
 
+def test_tammes_rows_descend_by_the_settings_of_appendix_d(monkeypatch):
+    """Learning rate 0.1 and momentum 0.9, on the mean over rows of the largest cosine to another row."""
+    monkeypatch.setattr(spherefed, "TAMMES_STEPS", 6)
+    torch.manual_seed(0)
+    found = spread_rows(6, 8).numpy()
+    torch.manual_seed(0)
+    w, velocity = torch.randn(6, 8).double().numpy(), 0.0
+    w /= np.linalg.norm(w, axis=1, keepdims=True)
+    for _ in range(5):  # the rows after the last step are never measured
+        nearest = (w @ w.T - 2 * np.eye(6)).argmax(1)
+        gradient = w[nearest]
+        np.add.at(gradient, nearest, w)
+        velocity = 0.9 * velocity + gradient / 6
+        w = w - 0.1 * velocity
+        w /= np.linalg.norm(w, axis=1, keepdims=True)
+    np.testing.assert_allclose(found, w, rtol=0, atol=1e-6)
+
+
 def test_a_single_class_has_nothing_to_be_far_from():
     torch.manual_seed(0)
     assert torch.linalg.norm(spread_rows(1, 4)).item() == pytest.approx(1)

@@ -26,6 +26,7 @@ from fedspan.benchmark.report.summary import Summary
 from fedspan.benchmark.report.units import fixed
 from fedspan.benchmark.spec.board import Figure, Scale, Table
 from fedspan.benchmark.spec.plan import plan
+from tests.helpers import PATIENCE
 from tests.report.made import GRID, METHODS, board, cells_of, results_of, seeded, stopped
 from tests.report.test_badges import verified
 from tests.report.test_site import results_on, tuned_on
@@ -400,7 +401,7 @@ def ranked(page):
 def wait(page, condition):
     from selenium.webdriver.support.ui import WebDriverWait
 
-    WebDriverWait(page, 10).until(lambda _: condition())
+    WebDriverWait(page, PATIENCE).until(lambda _: condition())
 
 
 def first_screen(page):

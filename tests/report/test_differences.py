@@ -158,6 +158,7 @@ MORE = f"mine,1,FedDecorr,{WHERE},74.5,,DELTA,,partition=iid algorithm=fedavg ad
     [
         ("4.5,addons=[]", "printed +4.50, −0.50 within", None),
         ("4.6,addons=[]", "printed +4.60, −0.60 within", None),  # 70.0 and 74.5 are rounded too
+        ("4.7,addons=[]", "printed +4.70, −0.70 within", "mine, Table 1: its values differ by +4.50"),
         ("3.5,addons=[]", "printed +3.50, +0.50 within", "mine, Table 1: its values differ by +4.50"),
         (",", "printed values give +4.50, −0.50 within", None),
         ("9.9,addons=[ffc]", "printed values give +4.50, −0.50 within", None),

@@ -202,10 +202,13 @@ def test_a_sweep_has_a_place_for_every_label_of_its_axis(drawn):
 
 
 def test_bars_are_shares_of_the_first_row_in_each_column(drawn):
-    cells = cells_of(board({"partition": "iid", "clients": [2, 5], "algorithm": ["fedavg", "fedprox"]}))
-    records = [record(p, p.cell.clients * (10.0 if p.cell.algorithm.name == "fedavg" else 5.0)) for p in cells]
+    cells = cells_of(board({"partition": "iid", "clients": [2, 5], "algorithm": ["fedavg", "fedprox"], "seed": [0, 1]}))
+    first = {"fedavg": 4.0, "fedprox": 2.0}
+    records = [record(p, p.cell.clients * (1 + p.cell.seed) * first[p.cell.algorithm.name]) for p in cells]
     [panel] = drawn(cells, records, Figure(kind="bars", columns=("clients",), relative=True)).panels
     assert [list(line.mean) for line in panel.lines] == [[1.0, 1.0], [0.5, 0.5]]
+    for line, share in zip(panel.lines, (1.0, 0.5), strict=True):
+        np.testing.assert_allclose(line.std, [share * np.std([1, 2], ddof=1) / 1.5] * 2)
 
 
 def test_columns_without_a_run_of_the_first_row_have_no_ratio_and_a_problem_says_so(drawn):

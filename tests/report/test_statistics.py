@@ -91,6 +91,17 @@ def test_the_interval_is_that_of_welch_and_the_test_the_stricter_of_welchs_and_s
     assert found.p == pytest.approx(p[larger])
 
 
+def test_a_task_counts_once_however_many_seeds_it_has():
+    gaps = [[3.0, 4.0, 5.0], [0.0, 1.0, 0.5, -0.5, 0.2, 0.4, -0.3]]
+    one = {task: dict(enumerate(values)) for task, values in enumerate(gaps)}
+    found = difference(one, {task: dict.fromkeys(runs, 0.0) for task, runs in one.items()})
+    own = np.array([stats.sem(values) ** 2 for values in gaps])
+    freedom = own.sum() ** 2 / (own**2 / [2, 6]).sum()
+    assert found.mean == pytest.approx(np.mean([np.mean(values) for values in gaps]))
+    wide = stats.t.ppf(0.975, freedom) * math.sqrt(own.sum()) / 2
+    assert (found.high - found.low) / 2 == pytest.approx(wide)
+
+
 def test_a_counted_score_that_varies_over_seeds_is_not_certain():
     varying, fixed = drawn(1, 2, 4), np.full((2, 4), 80.0)
     size = difference(scores(varying), scores(fixed), counted=True)
@@ -182,6 +193,7 @@ def test_equal_scores_tie_whatever_their_last_bits():
     one, other = [{0: {0: mean}} for mean in map(np.mean, ([37.34, 35.88, 38.16], [37.26, 35.92, 38.20]))]
     assert one != other
     assert win_rates([one, other], +1) == [50, 50]
+    assert average_ranks([one, other], +1)[0] == [1.5, 1.5]
 
 
 def test_runs_that_are_equal_show_equal_rows_only_where_there_are_enough_of_them():

@@ -355,6 +355,17 @@ def test_seconds_have_their_spread_over_the_seeds_of_a_cell():
     assert time.text({**row.cost, "seconds_std": math.nan}) == "56.0 s"
 
 
+def test_the_spread_of_seconds_counts_every_run_of_a_cell_but_one():
+    grids = {"partition": "dirichlet", "seed": [0, 1]}, {"partition": "iid", "seed": [0, 1, 2, 3, 4]}
+    cells = cells_of(board(*grids))
+    records = [record(planned) for planned in cells]
+    for planned, one in zip(cells, records, strict=True):
+        one["compute"]["seconds"] = {
+            "total": 5.0 if planned.cell.partition.name == "iid" else 1.0 + 2 * planned.cell.seed
+        }
+    assert make(cells, records).rows[0].cost["seconds_std"] == pytest.approx(math.sqrt(2 / 5))
+
+
 def test_a_row_has_no_time_if_that_of_one_of_its_cells_is_unknown():
     """A mean over the others would be over other tasks than those of the row beside it."""
     skews = [{"partition": "dirichlet"}, {"partition": "iid"}]
@@ -399,7 +410,7 @@ def test_seconds_of_runs_that_waited_for_a_processor_are_left_out():
     """They tell of the machine's other work, whoever did it."""
     cells = cells_of(board(ONE_METHOD))
     records = [record(planned) for planned in cells]
-    for one, (took, had) in zip(records, ((6.0, 5.9), (60.0, 6.0), (8.0, 7.5)), strict=True):
+    for one, (took, had) in zip(records, ((6.0, 5.9), (60.0, 53.0), (8.0, 7.3)), strict=True):
         one["compute"] |= {"seconds": {"local": took, "total": took}, "processor_seconds": had}
     table = make(cells, records)
     assert table.rows[0].cost["seconds"] == pytest.approx(7.0)
@@ -434,11 +445,21 @@ def test_a_cost_that_no_record_has_is_no_column():
 def test_compute_is_all_that_a_method_computes_on_images_but_for_evaluations():
     [planned] = cells_of(board({"partition": "iid"}))
     one = record(planned)
-    one["compute"]["flops"] = {"train": 8, "hooks": 4, "calibrate": 2, "evaluate": 1}
+    one["compute"]["flops"] = {"train": 8, "hooks": 4, "calibrate": 2, "features": 16, "evaluate": 1}
     frame = collect([planned], Memory([one]))
-    assert frame["flops"].tolist() == [14]
+    assert frame["flops"].tolist() == [30]
     one["compute"]["flops"] = {"evaluate": 1}
     assert math.isnan(collect([planned], Memory([one]))["flops"].item()), "nobody counted those of the training"
+
+
+def test_times_are_those_of_a_round_in_minutes_and_of_a_client_that_trains():
+    grid = {"partition": "personal", "clients": 10, "unseen": 0.5, "protocol.rounds": 4}
+    [planned] = cells_of(board(grid | {"seed": [0]}))
+    one = record(planned)
+    one["compute"]["seconds"] |= {"local": 480.0, "calibrate": 10.0, "calibrate_server": 1.0}
+    cost = collect([planned], Memory([one]))["stages"].item()["cost"]
+    assert (cost["local_seconds_per_round"], cost["minutes_per_round"]) == (120.0, 2.0)
+    assert cost["calibration_seconds"] == 10 / 5 + 1
 
 
 @pytest.mark.parametrize("ran", [[], [0], [1], [0, 1]])

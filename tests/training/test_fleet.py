@@ -26,6 +26,7 @@ from fedspan.methods.addons.feddecorr import FedDecorr
 from fedspan.methods.addons.ffc import FFC
 from fedspan.methods.algorithms.centralized import Centralized
 from fedspan.methods.algorithms.fedavg import FedAvg
+from fedspan.methods.algorithms.lg_fedavg import LGFedAvg
 from fedspan.methods.algorithms.scaffold import Scaffold
 from fedspan.tasks.fleets.dropout import Dropout
 from fedspan.tasks.fleets.reliable import Reliable
@@ -373,6 +374,17 @@ def test_a_fleet_knows_the_work_and_the_bytes_that_then_travel():
     assert sum(work.up for work in works) == run.meter.bytes_up
     assert sum(work.down for work in works) == run.meter.bytes_down
     assert sum(work.steps for work in works) == run.meter.steps
+
+
+def test_a_fleet_knows_the_bytes_of_a_warm_up_and_of_the_rounds_after_it():
+    run = start(toy_cell(LGFedAvg(warm_up=0.5), fleet=Asked(), protocol={"rounds": 4}))
+    told, sent = [], [0]
+    while not run.finished:
+        run.advance()
+        told.append(sum(work.up for work in Asked.asked[-1]))
+        sent.append(run.meter.bytes_up)
+    assert told == np.diff(sent).tolist()
+    assert len(set(told)) == 2
 
 
 def test_watched_penalties_are_those_of_the_steps_that_are_taken():

@@ -152,6 +152,14 @@ def test_memory_counts_what_autograd_keeps():
     assert memory_of(lambda: work(5).sum()) == 4000 * 6 + 4
 
 
+def test_the_memory_of_steps_is_that_of_the_one_that_took_most():
+    meter = Meter()
+    for count in (1000, 3000, 2000):
+        with meter.step("train", str(count)):
+            torch.ones(count)
+    assert meter.memory == {"train": 4 * 3000}
+
+
 def test_the_memory_of_a_step_is_weights_gradients_momentum_and_activations_at_least():
     run = trained(toy_cell(protocol={"rounds": 1, "batch_size": 94}))
     images = run.trainer.data.size(5)

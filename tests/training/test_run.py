@@ -263,6 +263,11 @@ def test_evaluation_happens_when_asked_and_after_the_last_round():
     assert {len(values) for values in run.curve.values()} == {3}
 
 
+def test_the_seconds_until_a_round_are_those_of_all_phases_so_far():
+    run = trained(toy_cell())
+    assert run.seconds_at_round[-1] == pytest.approx(sum(run.meter.seconds.values()), abs=1e-3)
+
+
 def test_a_clients_update_is_gone_when_the_next_one_trains():
     run, seen = start(toy_cell()), []
     train = run.trainer.train
@@ -298,6 +303,18 @@ def test_without_one_global_model_clients_are_scored_with_their_own():
     assert scores["loss"] == pytest.approx(np.mean(losses))
     assert len(set(losses)) > 1
     assert "best" not in score_stages(run)
+
+
+@toy("algorithm", "toy_level")
+class Level(FedAvg):
+    """A loss of 1 per image, whatever the weights."""
+
+    def loss(self, step):
+        return 1.0 + 0 * step.logits.sum()
+
+
+def test_the_training_loss_is_the_mean_over_the_images_that_were_trained_on():
+    assert trained(toy_cell(Level())).curve["train_loss"] == [1.0] * 3
 
 
 def test_calibration_is_a_further_stage_from_sums_over_all_training_images():

@@ -281,6 +281,19 @@ def test_agreement_is_the_mean_over_classes_and_pairs_of_clients():
     assert classifier_alignment(list(heads)) == pytest.approx({"cosine": cosine, "norm_difference": lengths}, rel=1e-5)
 
 
+def test_the_classifiers_of_all_clients_of_a_round_are_compared():
+    run = start(toy_cell())
+    _, kept = run.executor.run(run.state, run.participants(), keep=range(6))
+    found = measure(run.trainer, run.state, Diagnostics(alignment=True), kept, 0)["alignment"]
+    assert found == classifier_alignment([kept[k]["head.weight"] for k in range(6)])
+
+
+def test_an_embedding_is_that_of_each_clients_own_model():
+    settings = Diagnostics(embedding="sphere", clients=(1, 5), images=12)
+    points = trained(toy_cell(diagnostics=settings)).measured["embedding"]["points"]
+    assert points[:12] != points[12:]
+
+
 def test_balanced_spaces_line_up_on_the_diagonal_and_turned_ones_do_not():
     q, _ = torch.linalg.qr(torch.randn(6, 6, generator=torch.manual_seed(0), dtype=torch.float64))
     product = q @ torch.diag(torch.arange(6, 0, -1).double())

@@ -14,7 +14,7 @@ from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.task import Images
 from fedspan.benchmark.training import evaluation
-from fedspan.benchmark.training.evaluation import Score, evaluate
+from fedspan.benchmark.training.evaluation import Score, evaluate, score_loaded
 from fedspan.benchmark.training.executors.graph import Graph
 from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.saving import resume, save
@@ -28,7 +28,7 @@ from fedspan.methods.algorithms.local_only import LocalOnly
 from fedspan.tasks.partitions.domain import Domain
 from fedspan.tasks.partitions.iid import IID
 from fedspan.tasks.partitions.personal import Personal as PersonalPartition
-from tests.benchmark.test_split import DomainBlobs, OwnTests
+from tests.benchmark.test_split import DOMAINS, DomainBlobs, OwnTests
 from tests.contract.tape import Tapes
 from tests.helpers import (
     Blobs,
@@ -153,12 +153,15 @@ def test_a_global_model_is_scored_by_the_mean_over_clients_weighted_by_their_hel
 def test_own_models_are_scored_by_that_mean_too(stack):
     run = trained(trial(*stack, model=NormNet(), protocol={"rounds": 2, "lr": 0.01}))
     own: dict[int, torch.Tensor] = {}
+    losses = []
     load = run.trainer.load
     scores = score_stages(run)["validation"]
     for client in range(1, 6):
         load(run.state, run.state.row(client))
         own[client] = right_answers(run, client)
+        losses.append(score_loaded(run.trainer, client).loss)
     assert scores["accuracy.trained"] == pytest.approx(100 * float(torch.cat(list(own.values())).double().mean()))
+    assert scores["loss.trained"] == pytest.approx(np.average(losses, weights=list(map(len, own.values()))))
     assert run.curve["accuracy"][-1] == scores["accuracy.trained"]
     each = [100 * float(one.double().mean()) for one in own.values()]
     assert np.std(each) > 0
@@ -167,9 +170,16 @@ def test_own_models_are_scored_by_that_mean_too(stack):
         assert scores["client_accuracy"] == pytest.approx(np.mean(each))
 
 
-def test_domains_of_held_out_images_are_scored(tmp_path):
-    record = run_cell(trial(dataset=DomainBlobs(), partition=IID()), how(tmp_path))
-    assert "domain_accuracy.dark" in record["scores"]["validation"]
+def test_domains_of_held_out_images_are_scored():
+    run = trained(trial(dataset=DomainBlobs(), partition=IID(), protocol={"rounds": 1, "lr": 0.01}))
+    scores = score_stages(run)["validation"]
+    run.trainer.load(run.state, run.state.first_row)
+    held = run.trainer.data.test
+    right = evaluate(run.trainer, held).right.double()
+    each = [100 * float(right[held.domain == domain].mean()) for domain in range(3)]
+    assert [scores[f"domain_accuracy.{name}"] for name in DOMAINS] == pytest.approx(each)
+    assert scores["domain_accuracy"] == pytest.approx(np.mean(each))
+    assert len(set(each)) > 1
 
 
 @pytest.mark.parametrize(("cell", "images"), [(trial(), "validation"), (toy_cell(), "test")], ids=["trial", "result"])

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
@@ -95,6 +96,19 @@ def test_unseen_clients_are_scored_with_the_global_and_then_with_their_own_model
     assert not any(name in plain[stage] for stage in plain for name in UNSEEN)
     assert "unseen" in cell_of().what
     assert "unseen" not in cell_of(unseen=0.0).what
+
+
+def test_unseen_clients_are_scored_on_test_images_of_their_own():
+    run = trained(cell_of(unseen=0.5, protocol={"rounds": 1, "local_epochs": 1, "lr": 0.01}))
+    scores, data = score_stages(run)["trained"], run.newcomers.data
+    run.trainer.load(run.state, run.state.first_row)
+    each = []
+    for images in map(data.test_of, range(2)):
+        right = run.trainer.net.eval()(data.normalise(images.x))[1].argmax(1) == images.y
+        each.append(100 * right.double().mean().item())
+    assert scores["unseen_accuracy"] == pytest.approx(np.mean(each))
+    assert scores["unseen_accuracy_std"] == pytest.approx(np.std(each))
+    assert np.std(each) > 0
 
 
 def test_unseen_clients_draw_apart_from_those_that_train():
