@@ -59,7 +59,7 @@ def test_it_holds_every_source_board_template_and_printed_number_and_nothing_tha
     if not (ROOT / ".git").exists():
         pytest.skip("what belongs to it is what git tracks")
     packaged = ("benchmark", "methods", "tasks", "leaderboards", "results/paper")
-    packaged += ("tests/contract", "tests/helpers.py", "tests/__init__.py")  # what `fedspan test` runs
+    packaged += ("tests/contract", "tests/helpers.py", "tests/toys.py", "tests/__init__.py")  # what `fedspan test` runs
     expected = {f"fedspan/{name}" for name in tracked(*packaged)} | tracked("fedspan")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == expected
@@ -69,7 +69,7 @@ def test_what_fedspan_test_runs_needs_pytest_and_nothing_else_that_only_tests_ne
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extra = {re.match(r"[\w-]+", one)[0].replace("-", "_") for one in project["optional-dependencies"]["test"]}
     assert "hypothesis" in extra
-    for path in [ROOT / "tests/helpers.py", *(ROOT / "tests/contract").glob("*.py")]:
+    for path in [ROOT / "tests/helpers.py", ROOT / "tests/toys.py", *(ROOT / "tests/contract").glob("*.py")]:
         nodes = list(ast.walk(ast.parse(path.read_text())))
         names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
         names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}

@@ -8,7 +8,7 @@ from fedspan.benchmark import bibliography
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.places import packaged
 from fedspan.benchmark.registry import all_plugins
-from tests.helpers import toy
+from tests.toys import toy
 
 TEXT = packaged(bibliography.FILE).read_text(encoding="utf-8")
 

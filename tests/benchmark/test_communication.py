@@ -13,7 +13,8 @@ from fedspan.methods.addons.ccvr import CCVR
 from fedspan.methods.addons.ffc import FFC
 from fedspan.methods.addons.spherefed import SphereFed
 from fedspan.methods.algorithms.fedavg import FedAvg
-from tests.helpers import toy, toy_cell, trained
+from tests.helpers import toy_cell, trained
+from tests.toys import toy
 
 WIDTH, CLASSES, CLIENTS, ROUNDS = 1280, 100, 10, 100
 MB = 1e6

@@ -7,7 +7,8 @@ from fedspan.benchmark.method import compose
 from fedspan.methods.addons.feddecorr import FedDecorr
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.fedprox import FedProx
-from tests.helpers import Sharpness, Sphere, toy, toy_cell, trained, weights
+from tests.helpers import toy_cell, trained, weights
+from tests.toys import Sharpness, Sphere, toy
 
 
 def replacing(name, hook):

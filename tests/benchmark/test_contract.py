@@ -20,7 +20,8 @@ from fedspan.benchmark.training.scoring import score_stages
 from fedspan.methods.addons.feddecorr import FedDecorr
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.fedprox import FedProx
-from tests.helpers import toy, toy_cell, trained
+from tests.helpers import toy_cell, trained
+from tests.toys import toy
 
 ONE_ROUND = {"rounds": 1, "local_epochs": 1}
 

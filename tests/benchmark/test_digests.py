@@ -17,7 +17,8 @@ from fedspan.benchmark.training.scoring import score_stages
 from fedspan.methods.addons.ffc import FFC
 from fedspan.methods.addons.personal_head import PersonalHead
 from fedspan.methods.algorithms.fedavg import FedAvg
-from tests.helpers import LocalNorm, NormNet, Scaffold, ServerMomentum, how, start, toy_cell, trained, whole
+from tests.helpers import how, start, toy_cell, trained, whole
+from tests.toys import LocalNorm, NormNet, Scaffold, ServerMomentum
 
 
 def digests(cell, folder, **more):

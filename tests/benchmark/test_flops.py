@@ -13,7 +13,8 @@ from fedspan.benchmark.training.executors import EXECUTORS
 from fedspan.benchmark.training.executors.graph import Graph
 from fedspan.benchmark.training.meter import Meter
 from tests.contract.tape import Tapes
-from tests.helpers import start, toy, toy_cell
+from tests.helpers import start, toy_cell
+from tests.toys import toy
 
 CLIENTS, IMAGES, SIDE = 2, 4, 32
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedspan.benchmark import names
 from fedspan.benchmark.registry import KINDS, all_plugins, plugins
-from tests.helpers import toy
+from tests.toys import toy
 
 ALL = list(all_plugins())
 

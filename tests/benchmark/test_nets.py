@@ -12,7 +12,8 @@ from torch import nn
 from fedspan.benchmark.errors import HookError
 from fedspan.benchmark.net import Net
 from fedspan.benchmark.task import Model
-from tests.helpers import start, toy, toy_cell
+from tests.helpers import start, toy_cell
+from tests.toys import toy
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE, CLASSES = (1, 8, 8), 3

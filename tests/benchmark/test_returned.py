@@ -8,7 +8,7 @@ import torch
 
 from fedspan.benchmark.errors import HookError
 from fedspan.benchmark.task import Data, Dataset, Images
-from tests.helpers import toy
+from tests.toys import toy
 
 X = torch.zeros(6, 8, 9, 3, dtype=torch.uint8)
 Y = torch.arange(6) % 2

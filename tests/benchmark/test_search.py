@@ -20,7 +20,7 @@ from fedspan.benchmark.search import (
     spaces_of,
     typed,
 )
-from tests.helpers import toy
+from tests.toys import toy
 
 parts = st.floats(0, 1, exclude_max=True)
 positive = st.floats(1e-9, 1e9)

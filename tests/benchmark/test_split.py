@@ -20,7 +20,8 @@ from fedspan.benchmark.training.scoring import score_stages
 from fedspan.tasks.partitions.domain import Domain
 from fedspan.tasks.partitions.iid import IID
 from fedspan.tasks.partitions.personal import Personal
-from tests.helpers import Blobs, LocalHead, Ragged, Scaffold, Sphere, how, start, toy, toy_cell, trained
+from tests.helpers import how, start, toy_cell, trained
+from tests.toys import Blobs, LocalHead, Ragged, Scaffold, Sphere, toy
 
 DOMAINS = ("plain", "dark", "noisy")
 

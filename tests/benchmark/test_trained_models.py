@@ -25,7 +25,8 @@ from fedspan.methods.addons.personal_head import PersonalHead
 from fedspan.methods.addons.spherefed import SphereFed
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.moon import Moon
-from tests.helpers import Contrast, LocalNorm, NormNet, Scaffold, ServerMomentum, how, numbers, toy, toy_cell
+from tests.helpers import how, numbers, toy_cell
+from tests.toys import Contrast, LocalNorm, NormNet, Scaffold, ServerMomentum, toy
 
 AFTERWARDS = (FFC(), CCVR(), OracleHead(), PersonalHead())
 

@@ -17,7 +17,8 @@ from fedspan.tasks.partitions.dirichlet import Dirichlet
 from fedspan.tasks.partitions.domain import Domain
 from tests.benchmark.test_split import DOMAINS, DomainBlobs, OwnTests
 from tests.cli.conftest import QUICK
-from tests.helpers import Blobs, toy_cell
+from tests.helpers import toy_cell
+from tests.toys import Blobs
 
 SVG = "{http://www.w3.org/2000/svg}"
 

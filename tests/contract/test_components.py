@@ -25,19 +25,8 @@ from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.tree import digest
 from fedspan.methods.algorithms.fedavg import FedAvg
 
-from ..helpers import (
-    NormNet,
-    PlainNet,
-    counted,
-    how,
-    numbers,
-    record_in,
-    start,
-    toy_cell,
-    toy_stacks,
-    trained,
-    weights,
-)
+from ..helpers import counted, how, numbers, record_in, start, toy_cell, trained, weights
+from ..toys import NormNet, PlainNet, toy_stacks
 
 REGISTERED = [cls for kind in ("algorithm", "addon") for cls in plugins(kind).values()]
 HOOKS = [name for name, member in vars(Component).items() if inspect.isfunction(member) and name not in ("check",)]

@@ -15,7 +15,8 @@ from fedspan.methods.addons.ffc import FFC
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.lg_fedavg import LGFedAvg
 
-from ..helpers import CLASSES, Blobs, NormNet, toy, toy_cell, trained
+from ..helpers import toy_cell, trained
+from ..toys import CLASSES, Blobs, NormNet, toy
 from .test_components import cell_of, every_net, every_stack
 
 CLIENTS, BATCH = 4, 6

@@ -13,7 +13,8 @@ from fedspan.benchmark.training.executors.stacked_layers import ContiguousBatchN
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.fedbn import FedBN
 
-from ..helpers import NormNet, counted, start, toy, toy_cell, trained
+from ..helpers import counted, start, toy_cell, trained
+from ..toys import NormNet, toy
 from .tape import Tapes
 from .test_components import cell_of, every_net, every_stack
 

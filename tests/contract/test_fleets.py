@@ -11,7 +11,8 @@ from fedspan.benchmark.training.executors.graph import Graph
 from fedspan.benchmark.training.saving import resume, save
 from fedspan.methods.algorithms.fednova import FedNova
 
-from ..helpers import CLIENTS, counted, start, toy_cell, trained, weights
+from ..helpers import counted, start, toy_cell, trained, weights
+from ..toys import CLIENTS
 from .tape import Tapes
 
 FLEETS = plugins("fleet")

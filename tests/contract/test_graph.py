@@ -19,7 +19,8 @@ from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.fedproto import FedProto
 from fedspan.methods.algorithms.scaffold import Scaffold
 
-from ..helpers import NormNet, PlainNet, start, toy, toy_cell, trained, weights
+from ..helpers import start, toy_cell, trained, weights
+from ..toys import NormNet, PlainNet, toy
 from .tape import Tapes
 
 LONG = {"rounds": 5, "local_epochs": 3}

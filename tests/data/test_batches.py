@@ -7,7 +7,8 @@ import torch
 from fedspan.benchmark.data import batches as data_module
 from fedspan.benchmark.data.batches import DeviceData
 from fedspan.benchmark.task import Split
-from tests.helpers import QUICK, Blobs, device_data, everything_to_one, toy_cell
+from tests.helpers import QUICK, device_data, everything_to_one, toy_cell
+from tests.toys import Blobs
 
 CPU = torch.device("cpu")
 

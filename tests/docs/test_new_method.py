@@ -10,9 +10,10 @@ import torch
 from fedspan.benchmark import registry
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.methods.algorithms.fedavg import FedAvg
-from tests.helpers import NormNet, start, toy_cell, trained, weights
+from tests.helpers import start, toy_cell, trained, weights
 from tests.methods.by_hand import DOUBLE, agree, batches, minus, numbers, plain_gradient, softmax, trained_by_hand
 from tests.methods.by_hand import fresh as fresh_run
+from tests.toys import NormNet
 
 PAGE = Path(__file__).parents[2] / "docs" / "new-method.md"
 RECIPES = re.findall(r"```python\n(.*?)```", PAGE.read_text().split("## Recipes")[1], re.DOTALL)

@@ -18,7 +18,8 @@ from fedspan.benchmark.training.workers.spread import start_workers, stop_worker
 from fedspan.tasks.fleets.dropout import Dropout
 from tests.cli.conftest import QUICK, finish, records
 from tests.faults.conftest import ray_nodes
-from tests.helpers import Blobs, NormNet, PlainNet, how, start, toy, toy_cell, toy_stacks, trained, wait_for
+from tests.helpers import how, start, toy_cell, trained, wait_for
+from tests.toys import Blobs, NormNet, PlainNet, toy, toy_stacks
 from tests.training.test_workers import agree, outcome
 from tests.training.test_workers import finish as train
 

@@ -17,7 +17,8 @@ CLIENTS = """
     from tests import memory
     from fedspan.benchmark.running.cell_run import run_cell
     from fedspan.benchmark.task import Partition
-    from tests.helpers import Blobs, how, toy, toy_cell
+    from tests.helpers import how, toy_cell
+    from tests.toys import Blobs, toy
 
     @toy("partition", "equal")
     class Equal(Partition):

@@ -28,7 +28,8 @@ from fedspan.benchmark.training.process import set_up_process
 from fedspan.benchmark.tree import digest
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.tasks.models.small_cnn import SmallCNN
-from tests.helpers import how, toy, toy_cell
+from tests.helpers import how, toy_cell
+from tests.toys import toy
 
 FILE = Path(__file__).with_suffix(".json")
 ROUNDING = ("torch", "numpy", "scikit-learn")  # packages whose versions may change a bit

@@ -9,7 +9,8 @@ from fedspan.benchmark.task import Data, Dataset, Images, content_digest
 from fedspan.benchmark.training.executors import EXECUTORS, graph
 from fedspan.benchmark.training.process import set_up_process
 from tests.contract.test_components import cell_of, every_net, every_stack
-from tests.helpers import CLASSES, NormNet, counted, how, start, toy, toy_cell, trained
+from tests.helpers import counted, how, start, toy_cell, trained
+from tests.toys import CLASSES, NormNet, toy
 from tests.training import test_actors
 
 pytestmark = [

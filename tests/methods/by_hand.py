@@ -6,7 +6,8 @@ Nothing here uses torch or the engine beyond the batches, the first weights and 
 import numpy as np
 
 from fedspan.benchmark.task import Partition
-from tests.helpers import start, toy, toy_cell
+from tests.helpers import start, toy_cell
+from tests.toys import toy
 
 TANH = {"here": np.tanh, "slope": lambda out: 1 - out**2}
 RELU = {"here": lambda into: np.maximum(into, 0), "slope": lambda out: out > 0}
@@ -52,7 +53,7 @@ class Net:
         return grads
 
 
-PLAIN = Net(("body.1", TANH))  # tests.helpers.PlainNet
+PLAIN = Net(("body.1", TANH))  # tests.toys.PlainNet
 
 
 def softmax(logits):

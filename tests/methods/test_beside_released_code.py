@@ -23,7 +23,8 @@ from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.feddyn import FedDyn
 from fedspan.methods.algorithms.fedntd import FedNTD
 from fedspan.methods.algorithms.fedproto import FedProto
-from tests.helpers import start, toy, toy_cell
+from tests.helpers import start, toy_cell
+from tests.toys import toy
 
 FOLDER = Path(__file__).parent / "released"
 SHAPE, CLASSES, MEAN, STD = (1, 6, 6), 4, 0.5, 0.25

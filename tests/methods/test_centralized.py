@@ -11,8 +11,9 @@ from fedspan.methods.addons.feddecorr import FedDecorr
 from fedspan.methods.addons.ffc import FFC
 from fedspan.methods.algorithms.centralized import Centralized
 from fedspan.tasks.partitions.iid import IID
-from tests.helpers import NormNet, Ragged, counted, start, toy, toy_cell, trained
+from tests.helpers import counted, start, toy_cell, trained
 from tests.methods.by_hand import agree, batches, fresh, numbers, plain_gradient, sgd
+from tests.toys import NormNet, Ragged, toy
 
 ONE = {"clients": 1, "partition": IID()}
 CURVES = ("accuracy", "loss", "train_loss")

@@ -23,8 +23,9 @@ from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.feddyn import FedDyn
 from fedspan.methods.algorithms.fedproto import FedProto
 from fedspan.methods.algorithms.lg_fedavg import LGFedAvg
-from tests.helpers import NormNet, how, start, toy_cell
+from tests.helpers import how, start, toy_cell
 from tests.methods.by_hand import agree, fresh, minus, norm, numbers, plus, trained_by_hand
+from tests.toys import NormNet
 
 CLIP, NOISE = 0.2, 0.7
 

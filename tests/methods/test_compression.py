@@ -15,8 +15,9 @@ from fedspan.methods.algorithms.fedala import FedALA
 from fedspan.methods.algorithms.fedamp import FedAMP
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.local_only import LocalOnly
-from tests.helpers import NormNet, start, toy_cell, trained
+from tests.helpers import start, toy_cell, trained
 from tests.methods.by_hand import DOUBLE, agree, mean, minus, numbers, plus, sizes, trained_by_hand
+from tests.toys import NormNet
 
 CLIENTS = range(6)
 NUMBERS = (72 + 1) * 5 + (5 + 1) * 3  # of the plain net

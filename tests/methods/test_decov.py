@@ -9,7 +9,8 @@ import torch
 from fedspan.benchmark.errors import Incompatible, UserError
 from fedspan.methods.addons.decov import DeCov
 from fedspan.methods.addons.structured_decov import StructuredDeCov
-from tests.helpers import PlainNet, start, toy_cell
+from tests.helpers import start, toy_cell
+from tests.toys import PlainNet
 
 sizes = pytest.mark.parametrize(("n", "d"), [(64, 8), (5, 12), (2, 4), (7, 7)])
 

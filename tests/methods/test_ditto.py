@@ -4,7 +4,7 @@ import pytest
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.tree import digest, under
 from fedspan.methods.algorithms.ditto import Ditto
-from tests.helpers import NormNet, start, toy_cell, trained
+from tests.helpers import start, toy_cell, trained
 from tests.methods.by_hand import (
     DOUBLE,
     agree,
@@ -19,6 +19,7 @@ from tests.methods.by_hand import (
     sizes,
     trained_by_hand,
 )
+from tests.toys import NormNet
 
 CLIENTS = range(6)
 PLAIN_SGD = {"momentum": 0.0, "weight_decay": 0.0, "rounds": 4}

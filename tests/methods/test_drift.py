@@ -7,7 +7,7 @@ from fedspan.methods.algorithms.feddc import FedDC
 from fedspan.methods.algorithms.feddyn import FedDyn
 from fedspan.methods.algorithms.fedsmoo import FedSMOO
 from fedspan.methods.algorithms.fedspeed import FedSpeed
-from tests.helpers import NormNet, start, toy_cell
+from tests.helpers import start, toy_cell
 from tests.methods.by_hand import (
     agree,
     finished,
@@ -20,6 +20,7 @@ from tests.methods.by_hand import (
     plus,
     trained_by_hand,
 )
+from tests.toys import NormNet
 
 CLIENTS = range(6)
 PROTOCOL = {"rounds": 4, "schedule": "cosine"}

@@ -12,7 +12,7 @@ from fedspan.methods.addons.babu import BABU
 from fedspan.methods.addons.etf import ETF
 from fedspan.methods.addons.spherefed import SphereFed
 from fedspan.methods.algorithms.fedala import FedALA
-from tests.helpers import NormNet, start, toy_cell, trained
+from tests.helpers import start, toy_cell, trained
 from tests.methods.by_hand import (
     PLAIN,
     agree,
@@ -26,6 +26,7 @@ from tests.methods.by_hand import (
     softmax,
     trained_by_hand,
 )
+from tests.toys import NormNet
 
 TOPS = {1: ["head.weight", "head.bias"], 2: ["body.1.weight", "body.1.bias", "head.weight", "head.bias"]}
 

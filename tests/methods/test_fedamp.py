@@ -8,8 +8,9 @@ from fedspan.benchmark.training.evaluation import score
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.tree import nbytes, under
 from fedspan.methods.algorithms.fedamp import FedAMP
-from tests.helpers import NormNet, start, toy_cell, trained
+from tests.helpers import start, toy_cell, trained
 from tests.methods.by_hand import agree, fresh, mean, norm, numbers, plain_gradient, plus, sizes, trained_by_hand
+from tests.toys import NormNet
 
 CLIENTS = range(6)
 

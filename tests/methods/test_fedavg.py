@@ -4,8 +4,9 @@ import torch
 
 from fedspan.methods.algorithms.fedavg_uniform import FedAvgUniform
 from fedspan.tasks.partitions.iid import IID
-from tests.helpers import NormNet, PlainNet, start, toy_cell, trained
+from tests.helpers import start, toy_cell, trained
 from tests.methods.by_hand import agree, fresh, mean, minus, numbers, plus, sizes, trained_by_hand
+from tests.toys import NormNet, PlainNet
 
 
 @pytest.mark.parametrize("model", [PlainNet(), NormNet()], ids=["plain", "batchnorm"])

@@ -4,8 +4,8 @@ import pytest
 from fedspan.benchmark.net import buffers_of
 from fedspan.methods.algorithms.fednova import FedNova, effective_steps
 from fedspan.tasks.partitions.iid import IID
-from tests.helpers import Blobs, NormNet
 from tests.methods.by_hand import agree, finished, fresh, mean, minus, numbers, plus, sizes, trained_by_hand
+from tests.toys import Blobs, NormNet
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])

@@ -8,7 +8,7 @@ from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.tree import under
 from fedspan.methods.addons.spherefed import SphereFed
 from fedspan.methods.algorithms.fedrod import FedRoD
-from tests.helpers import NormNet, start, toy_cell, trained
+from tests.helpers import start, toy_cell, trained
 from tests.methods.by_hand import (
     PLAIN,
     ByClass,
@@ -24,6 +24,7 @@ from tests.methods.by_hand import (
     sizes,
     trained_by_hand,
 )
+from tests.toys import NormNet
 
 CLIENTS = range(6)
 HEAD = ("head.weight", "head.bias")

@@ -9,8 +9,9 @@ from fedspan.benchmark.training import stages
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.methods.addons.ffc import FFC
 from fedspan.methods.algorithms.fedprox import FedProx
-from tests.helpers import NormNet, PlainNet, ServerMomentum, start, toy_cell, trained, weights
+from tests.helpers import start, toy_cell, trained, weights
 from tests.methods.heads import one_hot, pooled
+from tests.toys import NormNet, PlainNet, ServerMomentum
 
 exact = {"precision": "float64"}
 

@@ -11,8 +11,9 @@ from fedspan.benchmark import registry
 from fedspan.benchmark.rng import generator
 from fedspan.benchmark.training import stages
 from fedspan.methods.algorithms.fedavg import FedAvg
-from tests.helpers import NormNet, start, toy_cell
+from tests.helpers import start, toy_cell
 from tests.methods.by_hand import DOUBLE, agree, numbers, plain_gradient, plus
+from tests.toys import NormNet
 
 FILE = Path(__file__).parents[2] / "examples" / "plugin" / "fedspan_example_finetune.py"
 

@@ -13,8 +13,9 @@ from fedspan.methods.addons.ffc import FFC
 from fedspan.methods.addons.oracle_head import OracleHead
 from fedspan.methods.addons.personal_head import PersonalHead
 from fedspan.methods.addons.spherefed import SphereFed
-from tests.helpers import LocalNorm, NormNet, ServerMomentum, start, toy_cell, trained, weights
+from tests.helpers import start, toy_cell, trained, weights
 from tests.methods.heads import one_hot, orders, pooled, sgd
+from tests.toys import LocalNorm, NormNet, ServerMomentum
 
 exact = {"precision": "float64"}
 

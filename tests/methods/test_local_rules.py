@@ -18,7 +18,7 @@ from fedspan.methods.algorithms.fedlc import FedLC
 from fedspan.methods.algorithms.fedrs import FedRS
 from fedspan.methods.algorithms.fedsam import FedSAM
 from fedspan.methods.algorithms.moon import Moon
-from tests.helpers import NormNet, start, toy_cell, trained, weights
+from tests.helpers import start, toy_cell, trained, weights
 from tests.methods.by_hand import (
     LINEAR,
     PLAIN,
@@ -40,6 +40,7 @@ from tests.methods.by_hand import (
     softmax,
     trained_by_hand,
 )
+from tests.toys import NormNet
 
 
 def check(algorithm, gradient_of, **parts):

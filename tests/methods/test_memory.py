@@ -19,8 +19,9 @@ from fedspan.methods.algorithms.scaffold import Scaffold
 from fedspan.tasks.models.mobilenet_v2 import MobileNetV2
 from fedspan.tasks.partitions.iid import IID
 from tests import memory
-from tests.helpers import NormNet, PlainNet, start, toy, toy_cell, trained
+from tests.helpers import start, toy_cell, trained
 from tests.methods.by_hand import finished
+from tests.toys import NormNet, PlainNet, toy
 
 MIB, GIB = 2**20, 2**30
 WITH_ROWS = {  # and fedbn, where there is BatchNorm

@@ -13,7 +13,7 @@ from fedspan.methods.algorithms.fedper import FedPer
 from fedspan.methods.algorithms.fedrep import FedRep
 from fedspan.methods.algorithms.lg_fedavg import LGFedAvg
 from fedspan.methods.algorithms.local_only import LocalOnly
-from tests.helpers import NormNet, PlainNet, in_head, start, toy_cell, trained, weights
+from tests.helpers import start, toy_cell, trained, weights
 from tests.methods.by_hand import (
     agree,
     batches,
@@ -27,6 +27,7 @@ from tests.methods.by_hand import (
     sizes,
     trained_by_hand,
 )
+from tests.toys import NormNet, PlainNet, in_head
 
 CLIENTS = range(6)
 PERSONAL = [LGFedAvg(), FedPer(), FedRep(head_epochs=2), LocalOnly()]

@@ -11,7 +11,7 @@ from fedspan.methods.algorithms.ditto import Ditto
 from fedspan.methods.algorithms.fedamp import FedAMP
 from fedspan.methods.algorithms.perfedavg import PerFedAvg
 from fedspan.methods.algorithms.pfedme import PFedMe
-from tests.helpers import NormNet, start, toy_cell, trained
+from tests.helpers import start, toy_cell, trained
 from tests.methods.by_hand import (
     DOUBLE,
     agree,
@@ -25,6 +25,7 @@ from tests.methods.by_hand import (
     sgd,
     sizes,
 )
+from tests.toys import NormNet
 
 CLIENTS = range(6)
 PLAIN_SGD = {"momentum": 0.0, "weight_decay": 0.0, "rounds": 3, "lr": 0.02}

@@ -27,7 +27,8 @@ from fedspan.methods.algorithms.fedrs import FedRS
 from fedspan.methods.algorithms.fedsam import FedSAM
 from fedspan.methods.algorithms.moon import Moon
 from fedspan.tasks.models.resnet20 import ResNet20
-from tests.helpers import start, toy, toy_cell
+from tests.helpers import start, toy_cell
+from tests.toys import toy
 
 SIZES = (5, 11, 10, 19)  # batches of 8: the last ones have 5, 3, 2 and 3 images
 SHAPE, CLASSES = (3, 8, 8), 5

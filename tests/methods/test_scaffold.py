@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedspan.methods.algorithms.scaffold import Scaffold
-from tests.helpers import NormNet, toy_cell, trained
+from tests.helpers import toy_cell, trained
 from tests.methods.by_hand import (
     agree,
     finished,
@@ -14,6 +14,7 @@ from tests.methods.by_hand import (
     sizes,
     trained_by_hand,
 )
+from tests.toys import NormNet
 
 CLIENTS = range(6)
 momenta = pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -13,8 +13,9 @@ from fedspan.methods.algorithms.fedexp import FedExp
 from fedspan.methods.algorithms.fednova import FedNova
 from fedspan.methods.algorithms.fedopt import FedOpt
 from fedspan.methods.algorithms.fedyogi import FedYogi
-from tests.helpers import NormNet, start, toy_cell, trained, weights
+from tests.helpers import start, toy_cell, trained, weights
 from tests.methods.by_hand import ByClass, agree, finished, fresh, mean, norm, numbers, plus, sizes
+from tests.toys import NormNet
 
 ROUNDS = 4
 

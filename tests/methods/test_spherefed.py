@@ -20,8 +20,9 @@ from fedspan.methods.addons.oracle_head import OracleHead
 from fedspan.methods.addons.spherefed import SphereFed, orthonormal_rows, spread_rows
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.fedprox import FedProx
-from tests.helpers import LocalHead, NormNet, PlainNet, Scaffold, ServerMomentum, how, start, toy_cell, trained
+from tests.helpers import how, start, toy_cell, trained
 from tests.methods.heads import one_hot, pooled, softmax
+from tests.toys import LocalHead, NormNet, PlainNet, Scaffold, ServerMomentum
 
 HEADS = ("orthonormal", "tammes", "random", "trained")
 FIXED = HEADS[:3]

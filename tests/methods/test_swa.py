@@ -7,8 +7,9 @@ from fedspan.methods.addons.swa import SWA
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.fedavgm import FedAvgM
 from fedspan.methods.algorithms.local_only import LocalOnly
-from tests.helpers import NormNet, start, toy, toy_cell
+from tests.helpers import start, toy_cell
 from tests.methods.by_hand import agree, finished, mean, numbers
+from tests.toys import NormNet, toy
 
 
 def models(run):

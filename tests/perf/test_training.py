@@ -18,8 +18,9 @@ from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Data, Dataset, Images, Model
 from fedspan.benchmark.training.process import set_up_process
 from fedspan.benchmark.training.run import Run
-from tests.helpers import toy, toy_cell
+from tests.helpers import toy_cell
 from tests.perf.plain import LoaderLoop, PlainLoop
+from tests.toys import toy
 
 pytestmark = pytest.mark.perf
 

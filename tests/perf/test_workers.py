@@ -16,8 +16,9 @@ from fedspan.benchmark.training.workers.schedule import round_seconds
 from fedspan.benchmark.training.workers.spread import start_workers, stop_workers
 from fedspan.tasks.models.small_cnn import SmallCNN
 from fedspan.tasks.partitions.iid import IID
-from tests.helpers import toy, toy_cell
+from tests.helpers import toy_cell
 from tests.perf.test_training import DIGITS, W1, photographs
+from tests.toys import toy
 from tests.training.rounds import simulated
 
 pytestmark = pytest.mark.perf

@@ -22,7 +22,8 @@ from fedspan.benchmark.training.run import Run
 from fedspan.benchmark.training.saving import _constant_origin, resume, save
 from fedspan.tasks.fleets.speeds import Speeds
 from tests import memory
-from tests.helpers import LocalHead, NormNet, Scaffold, how, numbers, start, toy_cell, trained, weights
+from tests.helpers import how, numbers, start, toy_cell, trained, weights
+from tests.toys import LocalHead, NormNet, Scaffold
 
 KEY = "a key"
 META = {"round": 2, "curve": {"loss": [0.5, None]}}

@@ -24,7 +24,8 @@ from fedspan.benchmark.records.sources import (
 )
 from fedspan.methods.addons.spherefed import SphereFed
 from fedspan.methods.algorithms.fedadam import FedAdam
-from tests.helpers import toy, toy_cell
+from tests.helpers import toy_cell
+from tests.toys import toy
 
 FILES = {
     "__init__": "",

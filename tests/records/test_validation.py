@@ -23,7 +23,8 @@ from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.methods.addons.spherefed import SphereFed
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.tasks.fleets.speeds import Speeds
-from tests.helpers import Scaffold, ServerMomentum, how, toy_cell
+from tests.helpers import how, toy_cell
+from tests.toys import Scaffold, ServerMomentum
 
 COMMITTED = Path(__file__).parents[2] / "results" / "records"
 SEEN = Diagnostics(

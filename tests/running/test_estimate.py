@@ -25,7 +25,7 @@ from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.training import meter
 from fedspan.benchmark.training.run import Run
 from fedspan.tasks.fleets.stragglers import Stragglers
-from tests import helpers
+from tests import helpers, toys
 
 SMALL = {"dataset.limit": 60, "clients": 3, "model.width": 2, "model.features": 4, "partition.min_size": 5}
 
@@ -163,7 +163,7 @@ def test_a_method_with_phases_takes_the_epochs_of_all_of_them():
 
 
 def test_images_that_a_partition_leaves_out_cost_nothing():
-    class Half(helpers.Ragged):
+    class Half(toys.Ragged):
         def split(self, labels, classes, clients, rng):
             return [part[::2] for part in super().split(labels, classes, clients, rng)]
 
@@ -172,7 +172,7 @@ def test_images_that_a_partition_leaves_out_cost_nothing():
         data = cell.dataset.prepare(helpers.how().data)
         return cost(cell, data, Speed(prepare=0.0, trained=1.0, tested=0.0, flops=1000), 1000)
 
-    assert 0.4 * trained(helpers.Ragged()) < trained(Half()) < 0.6 * trained(helpers.Ragged())
+    assert 0.4 * trained(toys.Ragged()) < trained(Half()) < 0.6 * trained(toys.Ragged())
 
 
 def test_all_clients_as_one_train_on_all_images():
@@ -217,7 +217,7 @@ def test_a_round_in_which_the_machine_stalls_says_nothing_of_the_others(rounds):
     assert not list(left)
 
 
-@helpers.toy("fleet", "toy_asked")
+@toys.toy("fleet", "toy_asked")
 class Asked(Fleet):
     """Fleet that nobody may ask more often than a whole run does."""
 

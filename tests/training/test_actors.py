@@ -17,7 +17,8 @@ from fedspan.benchmark.training.workers.replica import residents_of, state_updat
 from fedspan.benchmark.training.workers.spread import call_of, train
 from fedspan.benchmark.tree import digest
 from tests.contract.tape import Tapes
-from tests.helpers import NormNet, how, start, toy_cell
+from tests.helpers import how, start, toy_cell
+from tests.toys import NormNet
 from tests.training.test_workers import STACKS
 
 

@@ -32,7 +32,8 @@ from fedspan.tasks.fleets.dropout import Dropout
 from fedspan.tasks.fleets.reliable import Reliable
 from fedspan.tasks.fleets.speeds import Speeds
 from fedspan.tasks.fleets.stragglers import Stragglers
-from tests.helpers import CLIENTS, how, start, toy, toy_cell, trained, weights
+from tests.helpers import how, start, toy_cell, trained, weights
+from tests.toys import CLIENTS, toy
 
 
 @toy("fleet", "toy_away")

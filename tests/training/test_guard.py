@@ -9,22 +9,9 @@ from fedspan.benchmark.running.compat import why_not
 from fedspan.benchmark.training.scoring import score_stages
 from fedspan.benchmark.tree import scale
 from fedspan.methods.algorithms.fedavg import FedAvg
-from tests.helpers import (
-    Guard,
-    LocalNorm,
-    Median,
-    Messages,
-    NormNet,
-    Rounded,
-    Scaffold,
-    ServerMomentum,
-    Sphere,
-    start,
-    toy,
-    toy_cell,
-    trained,
-)
+from tests.helpers import start, toy_cell, trained
 from tests.methods.by_hand import agree, numbers
+from tests.toys import Guard, LocalNorm, Median, Messages, NormNet, Rounded, Scaffold, ServerMomentum, Sphere, toy
 
 DOUBLE = {"precision": "float64", "rounds": 1}
 

@@ -17,21 +17,9 @@ from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.feddisco import FedDisco
 from fedspan.methods.algorithms.local_only import LocalOnly
 from tests.contract.tape import Tapes
-from tests.helpers import (
-    Balance,
-    LocalHead,
-    Median,
-    Messages,
-    NormNet,
-    OwnHead,
-    Rounded,
-    TwoModels,
-    start,
-    toy,
-    toy_cell,
-    trained,
-)
+from tests.helpers import start, toy_cell, trained
 from tests.methods.by_hand import DOUBLE, agree, mean, minus, numbers, plain_gradient, plus, trained_by_hand
+from tests.toys import Balance, LocalHead, Median, Messages, NormNet, OwnHead, Rounded, TwoModels, toy
 
 
 def addon_with(**members):

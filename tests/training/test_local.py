@@ -6,20 +6,8 @@ from torch.func import functional_call
 from fedspan.benchmark.component import Component
 from fedspan.benchmark.errors import Diverged
 from fedspan.methods.algorithms.fedavg import FedAvg
-from tests.helpers import (
-    LocalHead,
-    LocalNorm,
-    NormNet,
-    Sharpness,
-    Sphere,
-    in_head,
-    start,
-    toy,
-    toy_cell,
-    trained,
-    transposed,
-    weights,
-)
+from tests.helpers import start, toy_cell, trained, transposed, weights
+from tests.toys import LocalHead, LocalNorm, NormNet, Sharpness, Sphere, in_head, toy
 
 HEAVY = {"momentum": 0.9, "weight_decay": 0.1, "lr": 0.1}
 

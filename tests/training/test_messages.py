@@ -6,8 +6,9 @@ import torch
 from fedspan.benchmark.errors import CorruptFile, HookError
 from fedspan.benchmark.tree import nbytes
 from fedspan.tasks.fleets.dropout import Dropout
-from tests.helpers import Messages, start, toy_cell
+from tests.helpers import start, toy_cell
 from tests.methods.by_hand import DOUBLE, agree, finished, numbers, plus
+from tests.toys import Messages
 
 
 def test_a_message_is_written_from_what_each_client_sent_last():

@@ -4,19 +4,8 @@ import torch
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.training import meter as meter_module
 from fedspan.benchmark.training.meter import Meter
-from tests.helpers import (
-    LocalHead,
-    LocalNorm,
-    NormNet,
-    PlainNet,
-    Scaffold,
-    Sharpness,
-    Sphere,
-    how,
-    start,
-    toy_cell,
-    trained,
-)
+from tests.helpers import how, start, toy_cell, trained
+from tests.toys import LocalHead, LocalNorm, NormNet, PlainNet, Scaffold, Sharpness, Sphere
 
 
 def forward_flops(n):

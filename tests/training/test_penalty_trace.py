@@ -19,7 +19,8 @@ from fedspan.methods.algorithms.fedprox import FedProx
 from fedspan.methods.algorithms.fedrep import FedRep
 from fedspan.methods.algorithms.fedsam import FedSAM
 from fedspan.methods.algorithms.moon import Moon
-from tests.helpers import CLIENTS, how, start, toy_cell, trained
+from tests.helpers import how, start, toy_cell, trained
+from tests.toys import CLIENTS
 
 
 @pytest.mark.parametrize("algorithm", [FedAvg(), FedSAM()], ids=["fedavg", "gradients at other weights"])

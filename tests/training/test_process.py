@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fedspan.benchmark.training.process import THREADS, limit_threads, restored, set_up_process
-from tests.helpers import NormNet, how, toy_cell, trained, weights
+from tests.helpers import how, toy_cell, trained, weights
+from tests.toys import NormNet
 
 STATES = {  # how to read and to write each, and a value that cells must not have
     "default type": (torch.get_default_dtype, torch.set_default_dtype, torch.float64),

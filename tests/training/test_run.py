@@ -23,23 +23,8 @@ from fedspan.methods.addons.feddecorr import FedDecorr
 from fedspan.methods.algorithms.centralized import Centralized
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.tasks.fleets.speeds import Speeds
-from tests.helpers import (
-    CLIENTS,
-    Blobs,
-    LocalHead,
-    LocalNorm,
-    NormNet,
-    Nova,
-    Scaffold,
-    ServerMomentum,
-    Sphere,
-    how,
-    start,
-    toy,
-    toy_cell,
-    trained,
-    weights,
-)
+from tests.helpers import how, start, toy_cell, trained, weights
+from tests.toys import CLIENTS, Blobs, LocalHead, LocalNorm, NormNet, Nova, Scaffold, ServerMomentum, Sphere, toy
 
 # participation ------------------------------------------------------------------------------------
 

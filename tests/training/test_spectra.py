@@ -28,7 +28,8 @@ from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.fedper import FedPer
 from fedspan.methods.algorithms.local_only import LocalOnly
 from fedspan.tasks.models.linear_net import LinearNet
-from tests.helpers import Blobs, NormNet, start, toy_cell, trained, weights
+from tests.helpers import start, toy_cell, trained, weights
+from tests.toys import Blobs, NormNet
 
 
 def features(n=40, d=6, seed=0):

@@ -14,19 +14,8 @@ from fedspan.methods.addons.spherefed import SphereFed
 from fedspan.methods.addons.topk import TopK
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.fedbabu import FedBABU
-from tests.helpers import (
-    LocalHead,
-    LocalNorm,
-    NormNet,
-    Scaffold,
-    Sphere,
-    start,
-    toy,
-    toy_cell,
-    trained,
-    transposed,
-    weights,
-)
+from tests.helpers import start, toy_cell, trained, transposed, weights
+from tests.toys import LocalHead, LocalNorm, NormNet, Scaffold, Sphere, toy
 
 
 @toy("addon", "toy_transposing")

@@ -30,21 +30,8 @@ from fedspan.tasks.partitions.iid import IID
 from fedspan.tasks.partitions.personal import Personal as PersonalPartition
 from tests.benchmark.test_split import DOMAINS, DomainBlobs, OwnTests
 from tests.contract.tape import Tapes
-from tests.helpers import (
-    Blobs,
-    LocalHead,
-    LocalNorm,
-    NormNet,
-    OwnHead,
-    Personal,
-    Sphere,
-    how,
-    numbers,
-    start,
-    toy_cell,
-    trained,
-    weights,
-)
+from tests.helpers import how, numbers, start, toy_cell, trained, weights
+from tests.toys import Blobs, LocalHead, LocalNorm, NormNet, OwnHead, Personal, Sphere
 
 SHARE = 0.3
 SEEN = Diagnostics(spectra=True, clients=(3,), alignment=True, shares=True, embedding="sphere", images=9)

@@ -21,7 +21,8 @@ from fedspan.methods.addons.personal_head import PersonalHead
 from fedspan.methods.algorithms.fedavg import FedAvg
 from fedspan.methods.algorithms.scaffold import Scaffold
 from fedspan.tasks.partitions.personal import Personal as PersonalPartition
-from tests.helpers import Blobs, LocalHead, OwnHead, how, start, toy, toy_cell, trained, weights
+from tests.helpers import how, start, toy_cell, trained, weights
+from tests.toys import Blobs, LocalHead, OwnHead, toy
 
 UNSEEN = ("unseen_accuracy", "unseen_accuracy_std", "unseen_worst_tenth_accuracy")
 TASK = {"partition": PersonalPartition(alpha=1.0), "dataset": Blobs(train=120, test=60), "clients": 4, "unseen": 0.25}

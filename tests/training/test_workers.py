@@ -42,7 +42,8 @@ from fedspan.tasks.fleets.dropout import Dropout
 from fedspan.tasks.fleets.stragglers import Stragglers
 from fedspan.tasks.partitions.personal import Personal
 from tests.contract.tape import Tapes
-from tests.helpers import Blobs, NormNet, counted, how, numbers, start, toy, toy_cell, toy_stacks, trained, weights
+from tests.helpers import counted, how, numbers, start, toy_cell, trained, weights
+from tests.toys import Blobs, NormNet, toy, toy_stacks
 from tests.training.rounds import simulated
 
 REGISTERED = {
