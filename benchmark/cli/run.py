@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.command == "tune" and not studies:
         raise UserError("tune needs a board that tunes, as board=digits_tuned; docs/tuning.md explains how")
     how = How.of(planned[0].config)
-    check_how(how)
+    check_how(how, alone=not grid)
     if not grid:
         _check_alone(how, for_hydra)
     _take_numerics([*planned, *trials], arguments)

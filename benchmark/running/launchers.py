@@ -27,14 +27,24 @@ LOCAL = ("basic", "joblib", "submitit_local")
 SCHEDULERS = ("ray", "submitit")  # they choose the GPUs of a cell
 
 
-def check_how(how: How) -> None:
-    """Raise `UserError` for an unknown executor or launcher, or for GPU shares that the launcher cannot assign."""
+def check_how(how: How, alone: bool = False) -> None:
+    """Raise `UserError` for an unknown executor or launcher, or for GPUs that the launcher cannot assign.
+
+    A single run (`alone`) has its own device, and its workers a GPU each if no share is set.
+    """
     executor_of(how.executor)
     if how.launcher is not None and how.launcher not in LAUNCHERS:
         hint = "; for SLURM use submitit" if how.launcher == "slurm" else did_you_mean(how.launcher, LAUNCHERS)
         raise UserError(f"unknown launcher '{how.launcher}'{hint}")
     if how.gpus is not None and how.launcher in (None, "basic", "joblib"):
         raise UserError(f"gpus={how.gpus:g} is a cell's share of the GPUs, which needs launcher=ray or submitit")
+    if alone or how.launcher not in SCHEDULERS or how.device == "cpu":
+        return
+    if how.device != "cuda":
+        raise UserError(f"device={how.device}, but launcher={how.launcher} gives each cell its GPU; use device=cuda")
+    if how.gpus is None:
+        share = "needs gpus=, a cell's share of the GPUs, as in gpus=1"
+        raise UserError(f"device=cuda with launcher={how.launcher} {share}")
 
 
 def check_installed(launcher: str) -> None:
@@ -46,12 +56,6 @@ def check_installed(launcher: str) -> None:
 def launcher_words(how: How) -> list[str]:
     """Return the overrides for Hydra's launcher, ready to start; raise `UserError` if it cannot be used."""
     check_how(how)
-    if how.launcher in SCHEDULERS and how.device.startswith("cuda:"):
-        raise UserError(f"device={how.device}, but launcher={how.launcher} gives each cell its GPU; use device=cuda")
-    if how.launcher in SCHEDULERS and how.device == "cuda" and how.gpus is None:
-        raise UserError(
-            f"device=cuda with launcher={how.launcher} needs gpus=, a cell's share of the GPUs, as in gpus=1"
-        )
     count = how.cells_at_a_time
     chosen = how.launcher or ("joblib" if count > 1 else "basic")
     check_installed(chosen)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.running.launchers import launcher_words
+from fedspan.benchmark.running.launchers import check_how, launcher_words
 from fedspan.benchmark.spec.settings import How
 from tests.cli.conftest import QUICK, Ran
 from tests.faults.conftest import check_files, leftovers, plain, ray_nodes
@@ -123,6 +123,7 @@ def test_cells_of_a_cluster_on_gpus_need_a_share_and_no_number(launcher):
         launcher_words(How(launcher=launcher, device="cuda"))
     with pytest.raises(UserError, match=f"device=cuda:1, but launcher={launcher} gives each cell its GPU"):
         launcher_words(How(launcher=launcher, device="cuda:1", gpus=1))
+    check_how(How(launcher=launcher, device="cuda"), alone=True)
 
 
 def test_a_launcher_that_is_not_installed_names_its_extra(monkeypatch):
