@@ -47,7 +47,7 @@ def show(arguments: argparse.Namespace) -> int:
         tell(problem)
     studies = studies_of(axes)
     how = How.of(planned[0].config)
-    check_how(how, alone=len(planned) == 1)
+    check_how(how, alone="board" not in axes and len(planned) == 1)
     results = Results(how.results, sets_aside=False)
     selections = [select(study, results.read) for study in studies]
     open_studies = [found.study for found in selections if found.chosen is None]

@@ -93,7 +93,7 @@ class Mirror:
         self.uri = tracking_uri(results.root)
         self._stamps: dict[Path, tuple[int, int]] = {}
         self._noted: dict[str, str] = {}
-        self._finished: set[str] = set()  # keys of cells with a result in the store when it was opened
+        self._finished: set[str] = set()  # keys of cells with a result in the store
         self._foreign: set[str] = set()  # runs from other results folders, which a shared store may hold
         self._embedded = self.uri == database.uri_of(results.root / database.NAME)
         try:

@@ -198,7 +198,7 @@ def test_which_client_diverged_does_not_depend_on_lanes():
 
 
 def test_few_results_wait_on_the_device_for_those_of_earlier_clients(monkeypatch):
-    monkeypatch.setattr(graph, "TOGETHER", 2)
+    monkeypatch.setattr(graph, "MOST_WAITING", 2)
     run, ticks, waiting = start(toy_cell(), executor="graph"), [], []
     for taken, _ in enumerate(run.executor.each(run.state, RoundClients(range(6), tick=lambda: ticks.append(1)))):
         waiting.append(len(ticks) - taken)

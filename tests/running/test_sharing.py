@@ -121,6 +121,13 @@ def test_a_visible_gpu_is_named_with_what_to_do(monkeypatch):
         check_workers(how(workers=2))
 
 
+@pytest.mark.parametrize(("threads", "cells"), [(1, 8), (3, 2), (4, 2), (16, 1)])
+def test_a_grid_runs_as_many_cells_as_have_cores_for_their_threads(monkeypatch, threads, cells):
+    monkeypatch.setattr("fedspan.benchmark.spec.settings.usable_cores", lambda: 8)
+    assert how(threads=threads).cells_at_a_time == cells
+    assert how(threads=threads, workers=5).cells_at_a_time == 5
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs the affinity of a process")
 def test_a_grid_starts_no_more_workers_than_the_cores_that_its_process_may_use():
     pinned = (

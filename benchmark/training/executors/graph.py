@@ -26,7 +26,7 @@ log = logging.getLogger("fedspan")
 
 EAGER = 2  # steps of each kind before it is recorded: they fill caches and count FLOPs
 LANES = 16  # maximum number of clients in parallel
-TOGETHER = 4 * LANES  # clients whose results may wait on the device for those of earlier clients
+MOST_WAITING = 4 * LANES  # clients whose results may wait on the device for those of earlier clients
 GAIN = 1.05  # minimum speed-up at which doubled lanes are kept
 SPARE = 0.9  # maximum share of free memory for additional lanes
 
@@ -213,8 +213,8 @@ class Graph(Loop):
         self.width = Width()
 
     def each(self, state: State, visits: RoundClients) -> Iterator[Trained]:
-        for first in range(0, len(visits.clients), TOGETHER):
-            done = self._train_all(state, visits.clients[first : first + TOGETHER], visits)
+        for first in range(0, len(visits.clients), MOST_WAITING):
+            done = self._train_all(state, visits.clients[first : first + MOST_WAITING], visits)
             for client in sorted(done):
                 result = done.pop(client)
                 if isinstance(result, Diverged):
