@@ -26,6 +26,7 @@ KINDS = {
     "algorithm": "algorithms",
     "addon": "addons",
 }
+SINGLE_KINDS = tuple(kind for kind in KINDS if kind != "addon")  # a cell has one plugin of each
 PLUGIN_PACKAGES = ("fedspan.methods", "fedspan.tasks")
 _ARTICLE = {"algorithm": "an", "addon": "an"}
 
@@ -215,7 +216,17 @@ def broken() -> list[discovery.Broken]:
 
 def prefix_of(plugin: Plugin | type[Plugin]) -> str:
     """Return the prefix of a plugin's settings: its kind, or ``addon.NAME``."""
-    return f"addon.{plugin.name}" if plugin.kind == "addon" else plugin.kind
+    return prefix(plugin.kind, plugin.name)
+
+
+def prefix(kind: str, name: str) -> str:
+    """Return the prefix of the settings of the plugin of this kind and name."""
+    return f"addon.{name}" if kind == "addon" else kind
+
+
+def choice(kind: str, name: str) -> str:
+    """Return the setting that chooses a plugin: ``algorithm=NAME``, or ``addons=[NAME]``."""
+    return f"addons=[{name}]" if kind == "addon" else f"{kind}={name}"
 
 
 def plugins(kind: str) -> Mapping[str, type[Plugin]]:
@@ -252,8 +263,8 @@ def find(kind: str, name: str) -> type[Plugin]:
     if why := why_unknown(name, [kind]):
         raise UnknownPlugin(f"unknown {kind} '{name}' ({why})")
     if other := next((other for other in KINDS if name in _plugins[other]), None):
-        setting = f"addons=[{name}]" if other == "addon" else f"{other}={name}"
-        raise UnknownPlugin(f"'{name}' is no {kind}, it is {_ARTICLE.get(other, 'a')} {other}; write {setting}")
+        there = f"it is {_ARTICLE.get(other, 'a')} {other}"
+        raise UnknownPlugin(f"'{name}' is no {kind}, {there}; write {choice(other, name)}")
     near = did_you_mean(str(name), known)
     where = discovery.where(PLUGIN_PACKAGES, _files.values())
     raise UnknownPlugin(f"unknown {kind} '{name}'{near}{'' if near.endswith('?') else '.'} {where}")

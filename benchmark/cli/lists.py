@@ -22,7 +22,7 @@ from fedspan.benchmark.method import disclosure
 from fedspan.benchmark.names import counted_as, summary_of
 from fedspan.benchmark.patience import doing
 from fedspan.benchmark.protocol import Protocol
-from fedspan.benchmark.registry import KINDS, Plugin, plugins, prefix_of, why_unknown
+from fedspan.benchmark.registry import KINDS, Plugin, choice, plugins, prefix_of, why_unknown
 from fedspan.benchmark.report.axes import text
 from fedspan.benchmark.running.compat import Compatibility
 from fedspan.benchmark.search import SettingDescription, Space, describe_settings, fields_without_space, spaces_of
@@ -122,8 +122,7 @@ def _found(named: Sequence[str], kinds: Sequence[str], wanted: Sequence[str]) ->
 
 def _tell(cls: type[Plugin], console: Console) -> None:
     """Print a plugin in full: summary, docstring, settings, and papers with links."""
-    choice = f"addons=[{cls.name}]" if cls.kind == "addon" else f"{cls.kind}={cls.name}"
-    console.print(Text.assemble((cls.title or cls.name, "bold"), f"  {choice}"))
+    console.print(Text.assemble((cls.title or cls.name, "bold"), f"  {choice(cls.kind, cls.name)}"))
     if cls.summary:
         console.print(Text(f"{cls.summary}\n"))
     paragraphs = re.sub(r"(?<!\n)\n(?!\n|[-*] )\s*", " ", inspect.cleandoc(cls.__doc__ or ""))
@@ -154,7 +153,7 @@ def _settings_table(settings: Sequence[SettingDescription]) -> Table:
 
 def _show_spaces(names: Sequence[str]) -> int:
     """Print the search spaces of all methods, or of those named."""
-    known = {name: cls for kind in ("algorithm", "addon") for name, cls in plugins(kind).items()}
+    known = {name: cls for kind in METHOD_KINDS for name, cls in plugins(kind).items()}
     for name in names:
         if name not in known:
             raise UserError(f"cannot list the method '{name}'{did_you_mean(name, known)}")

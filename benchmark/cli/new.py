@@ -18,7 +18,7 @@ import yaml
 
 from fedspan.benchmark.cli import skeletons
 from fedspan.benchmark.errors import UserError, did_you_mean
-from fedspan.benchmark.registry import plugins
+from fedspan.benchmark.registry import choice, plugins
 from fedspan.benchmark.spec.board import SITE_FOLDERS
 from fedspan.benchmark.spec.overrides import override_text, settings_of
 from fedspan.benchmark.spec.presets import yaml_files
@@ -134,8 +134,7 @@ def make(arguments: argparse.Namespace) -> int:
         board = _setting("board", first) if package else f"board={name}"
         print(f"{first}  try it: {shlex.join(['fedspan', 'run', board, 'scale=smoke'])}")
         return 0
-    setting = f"addons=[{name}]" if kind == "addon" else f"{kind}={name}"
-    print(f"{first}  try it: {shlex.join(['fedspan', 'run', *given, setting, 'protocol.rounds=2'])}")
+    print(f"{first}  try it: {shlex.join(['fedspan', 'run', *given, choice(kind, name), 'protocol.rounds=2'])}")
     tests = f"{shlex.join(['pytest', others[0]])}; {shlex.join(['fedspan', 'test', name, *given])}"
     print(f"{others[0]}  run it, and the contract tests: {tests}")
     if package:

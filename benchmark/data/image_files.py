@@ -24,6 +24,7 @@ log = logging.getLogger("fedspan")
 
 SPLITS = ("train", "test")
 NAMED_IN_MANIFEST = 20  # skipped images listed in the manifest
+SOME = 5  # names in a message
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation per channel
 ONLY_SCALED: Statistics = (0.0,) * 3, (1.0,) * 3  # leaves pixels in [0, 1]
@@ -209,8 +210,8 @@ def warn_of_other_counts(name: str, files: Labelled, published: Mapping[str, int
         )  # fmt: skip
 
 
-def some(names: Collection[str], most: int = 5) -> str:
-    """Return at most `most` names for a message, and the number of the rest."""
+def some(names: Collection[str]) -> str:
+    """Return at most `SOME` names for a message, and the number of the rest."""
     names = sorted(names)
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - SOME
+    return ", ".join(names[:SOME]) + (f" and {more} more" if more > 0 else "")

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -102,8 +100,7 @@ class Verification:
         return f"{self.key}.{self._digest()[:16]}.json"
 
     def _digest(self) -> str:
-        content = {"schema": SCHEMA, **dataclasses.asdict(self)}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return digest_of({"schema": SCHEMA, **dataclasses.asdict(self)})
 
     def write(self, folder: Path) -> Path:
         """Write the verification to `folder` unless it is there; return its path."""

@@ -345,8 +345,8 @@ class _CellRuns:
             rounds, accuracy = run.curve
             above = np.flatnonzero(np.array([*map(settled, accuracy)]) >= settled(target))
             when = int(rounds[above[0] if len(above) else -1])
-            seconds = run.elapsed.get(when, run.seconds * when / run.rounds)
-            cost = float(when), run.bytes_until.get(when, math.nan), seconds, run.simulated.get(when, math.nan)
+            known = (costs.get(when, math.nan) for costs in (run.bytes_until, run.elapsed, run.simulated))
+            cost = float(when), *known
             (arrived if len(above) else censored).append(cost)
         if self.done:
             ends = [

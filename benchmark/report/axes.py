@@ -15,13 +15,13 @@ from typing import Any
 from fedspan.benchmark import names
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import defaults_of
-from fedspan.benchmark.registry import KINDS
+from fedspan.benchmark.registry import SINGLE_KINDS
 from fedspan.benchmark.spec.plan import PlannedCell
 
 NONE = "none"  # no add-ons, or a setting that a cell does not have
 PROTOCOL = "protocol"
 TUNING = "tuning"  # whether a row has the defaults or the settings that its trials chose
-PLUGIN_AXES = ("method", "addons", PROTOCOL, *(kind for kind in KINDS if kind != "addon"))
+PLUGIN_AXES = ("method", "addons", PROTOCOL, *SINGLE_KINDS)
 PARTS = {"method": ("algorithm", "addons")}
 
 
@@ -171,7 +171,7 @@ class Axes:
 def _plugins(planned: PlannedCell) -> list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     """Return (axis, spec with its name, default values) of each plugin of a cell and of its protocol."""
     cell, what = planned.cell, planned.cell.settings
-    plugins = [(kind, what[kind], defaults_of(type(getattr(cell, kind)))) for kind in KINDS if kind != "addon"]
+    plugins = [(kind, what[kind], defaults_of(type(getattr(cell, kind)))) for kind in SINGLE_KINDS]
     plugins += [
         ("addons", spec, defaults_of(type(addon))) for spec, addon in zip(what["addons"], cell.addons, strict=True)
     ]

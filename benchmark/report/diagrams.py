@@ -48,9 +48,9 @@ class Diagram:
 def _diagram(name: str, title: str, caption: str, words: str, draw: Callable[[], Canvas]) -> Diagram:
     with matplotlib.rc_context(STYLE):
         canvas = draw()
-        files = {suffix: save(canvas, suffix, **options) for suffix, options in FORMATS.items()}
+        files = {suffix: save(canvas, suffix) for suffix in FORMATS}
     with matplotlib.rc_context({**STYLE, "svg.fonttype": "none"}):
-        inline = embed(save(draw(), "svg", {"Date": None}).decode(), name, title, words)
+        inline = embed(save(draw(), "svg").decode(), name, title, words)
     return Diagram(name=name, title=title, caption=caption, files=files, inline=inline)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes as Plot
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure as Canvas
@@ -22,7 +21,6 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from fedspan.benchmark.report import labels
 from fedspan.benchmark.report.drawing import VIEW, Drawing, Panel
 from fedspan.benchmark.report.layout import Layout
-from fedspan.benchmark.report.panels import draw
 from fedspan.benchmark.report.style import (
     COLOURS,
     DASHES,
@@ -39,9 +37,7 @@ from fedspan.benchmark.report.style import (
     fill_of,
 )
 
-__all__ = ["FORMATS", "description", "draw", "embed", "files", "inline", "save"]
-
-FORMATS: dict[str, dict[str, Any]] = {  # options of `save` that give the same bytes every time
+FORMATS: dict[str, dict[str, Any]] = {  # options of `savefig` that give the same bytes every time
     "svg": {"metadata": {"Date": None}},
     "pdf": {"metadata": {"CreationDate": None, "ModDate": None}},
     "png": {"metadata": {}, "dpi": 200, "transparent": False, "facecolor": "white"},
@@ -225,7 +221,6 @@ def files(drawing: Drawing) -> dict[str, bytes]:
         layout = Layout.of(drawing)
         tall = layout.plot[1]
         canvas = Canvas(figsize=(layout.width, layout.height))
-        FigureCanvasAgg(canvas)
         limits = _limits(drawing)
         for i, panel in enumerate(drawing.panels):
             plot = canvas.add_axes(layout.box(i))
@@ -242,13 +237,13 @@ def files(drawing: Drawing) -> dict[str, bytes]:
             # Leading space: matplotlib omits labels that start with an underscore.
             said = [f" {label}" for label in drawing.labels]
             canvas.legend(handles, said, loc="lower center", ncols=layout.columns, handlelength=2.6)
-        return {suffix: save(canvas, suffix, **options) for suffix, options in FORMATS.items()}
+        return {suffix: save(canvas, suffix) for suffix in FORMATS}
 
 
-def save(canvas: Canvas, suffix: str, metadata: dict[str, Any], **options: Any) -> bytes:
-    """Return the file's bytes."""
+def save(canvas: Canvas, suffix: str, **options: Any) -> bytes:
+    """Return the file's bytes, the same for the same canvas; `options` replace those of `FORMATS`."""
     buffer = io.BytesIO()
-    canvas.savefig(buffer, format=suffix, metadata=metadata, **options)
+    canvas.savefig(buffer, format=suffix, **FORMATS[suffix] | options)
     return buffer.getvalue()
 
 
@@ -265,7 +260,7 @@ def inline(drawing: Drawing) -> list[str]:
             side = 254 if drawing.kind.style == "map" else 288
             plot = canvas.add_axes((42 / 340, 38 / 240, side / 340, 192 / 240))
             _plot(plot, drawing, panel, limits)
-            svg = save(canvas, "svg", {"Date": None}).decode()
+            svg = save(canvas, "svg").decode()
             name, of = f"figure-{drawing.number}-{i + 1}", f"{drawing.title}, {panel.title or 'all'}"
             elements.append(embed(svg, name, of, description(drawing, panel)))
     return elements

@@ -19,7 +19,7 @@ from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.sources import stale
 from fedspan.benchmark.records.verification import Badge, Repeated
 from fedspan.benchmark.report.axes import flat
-from fedspan.benchmark.spec.cell import Cell, key_of, training_clients
+from fedspan.benchmark.spec.cell import key_of, training_clients
 from fedspan.benchmark.spec.overrides import command_of, override_text
 from fedspan.benchmark.spec.plan import PlannedCell
 from fedspan.benchmark.training import costs
@@ -150,7 +150,7 @@ def _row(planned: PlannedCell, record: Record | None, repeated: Repeated, shared
     badge = repeated.of_record(final) if final else Badge()
     return CellRow(
         **shared.of_point(planned),
-        **_measured(record, cell),
+        **_measured(record),
         key=cell.key,
         seed=cell.seed,
         dataset_digest=shared(made.get("dataset_digest")),
@@ -174,7 +174,7 @@ def _row(planned: PlannedCell, record: Record | None, repeated: Repeated, shared
     )
 
 
-def _measured(record: Record | None, cell: Cell) -> dict[str, Any]:
+def _measured(record: Record | None) -> dict[str, Any]:
     """Return the fields of a `CellRow` that come from a record's numbers."""
     empty: dict[str, Any] = {"scores": {}, "stages": {}, "curve": None, "over_time": None}
     empty |= {name: {} for name in ("elapsed", "bytes_until", "simulated")}
@@ -188,7 +188,7 @@ def _measured(record: Record | None, cell: Cell) -> dict[str, Any]:
         "simulated": simulated,
         "over_time": (np.array([simulated[int(when)] for when in curve[0]]), curve[1]) if curve and simulated else None,
         "elapsed": _elapsed(record),
-        "bytes_until": _bytes_until(record, cell),
+        "bytes_until": _bytes_until(record),
         **_figures(record),
         **_costs(record),
     }
@@ -291,8 +291,8 @@ def _curve(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
 def _elapsed(record: Record) -> dict[int, float]:
     if not _of_one_core(record):
         return {}
-    rounds, seconds = record["curve"].get("round", []), record["compute"].get("seconds_at_round", [])
-    return {when: float(value) for when, value in zip(rounds, seconds, strict=False)}  # older records lack seconds
+    seconds = record["compute"].get("seconds_at_round", [])
+    return dict(zip(record["curve"].get("round", []), map(float, seconds), strict=False))
 
 
 def _simulated(record: Record) -> dict[int, float]:
@@ -300,21 +300,10 @@ def _simulated(record: Record) -> dict[int, float]:
     return dict(zip(record["curve"].get("round", []), map(float, seconds), strict=False))
 
 
-def _bytes_until(record: Record, cell: Cell) -> dict[int, float]:
-    """Return the bytes that all clients have sent and received by each evaluated round.
-
-    A record of an earlier version has only their total. It is then spread evenly over the rounds, without the bytes of
-    a calibration after training. Empty if such a run is not done or its method also calibrates between rounds.
-    """
-    rounds, compute = record["curve"].get("round", []), record["compute"]
-    if "bytes_at_round" in compute:
-        return {when: float(value) for when, value in zip(rounds, compute["bytes_at_round"], strict=True)}
-    if record["status"] != "done" or cell.method().calibrates_every:
-        return {}
-    sizes = compute["bytes"]
-    after = sizes.get("calibration_up", 0) + sizes.get("calibration_down", 0)
-    each = (sizes["up"] + sizes["down"] - after) / cell.protocol.rounds
-    return {when: when * each for when in rounds}
+def _bytes_until(record: Record) -> dict[int, float]:
+    """Return the bytes that all clients have sent and received by each evaluated round; empty where not recorded."""
+    sizes = record["compute"].get("bytes_at_round", [])
+    return dict(zip(record["curve"].get("round", []), map(float, sizes), strict=False))
 
 
 def _figures(record: Record | None) -> dict[str, Any]:
@@ -358,7 +347,7 @@ def _cost_of(record: Record) -> dict[str, float | None]:
     if "calibrate_server" in seconds:  # those of the mean client and the server, as in SphereFed 2022, Fig. 5 (d)
         clients = training_clients(spec["clients"], spec.get("unseen", 0.0))
         cost["calibration_seconds"] = seconds.get("calibrate", 0.0) / clients + seconds["calibrate_server"]
-    if "local" in seconds and compute.get("seconds_at_round"):
+    if "local" in seconds:
         rounds = spec["protocol"]["rounds"]
         cost["local_seconds_per_round"] = seconds["local"] / rounds
         cost["minutes_per_round"] = seconds["local"] / rounds / 60

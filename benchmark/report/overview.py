@@ -373,7 +373,7 @@ def about(tasks: Sequence[Task], results: Sequence[Result], count: int) -> str:
         least = f"{counts[0]} to " if len(counts) > 1 else ""
         parts.append(least + names.counted_as(counts[-1], "seed"))
     budgets = {result.budget for result in results if result.tuned}
-    tuning = f". Each method was tuned on each task: {budgets.pop()}" if len(budgets) == 1 and all(budgets) else ""
+    tuning = f". Each method was tuned on each task: {budgets.pop()}" if len(budgets) == 1 else ""
     warning = SMOKE if {task.scale for task in tasks} == {"smoke"} else ""
     return ", ".join([*parts, names.counted_as(count, "task")]) + tuning + warning if tasks else ""
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes as Plot
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgba_array
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
@@ -18,7 +17,7 @@ from rich.text import Text
 
 from fedspan.benchmark.data.shares import Shares
 from fedspan.benchmark.errors import plain
-from fedspan.benchmark.report.figures import FORMATS, save
+from fedspan.benchmark.report.figures import save
 from fedspan.benchmark.report.style import COLOURS, QUIET, STYLE
 
 MOST_DRAWN = 100  # clients in the figure
@@ -80,7 +79,6 @@ def figure(found: Shares, suffix: str = "svg") -> bytes:
         width = max(left + clients * wide + right, 6.2)
         height = top + bars + sum(gap + len(named) * high for named in matrices.values()) + bottom
         canvas = Canvas(figsize=(width, height))
-        FigureCanvasAgg(canvas)
         canvas.text(0.12 / width, 1 - 0.12 / height, found.title, va="top", weight="bold")
         canvas.text(0.12 / width, 1 - 0.32 / height, "\n".join([*found.facts, *notes]), va="top", fontsize=7.5)
 
@@ -105,7 +103,7 @@ def figure(found: Shares, suffix: str = "svg") -> bytes:
             below += gap + len(named) * high
         plot.tick_params(labelbottom=True)
         plot.set_xlabel("client")
-        return save(canvas, suffix, **FORMATS[suffix])
+        return save(canvas, suffix)
 
 
 def _draw_sizes(plot: Plot, sizes: np.ndarray, tested: np.ndarray | None) -> None:

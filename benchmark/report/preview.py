@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import matplotlib
 from matplotlib.axes import Axes as Plot
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
 from fedspan.benchmark.names import of_method_label
@@ -29,7 +28,6 @@ def preview(view: View) -> bytes:
     lines = view.lines[:MOST]
     with matplotlib.rc_context({**STYLE, "font.size": 13}):
         canvas = Canvas(figsize=(WIDTH / DPI, HEIGHT / DPI))
-        FigureCanvasAgg(canvas)
         canvas.text(0.03, 0.93, "FedSpan leaderboard", fontsize=13, color=QUIET, va="top")
         canvas.text(0.03, 0.87, "\n".join(said), fontsize=22, weight="bold", va="top", linespacing=1.25)
         top = 0.87 - 0.075 * len(said)
@@ -38,7 +36,7 @@ def preview(view: View) -> bytes:
         plot = canvas.add_axes((left, 0.13, 0.97 - left, top - 0.22))
         draw_gains(plot, lines)
         plot.set_xlabel(f"Gain over {of_method_label(view.reference)} in points, 95% CI")
-        return save(canvas, "png", {}, dpi=DPI, transparent=False, facecolor="white")
+        return save(canvas, "png", dpi=DPI)
 
 
 def draw_gains(plot: Plot, lines: Sequence[Line]) -> None:

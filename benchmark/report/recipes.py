@@ -13,7 +13,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 from fedspan.benchmark.fields import defaults_of
-from fedspan.benchmark.registry import KINDS
+from fedspan.benchmark.registry import SINGLE_KINDS
 from fedspan.benchmark.report.axes import choices_of, flat, text
 from fedspan.benchmark.report.printed import VALUE, Printed, all_printed, kind_of, printed_in
 from fedspan.benchmark.report.recipe_files import OURS, Excuse, RecipeLine, Stated, lines, name_of, stated
@@ -84,9 +84,8 @@ def _needed(planned: PlannedCell, what: Mapping[str, Any], full: str) -> Iterato
         return
     cell = planned.cell
     usual: dict[str, Any] = {}
-    for kind in KINDS:
-        if kind != "addon":
-            usual |= {f"{kind}.{name}": value for name, value in defaults_of(type(getattr(cell, kind))).items()}
+    for kind in SINGLE_KINDS:
+        usual |= {f"{kind}.{name}": value for name, value in defaults_of(type(getattr(cell, kind))).items()}
     usual |= {f"protocol.{name}": value for name, value in defaults_of(type(cell.protocol)).items()}
     for name, value in what.items():
         if not name.startswith(COMPARED) and not (name in usual and _same(value, _plain(usual[name]))):

@@ -17,11 +17,11 @@ from fedspan.benchmark.records.record import SIDECARS
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import Selection
 from fedspan.benchmark.records.sources import REMEDY
-from fedspan.benchmark.report import figures, render_text, summary
+from fedspan.benchmark.report import figures, panels, render_text, summary
 from fedspan.benchmark.report.analysis import Analysis, analyse, reach_targets
 from fedspan.benchmark.report.axes import TUNING
 from fedspan.benchmark.report.diagrams import average_ranks, score_against_cost
-from fedspan.benchmark.report.drawing import KINDS
+from fedspan.benchmark.report.drawing import KINDS, Drawing
 from fedspan.benchmark.report.frame import collect, point_of
 from fedspan.benchmark.report.recipes import Sourced, examine
 from fedspan.benchmark.report.render_page import Extras, board_page, runs_pages
@@ -114,7 +114,7 @@ def write_report(
 
 def _made(
     board: Board, frame: pd.DataFrame, reported: Reported, problems: _Problems
-) -> tuple[list[Tabulated], list[figures.Drawing]]:
+) -> tuple[list[Tabulated], list[Drawing]]:
     """Return the tables and figures of a board that can be made, and add the problems of each to `problems`.
 
     Those of a tuned board have default and tuned rows for each method.
@@ -130,7 +130,7 @@ def _made(
         if reported.tuning and TUNING not in (*figure.rows, *figure.columns):
             figure = _both(figure)
         try:
-            drawings.append(figures.draw(frame, reported.axes, figure, number))
+            drawings.append(panels.draw(frame, reported.axes, figure, number))
             problems.add(f"figure {number}", drawings[-1].problems)
         except UserError as error:
             problems.add(f"figure {number}", [f"it is {LEFT_OUT}{error}"])

@@ -23,7 +23,7 @@ from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.method import disclosure
 from fedspan.benchmark.records.atomic import content_of, read_json
 from fedspan.benchmark.records.model import STAGES
-from fedspan.benchmark.registry import plugins
+from fedspan.benchmark.registry import plugins, prefix
 from fedspan.benchmark.report import preview, statistics
 from fedspan.benchmark.report.axes import bare, text
 from fedspan.benchmark.report.figures import embed
@@ -112,11 +112,10 @@ def about(kind: str, name: str) -> About:
     paragraphs = [" ".join(part.split()) for part in parts]
     if more := disclosure(cls):
         paragraphs.append(f"{more[0].upper()}{more[1:]}.")
-    prefix = f"addon.{name}" if kind == "addon" else kind
     return About(
         name=name,
         kind=kind,
-        prefix=prefix,
+        prefix=prefix(kind, name),
         paragraphs=tuple(paragraphs),
         fields=tuple((field, text(value)) for field, value in defaults_of(cls).items()),
         title=names.title_of(kind, name),

@@ -23,6 +23,7 @@ from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.records.atomic import read_json
 from fedspan.benchmark.records.model import STAGES, Count, Finite, Key, Number, Percent, Share, accuracy_of
 from fedspan.benchmark.records.record import digest_of
+from fedspan.benchmark.registry import prefix_of
 from fedspan.benchmark.report import statistics
 from fedspan.benchmark.report.axes import text
 from fedspan.benchmark.report.frame import mean_cost
@@ -88,7 +89,7 @@ class Result:
     repeated: Count = 0
     refuted: Count = 0
     machine: str = ""
-    budget: str = ""  # of tuned results; empty in summaries of earlier versions
+    budget: str = ""  # of tuned results
     models: dict[str, str] = field(default_factory=dict)  # by seed, digests of the scored models where known
 
     @property
@@ -343,7 +344,7 @@ def method_name(planned: PlannedCell, searched: Collection[str] = ()) -> str:
     cell, expected = planned.cell, _tuned(planned)
     names = []
     for component in cell.components:
-        prefix = "algorithm" if component is cell.algorithm else f"addon.{component.name}"
+        prefix = prefix_of(component)
         defaults = defaults_of(type(component))
         shown = [
             f"{field}={text(value)}"

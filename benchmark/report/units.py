@@ -12,12 +12,12 @@ from fedspan.benchmark.records.model import settled
 SHARED = " ‡"  # marks seconds of runs that shared their machine
 
 
-def _scaled(value: float, base: float, units: str, unit: str) -> str:
+def _scaled(value: float, units: str, unit: str) -> str:
     if not math.isfinite(value):
         return "—"
     power = 0
-    while abs(value) >= base and power < len(units.split()):
-        value, power = value / base, power + 1
+    while abs(value) >= 1000 and power < len(units.split()):
+        value, power = value / 1000, power + 1
     prefix = ["", *units.split()][power]
     digits = 0 if value >= 100 or (power == 0 and value == int(value)) else 1 if value >= 10 else 2
     return f"{value:.{digits}f} {prefix}{unit}"
@@ -36,12 +36,12 @@ def seconds_text(value: float, spread: float = math.nan) -> str:
 
 def bytes_text(value: float) -> str:
     """Return a readable size in decimal units."""
-    return _scaled(value, 1000, "k M G T P", "B")
+    return _scaled(value, "k M G T P", "B")
 
 
 def flops_text(value: float) -> str:
     """Return a readable number of floating-point operations."""
-    return _scaled(value, 1000, "k M G T P E", "FLOP")
+    return _scaled(value, "k M G T P E", "FLOP")
 
 
 def rounded(value: float, digits: int) -> float:

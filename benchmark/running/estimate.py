@@ -302,13 +302,6 @@ class _Whole(Partition):
         return [np.arange(len(labels))]
 
 
-@dataclass(frozen=True)
-class _Everybody(Fleet):
-    """Fleet in which every client takes all its steps and arrives."""
-
-    name = "everybody"
-
-
 def _probe(cell: Cell) -> Cell:
     """Return the same training on a few images of one client that joins every round, in steps too small to diverge."""
     images = max(BATCHES * cell.protocol.batch_size, 10)
@@ -316,7 +309,7 @@ def _probe(cell: Cell) -> Cell:
         cell,
         dataset=dataclasses.replace(cell.dataset, limit=min(images, cell.dataset.limit or images)),
         partition=_Whole(),
-        fleet=_Everybody(),
+        fleet=Fleet(),
         clients=1,
         unseen=0.0,
         participation=1.0,

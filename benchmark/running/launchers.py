@@ -10,6 +10,7 @@ import shutil
 from fedspan.benchmark import discovery, numerics
 from fedspan.benchmark.errors import UserError, did_you_mean, how_to_install
 from fedspan.benchmark.places import usable_cores
+from fedspan.benchmark.running.sharing import OF_THIS_MACHINE
 from fedspan.benchmark.spec.overrides import override_text
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.training.executors import executor_of
@@ -36,7 +37,7 @@ def check_how(how: How, alone: bool = False) -> None:
     if how.launcher is not None and how.launcher not in LAUNCHERS:
         hint = "; for SLURM use submitit" if how.launcher == "slurm" else did_you_mean(how.launcher, LAUNCHERS)
         raise UserError(f"unknown launcher '{how.launcher}'{hint}")
-    if how.gpus is not None and how.launcher in (None, "basic", "joblib"):
+    if how.gpus is not None and how.launcher in OF_THIS_MACHINE:
         raise UserError(f"gpus={how.gpus:g} is a cell's share of the GPUs, which needs launcher=ray or submitit")
     if alone or how.launcher not in SCHEDULERS or how.device == "cpu":
         return

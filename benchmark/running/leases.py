@@ -171,8 +171,12 @@ class Leases:
 
     def newest(self, key: str) -> tuple[int, Owner | None]:
         """Return (number, owner) of a cell's newest lease; number 0 if it has none, owner None if it is free."""
-        number = max((int(path.name.split(".")[1]) for path in self._files(key)), default=0)
+        number = self.newest_number(key)
         return (number, self._read(self._path(key, number))) if number else (0, None)
+
+    def newest_number(self, key: str) -> int:
+        """Return the number of a cell's newest lease, 0 if it has none."""
+        return max(map(_number, self._files(key)), default=0)
 
     def _read(self, path: Path) -> Owner | None:
         deadline = time.monotonic() + WRITING
@@ -223,9 +227,13 @@ class Leases:
             discard(path)
             raise unwritable(path, error) from error
         for older in self._files(key):
-            if int(older.name.split(".")[1]) < number:
+            if _number(older) < number:
                 discard(older)
         return path
+
+
+def _number(path: Path) -> int:
+    return int(path.name.split(".")[1])
 
 
 class Lease:
@@ -269,7 +277,7 @@ class Lease:
     @property
     def mine(self) -> bool:
         """Whether no other process has taken over the lease; raise `OSError` if the folder cannot be read."""
-        newest = max((int(path.name.split(".")[1]) for path in self.leases._files(self.key)), default=0)
+        newest = self.leases.newest_number(self.key)
         return newest == self.number or not (newest or self.leases.folder.is_dir())
 
     @property

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("fedspan")
 
 POLL_SECONDS = 5.0  # between counts of the other cells: those of a grid do not start at the same moment
-LAUNCHERS = (None, "basic", "joblib")  # of this machine; others give each cell its own cores
+OF_THIS_MACHINE = (None, "basic", "joblib")  # of this machine; others give each cell its own cores
 
 
 def obstacle(how: How, lone: bool = False) -> str | None:
@@ -35,7 +35,7 @@ def obstacle(how: How, lone: bool = False) -> str | None:
         return None
     if how.device != "cpu":
         return f"train one cell on device={how.device} with launcher=ray only, as a single run: one worker for each GPU"
-    if how.launcher not in LAUNCHERS:
+    if how.launcher not in OF_THIS_MACHINE:
         return f"train one cell on this machine only, not with launcher={how.launcher}, which spreads cells of a grid"
     if sys.platform != "linux":
         return f"train one cell on Linux only, not on {sys.platform}"

@@ -18,7 +18,7 @@ from fedspan.benchmark.contract import blame
 from fedspan.benchmark.errors import HookError, UserError, closest, did_you_mean
 from fedspan.benchmark.fields import defaults_of, from_values
 from fedspan.benchmark.protocol import Protocol
-from fedspan.benchmark.registry import Plugin, UnknownPlugin, find, load_files, plugins
+from fedspan.benchmark.registry import Plugin, UnknownPlugin, choice, find, load_files, plugins
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.spec.overrides import override_text
@@ -319,8 +319,7 @@ def _near(key: str, part: str, node: Any, walked: Sequence[str], config: Mapping
         if near := closest(part, [leaf.split(".")[-1] for leaf in leaves]):
             return f"; did you mean '{next(leaf for leaf in leaves if leaf.split('.')[-1] == near[0])}'?"
     if not walked and (owners := [one for one in _owners() if part in defaults_of(one)]):
-        shown = ", ".join(f"addons=[{one.name}]" if one.kind == "addon" else f"{one.kind}={one.name}" for one in owners)
-        return f"; it is a setting of {shown}"
+        return f"; it is a setting of {', '.join(choice(one.kind, one.name) for one in owners)}"
     hint = did_you_mean(part, names)
     return hint.replace("did you mean '", f"did you mean '{prefix}.") if prefix else hint
 

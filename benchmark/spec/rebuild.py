@@ -7,12 +7,10 @@ from typing import Any
 
 from fedspan.benchmark.errors import CorruptFile, UserError
 from fedspan.benchmark.fields import defaults_of
-from fedspan.benchmark.registry import find
+from fedspan.benchmark.registry import SINGLE_KINDS, find, prefix
 from fedspan.benchmark.spec.board import Overrides
 from fedspan.benchmark.spec.cell import key_of
 from fedspan.benchmark.spec.plan import PlannedCell, plan
-
-KINDS = ("dataset", "partition", "fleet", "model", "algorithm")
 
 
 class OtherVersion(UserError):
@@ -54,13 +52,13 @@ def settings_of(spec: Mapping[str, Any]) -> Overrides:
     settings |= {f"diagnostics.{name}": value for name, value in spec.get("diagnostics", {}).items()}
     settings["addons"] = [addon["name"] for addon in spec["addons"]]
     for kind, part in _plugins(spec):
-        prefix = f"addon.{part['name']}" if kind == "addon" else kind
-        if kind != "addon":
+        if kind in SINGLE_KINDS:
             settings[kind] = part["name"]
-        settings |= {f"{prefix}.{name}": value for name, value in part.items() if name not in ("name", "version")}
+        own = prefix(kind, part["name"])
+        settings |= {f"{own}.{name}": value for name, value in part.items() if name not in ("name", "version")}
     return settings
 
 
 def _plugins(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    yield from ((kind, spec[kind]) for kind in KINDS if kind in spec or kind != "fleet")
+    yield from ((kind, spec[kind]) for kind in SINGLE_KINDS if kind in spec or kind != "fleet")
     yield from (("addon", part) for part in spec["addons"])

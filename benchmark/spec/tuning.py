@@ -11,6 +11,7 @@ from fedspan.benchmark.errors import UserError, did_you_mean, require
 from fedspan.benchmark.fields import defaults_of, from_values
 from fedspan.benchmark.names import counted_as, of_setting, percent
 from fedspan.benchmark.protocol import Protocol
+from fedspan.benchmark.registry import prefix_of
 from fedspan.benchmark.search import Fixed, Space, are_numbers, choice, fixed, linear, log, spaces_of, typed
 from fedspan.benchmark.spec.cell import Cell
 
@@ -85,8 +86,7 @@ class Tune:
 def _parts(cell: Cell) -> Iterator[tuple[str, type[Any]]]:
     """Yield the parts of a cell that can be tuned: prefix of the settings, and class."""
     yield "protocol", Protocol
-    yield "algorithm", type(cell.algorithm)
-    yield from ((f"addon.{addon.name}", type(addon)) for addon in cell.addons)
+    yield from ((prefix_of(component), type(component)) for component in cell.components)
 
 
 def _in_words(name: str, value: Any) -> str:

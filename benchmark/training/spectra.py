@@ -58,8 +58,6 @@ def classifier_alignment(heads: Sequence[Tensor]) -> dict[str, float]:
     Over all pairs of clients and all classes: the mean `cosine` of the weight vectors and the mean absolute
     `norm_difference` of their lengths. Eq. 3 lacks the absolute value, without which the mean is 0 by symmetry.
     """
-    if len(heads) < 2:
-        raise ValueError("a pair of clients is needed")
     weights = torch.stack([head.double() for head in heads])
     norms = weights.norm(dim=2)
     units = weights / norms.clamp_min(1e-300).unsqueeze(2)

@@ -34,8 +34,7 @@ def calibrate(trainer: LocalTrainer, state: State, seed: int, without: Collectio
     stay as they are if no client is left.
     """
     component = trainer.method.calibrator
-    if component is None:
-        raise ValueError("no component calibrates")
+    assert component is not None
     data, numbers = trainer.data, 0
     sums: Tree = {}
     parts: list[tuple[Tensor, Tensor]] = []
@@ -103,8 +102,6 @@ def _client_statistics(trainer: LocalTrainer, state: State, client: int) -> Tree
 @torch.no_grad()
 def personalise(trainer: LocalTrainer, state: State, client: int, seed: int) -> None:
     """Load the client's model, personalised on its own training images."""
-    if not trainer.method.personalises:
-        raise ValueError("no component personalises")
     params, buffers = trainer.load(state, state.row(client))
     if trainer.method.own_component is not None:
         theirs = _own(trainer, trainer.method.own_component, state, client, params, buffers)

@@ -5,8 +5,8 @@ import pytest
 from fedspan.benchmark import report
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.report.axes import Axes
-from fedspan.benchmark.report.figures import draw
 from fedspan.benchmark.report.frame import collect
+from fedspan.benchmark.report.panels import draw
 from fedspan.benchmark.report.tabulation import tabulate
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.spec.board import load_board

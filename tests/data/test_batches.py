@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedspan.benchmark.data import batches as data_module
 from fedspan.benchmark.data.batches import DeviceData
 from fedspan.benchmark.task import Split
 from tests.helpers import QUICK, device_data, everything_to_one, toy_cell
@@ -74,15 +73,6 @@ def test_the_short_last_batch(n, last_batch, sizes):
     device = DeviceData(data, Split((np.arange(n),)), protocol, CPU, 0)
     assert device.batch_sizes(n) == sizes
     assert [len(y) for _, y in device.epoch(0, 0, 0)] == sizes
-
-
-@pytest.mark.parametrize("augment", ["none", "crop_flip"])
-def test_batches_do_not_depend_on_how_many_images_are_made_at_once(monkeypatch, augment):
-    _, device = resident(augment=augment)
-    whole = epoch(device, 0, 0, 0)
-    monkeypatch.setattr(data_module, "CHUNK_BYTES", 1)
-    for a, b in zip(whole, epoch(device, 0, 0, 0), strict=True):
-        assert torch.equal(a, b)
 
 
 def test_augmentation_changes_images_not_their_order():

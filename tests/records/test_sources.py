@@ -68,17 +68,6 @@ def test_what_is_behind_a_plugin_is_what_it_imports_of_its_own_package(package):
     }
 
 
-def test_a_class_that_was_typed_into_an_interpreter_has_the_digest_of_its_code():
-    def typed(factor):
-        text = f"class Typed(Component):\n def server(self, delta, agg):\n  return delta, {{'x': lambda: {factor}}}"
-        scope = {"__name__": "typed_in", "Component": Component}
-        exec(text, scope)
-        return source_digests(toy_cell(toy("algorithm", "typed")(scope["Typed"])()))["algorithm:typed"]
-
-    assert typed(1.0) == typed(1.0)
-    assert typed(1.0) != typed(-50.0)
-
-
 PARTS = {
     "a constant": "class Typed(Component):\n factor = {}",
     "a static method": "class Typed(Component):\n @staticmethod\n def f(): return {}",
@@ -86,12 +75,13 @@ PARTS = {
     "a property": "class Typed(Component):\n @property\n def f(self): return {}",
     "a default": "class Typed(Component):\n def f(self, x={}): return x",
     "a base": "class Base(Component):\n def f(self): return {}\nclass Typed(Base): pass",
+    "a function in a method": "class Typed(Component):\n def f(self): return {{'x': lambda: {}}}",
     "a set": "class Typed(Component):\n def f(self, x): return x in {{'a', 'b', 'c', {}}}",
 }
 
 
 @pytest.mark.parametrize("text", PARTS.values(), ids=PARTS)
-def test_the_digest_of_a_typed_class_covers_all_that_it_runs(text):
+def test_the_digest_of_a_class_typed_into_an_interpreter_covers_all_that_it_runs(text):
     def typed(value):
         scope = {"__name__": "typed_in", "Component": Component}
         exec(text.format(value), scope)

@@ -383,16 +383,6 @@ def test_a_target_is_reached_at_the_first_evaluated_round_above_it(made):
     assert reach_targets(*made(cells, records, Table(metric="trained.loss"))) is None
 
 
-def test_a_run_without_seconds_by_round_reaches_its_target_after_that_share_of_all(made):
-    cells = cells_of(board({"partition": "iid", "algorithm": ["fedavg", "fedprox"], "protocol.rounds": 20}))
-    curves = {"fedavg": [10.0, 60.0, 80.0], "fedprox": [70.0, 85.0, 10.0]}
-    records = [record(p, curve={"round": [5, 10, 20], "accuracy": curves[p.cell.algorithm.name]}) for p in cells]
-    table, frame = made(cells, records)
-    frame["elapsed"] = [{}] * len(frame)
-    (baseline,), (sooner,) = (reached for _, reached in reach_targets(table, frame).rows)
-    assert (baseline.seconds, sooner.seconds) == (6.0, 3.0)
-
-
 def reached(made, curves, rounds=8, **bytes_):
     """Return the reach of a row whose seeds have these accuracies by round, over a baseline that ends at 50.
 

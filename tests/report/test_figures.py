@@ -15,9 +15,10 @@ from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.report import labels
 from fedspan.benchmark.report.axes import Axes
 from fedspan.benchmark.report.drawing import MOST_LINES
-from fedspan.benchmark.report.figures import _look, _plot, description, draw, files, inline
+from fedspan.benchmark.report.figures import _look, _plot, description, files, inline
 from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.pages import TEMPLATES
+from fedspan.benchmark.report.panels import draw
 from fedspan.benchmark.report.style import COLOURS, LINES, fill_of
 from fedspan.benchmark.report.sweeps import along, short
 from fedspan.benchmark.spec.board import Figure

@@ -29,6 +29,7 @@ LANES = 16  # maximum number of clients in parallel
 MOST_WAITING = 4 * LANES  # clients whose results may wait on the device for those of earlier clients
 GAIN = 1.05  # minimum speed-up at which doubled lanes are kept
 SPARE = 0.9  # maximum share of free memory for additional lanes
+_DONE = object()  # no step is left
 
 Replay = Callable[[], None]
 
@@ -265,7 +266,7 @@ class Graph(Loop):
         while busy:
             for lane, steps in list(busy.items()):
                 with self.device.on(lane.queue):
-                    if next(steps, self) is not self:  # steps are submitted without waiting for them
+                    if next(steps, _DONE) is not _DONE:  # steps are submitted without waiting for them
                         continue
                     try:
                         finished = lane.finish(state)
@@ -309,8 +310,8 @@ class Graph(Loop):
 class Width:
     """Number of lanes, doubled while that is faster and memory lasts."""
 
-    def __init__(self, most: int = LANES) -> None:
-        self.now, self.most, self.lane_bytes = 1, most, 0
+    def __init__(self) -> None:
+        self.now, self.lane_bytes = 1, 0
         self.best = 0.0  # images per second with half the lanes
         self.settled = False
 
@@ -326,7 +327,7 @@ class Width:
         if rate < GAIN * self.best:
             self.now //= 2
             self.settled = True
-        elif 2 * self.now > min(self.most, clients) or self.now * self.lane_bytes > SPARE * free:
+        elif 2 * self.now > min(LANES, clients) or self.now * self.lane_bytes > SPARE * free:
             self.settled = True
         else:
             self.now, self.best = 2 * self.now, rate
