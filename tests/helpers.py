@@ -127,9 +127,9 @@ def whole(record: Record) -> Record:
     whole, until = compute["seconds"]["total"], compute.get("seconds_at_round", [])
     if len(until) != len(rounds) or until[-1] > whole:
         compute["seconds_at_round"] = [whole * when / last for when in rounds]
-    if len(compute.get("bytes_at_round", ())) != len(rounds):
-        sizes = compute["bytes"]
-        compute["bytes_at_round"] = [(sizes["up"] + sizes["down"]) * when // last for when in rounds]
+    sent, until = compute["bytes"]["up"] + compute["bytes"]["down"], compute.get("bytes_at_round", [])
+    if len(until) != len(rounds) or until[-1] > sent:
+        compute["bytes_at_round"] = [sent * when // last for when in rounds]
     made["provenance"] = {"dataset_digest": "d" * 64, "partition_digest": "e" * 64} | made["provenance"]
     return made
 

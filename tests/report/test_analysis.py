@@ -383,7 +383,7 @@ def test_a_target_is_reached_at_the_first_evaluated_round_above_it(made):
     assert reach_targets(*made(cells, records, Table(metric="trained.loss"))) is None
 
 
-def reached(made, curves, rounds=8, **bytes_):
+def reached(made, curves, rounds=8):
     """Return the reach of a row whose seeds have these accuracies by round, over a baseline that ends at 50.
 
     A seed that is None diverged, one that is "missing" has no record.
@@ -397,7 +397,7 @@ def reached(made, curves, rounds=8, **bytes_):
             records.append(stopped(planned, "diverged", "why"))
         elif accuracy != "missing":
             one = record(planned, curve={"round": list(range(1, rounds + 1)), "accuracy": accuracy})
-            one["compute"] = one["compute"] | {"bytes": {"up": 8 * rounds, "down": 24 * rounds} | bytes_}
+            one["compute"] = one["compute"] | {"bytes": {"up": 8 * rounds, "down": 24 * rounds}}
             one["compute"]["seconds"] = {"total": float(rounds)}
             one["compute"]["seconds_at_round"] = [float(when) for when in range(1, rounds + 1)]
             records.append(one)
@@ -440,13 +440,6 @@ def test_a_target_is_reached_by_runs_that_all_end_at_it(made):
         cells = cells_of(board({"partition": "iid", "algorithm": ["fedavg", "fedprox"], "seed": [0, 1, 2]}))
         records = [record(planned, end) for planned in cells]
         assert {reach.n for _, (reach,) in reach_targets(*made(cells, records)).rows} == {3}
-
-
-def test_what_a_calibration_after_training_sends_is_no_traffic_of_the_rounds(made):
-    """Of 8 x 32 + 96 bytes 96 travel after the last round."""
-    sent = {"up": 8 * 8 + 60, "down": 8 * 24 + 36, "calibration_up": 60, "calibration_down": 36}
-    assert reached(made, [arriving_at(4)], **sent).traffic == 4 * 32
-    assert reached(made, [arriving_at(8)], **sent).traffic == 8 * 32
 
 
 def test_the_front_holds_what_no_other_point_beats_in_both():
