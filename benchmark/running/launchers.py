@@ -10,7 +10,6 @@ import shutil
 from fedspan.benchmark import discovery, numerics
 from fedspan.benchmark.errors import UserError, did_you_mean, how_to_install
 from fedspan.benchmark.places import usable_cores
-from fedspan.benchmark.running.sharing import OF_THIS_MACHINE
 from fedspan.benchmark.spec.overrides import override_text
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.training.executors import executor_of
@@ -25,6 +24,7 @@ LAUNCHERS = {  # the module that each one needs
 }
 EXTRAS = {"submitit": "slurm", "submitit_local": "slurm"}
 LOCAL = ("basic", "joblib", "submitit_local")
+OF_THIS_MACHINE = (None, "basic", "joblib")  # others give each cell its own cores
 SCHEDULERS = ("ray", "submitit")  # they choose the GPUs of a cell
 
 

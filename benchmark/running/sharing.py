@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.running.launchers import connect
+from fedspan.benchmark.running.launchers import OF_THIS_MACHINE, connect
 from fedspan.benchmark.spec.settings import How
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("fedspan")
 
 POLL_SECONDS = 5.0  # between counts of the other cells: those of a grid do not start at the same moment
-OF_THIS_MACHINE = (None, "basic", "joblib")  # of this machine; others give each cell its own cores
 
 
 def obstacle(how: How, lone: bool = False) -> str | None:
