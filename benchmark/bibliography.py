@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from fedspan import __version__
 from fedspan.benchmark.errors import UserError, closest, did_you_mean
 from fedspan.benchmark.places import packaged
 from fedspan.benchmark.registry import Plugin
@@ -61,6 +62,11 @@ def read(text: str) -> dict[str, Paper]:
         key: _paper(key, dict(FIELD.findall(body)), f"@{kind}{{{key},\n{body}}}")
         for kind, key, body in ENTRY.findall(text)
     }
+
+
+def suite() -> str:
+    """Return the BibTeX of this package at its version."""
+    return papers()[SUITE].bibtex.replace("  note = {", f"  version = {{{__version__}}},\n  note = {{")
 
 
 def papers_of(plugin: type[Plugin]) -> tuple[Paper, ...]:

@@ -266,8 +266,9 @@ def find(kind: str, name: str) -> type[Plugin]:
         there = f"it is {_ARTICLE.get(other, 'a')} {other}"
         raise UnknownPlugin(f"'{name}' is no {kind}, {there}; write {choice(other, name)}")
     near = did_you_mean(str(name), known)
-    where = discovery.where(PLUGIN_PACKAGES, _files.values())
-    raise UnknownPlugin(f"unknown {kind} '{name}'{near}{'' if near.endswith('?') else '.'} {where}")
+    if near.endswith("?"):
+        raise UnknownPlugin(f"unknown {kind} '{name}'{near} (of a file: plugins=FILE.py)")
+    raise UnknownPlugin(f"unknown {kind} '{name}'{near}. {discovery.where(PLUGIN_PACKAGES, _files.values())}")
 
 
 def why_unknown(name: str, kinds: Collection[str]) -> str:

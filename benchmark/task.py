@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -129,6 +129,11 @@ class Dataset(Plugin):
     def extent(self) -> Extent | None:
         """Return shape and numbers of classes and images after `limit`, or None if unknown without the files."""
         return None
+
+    def unplaced(self) -> bool:
+        """Return whether only the content of its images is known, so that `load` fails until a setting names them."""
+        places = [field.name for field in fields(self) if field.metadata.get("how")]
+        return bool(getattr(self, "content", "")) and not any(getattr(self, name) for name in places)
 
     def prepare(self, cache: Path) -> Data:
         """Return the dataset, checked and cut to `limit`."""
@@ -256,7 +261,7 @@ class Partition(Plugin):
         if clients > len(data.train):
             raise UserError(
                 f"clients={clients} is more than the {len(data.train)} training images; "
-                "lower clients, raise dataset.limit"
+                "lower clients, or raise dataset.limit if it is set"
             )
         with repeatable(self, self._hook, "draw from `rng`"):
             assigned = self.assign(data, clients, rng)

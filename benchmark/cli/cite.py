@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 
-from fedspan import __version__
-from fedspan.benchmark.bibliography import SUITE, cited, papers
+from fedspan.benchmark.bibliography import cited, suite
 from fedspan.benchmark.cli.accepted import accepted
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.registry import Plugin, all_plugins
@@ -16,7 +15,7 @@ from fedspan.benchmark.spec.plan import plan_grid
 
 def show(arguments: argparse.Namespace) -> int:
     """Print the BibTeX entries, ready for a .bib file."""
-    entries = [papers()[SUITE].bibtex.replace("  note = {", f"  version = {{{__version__}}},\n  note = {{")]
+    entries = [suite()]
     entries += [paper.bibtex or f"% {paper.link}" for paper in cited(_asked(arguments.words))]
     print("\n\n".join(entries))
     return 0

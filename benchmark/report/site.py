@@ -17,7 +17,7 @@ from xml.etree.ElementTree import ParseError
 import msgspec
 
 from fedspan.benchmark import names
-from fedspan.benchmark.bibliography import SUITE, Paper, papers, papers_of
+from fedspan.benchmark.bibliography import Paper, papers_of, suite
 from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.method import disclosure
@@ -221,7 +221,7 @@ class _Site:
                 (names.title_of("dataset", name), slug(name), names.counted_as(tasks[name], "task"))
                 for name in self.datasets
             ],
-            bibtex=papers()[SUITE].bibtex.strip(),
+            bibtex=suite(),
             data=embedded(self._data() | self.rankings.data()),
         )
 

@@ -68,6 +68,8 @@ def run_grid(planned: Sequence[PlannedCell], launcher: Launcher, asked: Sequence
     todo = [cell for cell in missing if not results.path(cell.cell.key).exists()]
     unread = len(missing) - len(todo)  # `Results` logs why
     if todo:
+        if all(cell.cell.dataset.unplaced() for cell in todo):
+            todo[0].cell.dataset.load(how.data)  # raises once what each cell would fail with
         results.check_writable()
     todo = sharing_last(cell for cell in todo if not _impossible(cell, how))
     workers = how.cells_at_a_time

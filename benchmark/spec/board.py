@@ -222,8 +222,9 @@ def load_board(name: str) -> Board:
         return read_board(known[name])
     path = Path(name)
     if not path.is_file():
+        here = "" if path.is_absolute() else f" in {Path.cwd()}"
         hint = f"; did you mean board={path.stem}?" if path.stem in known else ""
-        raise UserError(f"there is no board file {name} in {Path.cwd()}{hint}")
+        raise UserError(f"there is no board file {name}{here}{hint}")
     if path.resolve() in (one.resolve() for one in known.values()):
         return read_board(path)
     if path.stem in known:

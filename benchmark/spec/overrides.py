@@ -14,12 +14,13 @@ from hydra.core.override_parser.types import Glob, Override, QuotedString
 from hydra.errors import HydraException
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.registry import load_files
+from fedspan.benchmark.fields import defaults_of
+from fedspan.benchmark.registry import KINDS, choice, load_files, plugins
 from fedspan.benchmark.spec.presets import yaml_files
 from fedspan.benchmark.spec.settings import How, is_how, paths_of
 
 MOST_VALUES = 100_000  # of a setting in a grid
-MOST_SHOWN = 200  # characters of an unreadable override
+MOST_SHOWN = 200  # characters of an unreadable setting
 _SPECIAL = set("[]{}\"'`$\\!")  # special in lists, mappings or a shell's double quotes
 # Settings left out of a record's command: how one machine ran the cell, and where its files are.
 NOT_REPEATED = ("workers=", "launcher=", "board=", "paths.", "tracking=", "fresh=", "dataset.source=", "dataset.root=")
@@ -39,17 +40,23 @@ def parse(texts: Iterable[str]) -> list[Override]:
         except (HydraException, ValueError):  # an integer of too many digits is a ValueError
             hint = _hint(text, words[number + 1 :]) or "write name=value, and quote lists: 'addons=[a,b]'"
             shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
-            raise UserError(f"cannot read the override {shown!r}; {hint}") from None
+            raise UserError(f"cannot read the setting {shown!r}; {hint}") from None
     return parsed
 
 
 def _hint(word: str, after: Sequence[str]) -> str:
-    """Return a hint at what an unreadable word means: a board, a name followed by its value, or an unquoted value."""
+    """Return a hint at what an unreadable word means: a board or plugin, or a setting written in another way."""
     if word in yaml_files("boards"):
         return f"did you mean board={word}?"
+    if kind := next((kind for kind in KINDS if word in plugins(kind)), None):
+        return f"did you mean {choice(kind, word)}?"
+    if isinstance(defaults_of(How).get(word), bool):
+        return f"did you mean {word}=true?"
     if _NAME.fullmatch(word) and after and (_PLAIN.fullmatch(after[0]) or _NUMBER.fullmatch(after[0])):
         return f"did you mean {word}={after[0]}?"
     name, _, value = word.partition("=")
+    if _NAME.fullmatch(name) and value.startswith("[") and after and after[-1].endswith("]"):
+        return f"write a list without spaces: {name}=[a,b]"
     if _NAME.fullmatch(name) and value.endswith(",") and any(one.fullmatch(value[:-1]) for one in (_NUMBER, _PLAIN)):
         return f"write several values without spaces, and none after the last comma: {name}=a,b"
     if _NAME.fullmatch(name) and 0 < len(value) <= MOST_SHOWN and not set(value) & _SPECIAL:
@@ -88,7 +95,7 @@ def axes_of(arguments: Iterable[str]) -> dict[str, list[Any]]:
     for override in parse(arguments):
         key = override.get_key_element()
         if not key:
-            raise UserError(f"cannot read the override {override.input_line!r}; write name=value")
+            raise UserError(f"cannot read the setting {override.input_line!r}; write name=value")
         if override.is_add() or override.is_delete() or override.package:
             raise UserError(f"'{override.input_line}': settings cannot be added, deleted or moved; write name=value")
         if key in axes:

@@ -42,8 +42,8 @@ MISTAKES = {
     "run -m model.widht=3": "unknown setting 'model.widht' of model=small_cnn; did you mean 'model.width'?",
     "run addon.feddecorr.beat=1 addons=[feddecorr]": "did you mean 'addon.feddecorr.beta'?",
     "run algorithm.mu=0.1": "unknown setting 'algorithm.mu' of algorithm=fedavg; it is a setting of algorithm=",
-    "run algorithm=fedprox algorithm.mu 0.1": "cannot read the override 'algorithm.mu'; did you mean algorithm.mu=0.1?",
-    "run protocol.rounds 2": "cannot read the override 'protocol.rounds'; did you mean protocol.rounds=2?",
+    "run algorithm=fedprox algorithm.mu 0.1": "cannot read the setting 'algorithm.mu'; did you mean algorithm.mu=0.1?",
+    "run protocol.rounds 2": "cannot read the setting 'protocol.rounds'; did you mean protocol.rounds=2?",
     "run -m plugins=a.py,b.py": "takes one value for all cells; write 'plugins=[a.py,b.py]'",
     "run board=digits protocol.round=3": "board digits: unknown setting 'protocol.round'",
     "list fedprox": "cannot list 'fedprox'; write: fedspan list methods fedprox",
@@ -167,11 +167,17 @@ MISTAKES = {
     "run addons=feddecorr,ccvr": "; for all of them in one method write 'addons=[feddecorr,ccvr]'",
     "run seed=0 seed=1": "'seed' is given twice",
     # what cannot be read
-    "run addons=[a,b": "cannot read the override 'addons=[a,b'; write name=value",
-    "run clients": "cannot read the override 'clients'; write name=value",
-    "run =3": "cannot read the override '=3'; write name=value",
-    "run algorithm fedprox": "cannot read the override 'algorithm'; did you mean algorithm=fedprox?",
-    "plan digits": "cannot read the override 'digits'; did you mean board=digits?",
+    "run addons=[a,b": "cannot read the setting 'addons=[a,b'; write name=value",
+    "run clients": "cannot read the setting 'clients'; write name=value",
+    "show partition dirichlet": "cannot read the setting 'dirichlet'; did you mean partition=dirichlet?",
+    "run feddecorr": "cannot read the setting 'feddecorr'; did you mean addons=[feddecorr]?",
+    "run addons=[feddecorr, spherefed]": "write a list without spaces: addons=[a,b]",
+    "plan board=/absent.yaml": "there is no board file /absent.yaml",
+    "run -m board=cifar10_small": "dataset.source is not set; it must name train/<class>/*",
+    "run fresh": "cannot read the setting 'fresh'; did you mean fresh=true?",
+    "run =3": "cannot read the setting '=3'; write name=value",
+    "run algorithm fedprox": "cannot read the setting 'algorithm'; did you mean algorithm=fedprox?",
+    "plan digits": "cannot read the setting 'digits'; did you mean board=digits?",
     "run +new=1": "settings cannot be added, deleted or moved",
     "run ~seed": "settings cannot be added, deleted or moved",
     "run -m seed=glob(*)": "only lists of values and range(...) can be swept",
@@ -199,6 +205,12 @@ def test_a_mistake_is_one_line_and_nothing_runs(fedspan, here, command, message)
     assert ran.complaint.startswith("fedspan: ")
     assert ran.out == ""
     assert list(here.iterdir()) == []
+
+
+def test_a_plan_without_its_images_says_so_before_it_times_anything(fedspan, here):
+    ran = fedspan("plan", "board=cifar10_small")
+    assert ran.status == 2
+    assert ran.complaint.startswith("fedspan: dataset.source is not set; it must name train/<class>/*")
 
 
 BOARDS = {
@@ -231,7 +243,7 @@ BOARDS = {
 
 def test_an_endless_number_is_one_short_line(fedspan):
     complaint = fedspan("plan", f"seed={'9' * 5000}").complaint
-    assert complaint.startswith("fedspan: cannot read the override 'seed=999")
+    assert complaint.startswith("fedspan: cannot read the setting 'seed=999")
     assert len(complaint) < 400
 
 
@@ -359,7 +371,7 @@ def test_a_recipe_line_without_source_is_one_line(fedspan, here):
 # what only shows with the data at hand: the cell is refused before it trains, with its reason kept ---------------
 
 IMPOSSIBLE = {
-    "clients=61 partition=iid": "clients=61 is more than the 60 training images; lower clients, raise dataset.limit",
+    "clients=61 partition=iid": "clients=61 is more than the 60 training images; lower clients, or raise dataset.limit",
     "clients=3 partition.min_size=21": "lower partition.min_size or clients",
     "clients=6 partition.alpha=0.01 partition.balanced=false": "lower min_size or clients, or raise alpha",
     "clients=2 diagnostics.spectra=true diagnostics.clients=[2]": "diagnostics.clients names client 2",

@@ -156,14 +156,14 @@ def test_an_override_reads_back_as_it_was_written(value):
 
 @pytest.mark.parametrize("text", ["clients", "addons=[a", "x={a"])
 def test_text_that_is_no_override_is_told_how_to_write_one(text):
-    with pytest.raises(UserError, match=r"cannot read the override .*write name=value") as error:
+    with pytest.raises(UserError, match=r"cannot read the setting .*write name=value") as error:
         overrides.parse([text])
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("value", ["~/photos", "/tmp/müller", "/tmp/photos (2024)", "/tmp/x&y", "/tmp/a=b", "b=c,"])
 def test_a_value_that_needs_quotes_is_shown_with_them(value):
-    with pytest.raises(UserError, match="cannot read the override") as error:
+    with pytest.raises(UserError, match="cannot read the setting") as error:
         overrides.parse([f"dataset.root={value}"])
     [pasted] = shlex.split(str(error.value).partition("quote the value: ")[2])
     [override] = overrides.parse([pasted])
