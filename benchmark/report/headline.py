@@ -14,6 +14,7 @@ from fedspan.benchmark.report.diagrams import row_spoken
 from fedspan.benchmark.report.overall import Ranked
 from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import Difference, Gap, Withheld
+from fedspan.benchmark.report.table import Tabulated
 from fedspan.benchmark.report.units import fixed, with_sign
 
 EQUAL, EXACT = 0.05, 0.005  # costs that differ by a smaller share are called about equal, and equal
@@ -54,7 +55,30 @@ def headline(ranking: Sequence[Ranked], reference: str) -> tuple[str, str]:
 
 
 def of_table(analysis: Analysis) -> str:
-    """Return the headline of a board's table: which row leads and by how much, or why none can; empty if unknown."""
+    """Return the headline of a board's table: how it agrees with print, which row leads by how much, or why none can.
+
+    It is empty if nothing is known.
+    """
+    return " ".join(filter(None, (_against_print(analysis.table), _verdict(analysis))))
+
+
+def _against_print(table: Tabulated) -> str:
+    """Return how many measured means agree with the printed values, as a sentence; empty if none can be compared."""
+    printed = [entry.printed for row in table.rows for entry in row.entries if entry and entry.printed]
+    sides = Counter(
+        "within" if one.within else "above" if one.difference > 0 else "below"
+        for one in printed
+        if one.within is not None and one.difference is not None
+    )
+    if not sides or table.computed:
+        return ""
+    apart = [f"{sides[side]} {side}" for side in ("above", "below") if sides[side]]
+    more = f"; {' and '.join(apart)}" if apart else ""
+    return f"{sides['within']} of {sides.total()} means agree with print within the combined spread{more}."
+
+
+def _verdict(analysis: Analysis) -> str:
+    """Return which row leads and by how much, or why none can, in one sentence or two; empty if unknown."""
     first = analysis.standings[0]
     if not first.place.tested:
         return _none_tested(analysis)

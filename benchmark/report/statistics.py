@@ -244,11 +244,13 @@ def pooled(found: Iterable[Pairs], better: int = +1, counted: bool = False) -> G
     if len(tasks) >= MANY_TASKS:
         return _over_tasks(tasks, mean, pairs)
     if few:
-        return Withheld(
-            f"{counted_as(pairs, 'pair')} of runs on {counted_as(len(tasks), 'task')} are too few; an interval needs "
-            f"{MANY_TASKS} tasks, or {LEAST_SEEDS} seeds per task and at least {LEAST_FREEDOM} more pairs than tasks",
-            mean=mean,
+        needs = (
+            f"{MANY_TASKS} tasks, or {LEAST_SEEDS} seeds per task and at least {LEAST_FREEDOM} more pairs than tasks"
         )
+        if len(tasks) == 1:
+            needs = f"{1 + LEAST_FREEDOM} seeds on one task"
+        few_of = f"{counted_as(pairs, 'pair')} of runs on {counted_as(len(tasks), 'task')}"
+        return Withheld(f"{few_of} are too few; an interval needs {needs}", mean=mean)
     if any(task.mean and not task.squares for task in tasks):
         return Withheld("on some task all differences are equal, so their variance cannot be estimated", mean=mean)
     return _over_seeds(tasks, mean, pairs)

@@ -6,8 +6,10 @@ from functools import cache
 import pytest
 
 from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.report.analysis import analyse
 from fedspan.benchmark.report.axes import Axes, flat
 from fedspan.benchmark.report.frame import collect
+from fedspan.benchmark.report.headline import of_table
 from fedspan.benchmark.report.printed import printed_in
 from fedspan.benchmark.report.render_text import entry_text, to_csv, to_latex, to_markdown
 from fedspan.benchmark.report.tabulation import tabulate
@@ -94,6 +96,21 @@ def test_the_difference_lies_within_the_root_of_the_sum_of_both_squared_deviatio
     assert entry.printed.printed.value == 50.0
     assert entry.printed.difference == pytest.approx(accuracy - 50)
     assert entry.printed.within is within
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "said"), [(49.0, "2 of 2 means"), (53.5, "1 of 2 means; 1 above"), (30.0, "0 of 2 means; 2 below")]
+)
+def test_the_headline_counts_the_means_that_agree_with_print(made, accuracy, said):
+    numbers = NUMBERS.replace("trained.accuracy,,,", "trained.accuracy,51.0,3.0,")
+    count, _, more = said.partition(";")
+    agree = f"{count} agree with print within the combined spread{more and ';' + more}. "
+    assert of_table(analyse(made(numbers, accuracy=accuracy))).startswith(agree)
+
+
+@pytest.mark.parametrize("numbers", [NUMBERS.replace("50.0,3.0", ","), NUMBERS.replace("=iid", "=single_class")])
+def test_without_a_comparable_number_the_headline_does_not_speak_of_print(made, numbers):
+    assert "print" not in of_table(analyse(made(numbers, sources=["mine/1"])))
 
 
 def test_every_format_shows_what_is_printed(made):
