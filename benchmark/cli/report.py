@@ -203,7 +203,10 @@ def _tell_of_none(axes: Axes, results: Results) -> None:
 
 def _print_report(made: Report, whole: bool) -> None:
     if whole:
-        for table, analysis in made.tables:
+        known = [(table, analysis) for table, analysis in made.tables if not all(row.waits for row in table.rows)]
+        if count := len(made.tables) - len(known):
+            print(f"{count} of {counted_as(len(made.tables), 'table')} without results yet")
+        for table, analysis in known:
             render_terminal.show(table, analysis, Console(width=None if sys.stdout.isatty() else WIDTH))
     for problem in made.problems:
         tell(problem)

@@ -88,7 +88,7 @@ function gainCell(row, view, ends) {
 function rankingRow({ row, below, numbers }, view, ends, most) {
   const place = element("td", { className: "score value place" }, row.place);
   if (row.range) {
-    const places = element("span", { className: "n", title: "places that the runs allow" });
+    const places = element("span", { className: "n", title: "places that the runs allow after correction for all pairs" });
     places.append(element("span", { className: "hidden" }, ", possible places "), row.range);
     place.append(places);
   }
