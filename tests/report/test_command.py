@@ -244,6 +244,16 @@ def test_an_empty_results_folder_leaves_the_page_of_a_named_board_as_it_is(board
     assert main(["report", "board=good", "scale=smoke", *elsewhere]) == 0, "it has no page yet that could lose anything"
 
 
+def test_a_table_without_results_is_a_line_on_the_terminal_and_its_page_says_how_to_run_it(boards, report, tmp_path):
+    _, out, _ = report("board=good", "scale=smoke")
+    assert out.startswith("1 of 1 table without results yet\npage: ")
+    page = (tmp_path / "pages" / "good" / "smoke" / "index.html").read_text()
+    assert "This command runs it: <code>fedspan run -m board=good scale=smoke paths.results=" in page
+    keep(tmp_path, [record(planned) for planned in cells("smoke")[:1]])
+    _, out, _ = report("board=good", "scale=smoke")
+    assert out.startswith("Table 1. Accuracy")
+
+
 def test_settings_without_a_record_are_no_sweep_to_show(report, tmp_path):
     keep(tmp_path, [record(planned) for planned in swept("seed=0", "protocol.rounds=3")])
     for words, said in ((("seed=0",), "this cell"), (("seed=0,1",), "these 2 cells")):
@@ -346,5 +356,5 @@ def test_a_damaged_file_of_no_board_is_named_and_makes_a_report_of_all_boards_en
     (tmp_path / "records" / "a\x1b[2J.json").write_text("{")
     status, _, errors = report(*words)
     assert status == (0 if words else 2)
-    assert "a\\x1b[2J.json is passed over" in " ".join(errors)
+    assert "a\\x1b[2J.jsonispassedover" in "".join("".join(errors).split()), "wherever its line is wrapped"
     assert all("\x1b[2J" not in line for line in errors)
