@@ -54,6 +54,13 @@ def test_a_kind_of_step_is_recorded_once_and_replayed_from_then_on(monkeypatch):
     assert run.executor.device.recorded == sum(uses > EAGER for uses in seen.values())
 
 
+def check_like_loop(cell, run):
+    """Check that a run ends with the weights that `loop` gives."""
+    reference = trained(cell).state.pack()
+    for path, leaf in run.state.pack().items():
+        assert torch.allclose(leaf, reference[path], rtol=1e-10, atol=1e-12), path
+
+
 @pytest.mark.parametrize("stack", [(FedAvg(),), (Scaffold(),)], ids=["fedavg", "scaffold"])
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 def test_lanes_change_no_bit_and_schedules_reach_recorded_steps(stack, schedule):
@@ -61,16 +68,12 @@ def test_lanes_change_no_bit_and_schedules_reach_recorded_steps(stack, schedule)
     runs = [advanced(cell, width) for width in (1, 2, 3, 8)]
     assert len({weights(run) for run in runs}) == 1
     assert [len(run.executor.lanes) for run in runs] == [1, 2, 3, 8]
-    reference = trained(cell).state.pack()
-    for path, leaf in runs[0].state.pack().items():
-        assert torch.allclose(leaf, reference[path], rtol=1e-10, atol=1e-12)
+    check_like_loop(cell, runs[0])
 
 
 def test_clients_that_are_drawn_anew_each_round_give_the_numbers_of_loop():
     cell = toy_cell(participation=0.5, protocol={**LONG, "precision": "float64"})
-    reference = trained(cell).state.pack()
-    for path, leaf in advanced(cell, 2).state.pack().items():
-        assert torch.allclose(leaf, reference[path], rtol=1e-10, atol=1e-12)
+    check_like_loop(cell, advanced(cell, 2))
 
 
 @toy("addon", "toy_warm_up")
@@ -83,9 +86,7 @@ class WarmUp(Component):
 
 def test_a_recorded_step_sees_the_round_that_it_is_replayed_in():
     cell = toy_cell(FedAvg(), WarmUp(), protocol={**LONG, "precision": "float64"})
-    reference = trained(cell).state.pack()
-    for path, leaf in advanced(cell).state.pack().items():
-        assert torch.allclose(leaf, reference[path], rtol=1e-10, atol=1e-12)
+    check_like_loop(cell, advanced(cell))
 
 
 @toy("addon", "toy_reader")
