@@ -61,8 +61,9 @@ class Images:
 class Data:
     """A decoded dataset. `mean` and `std` normalise pixels scaled to [0, 1], one number per channel.
 
-    Both are those of all training images of the dataset, before `limit`, held-out images and partitions that pool test
-    images; `std` is the population's (``correction=0``). `digest` identifies its images and labels, as
+    By default both are those of all training images of the dataset, before `limit`, held-out images and partitions that
+    pool test images, with the population's `std` (``correction=0``); CIFAR, TinyImageNet and ``normalise=false`` have
+    fixed ones. `digest` identifies its images and labels, as
     `content_digest` of them does or that of its files: records name it, so that runs on other images are never taken
     for the same.
 

@@ -23,7 +23,7 @@ def crop_flip_draws(n: int, generator: torch.Generator) -> Tensor:
 def crop_flip(x: Tensor, draws: Tensor) -> Tensor:
     """Zero-pad `x` uint8 [B, H, W, C] by 4, crop it back and flip it left to right, according to `draws` [B, 3].
 
-    Both papers' code bases do this on CIFAR-10 (random crop with padding 4, horizontal flip).
+    FedDecorr's released code does this on CIFAR-10 (random crop with padding 4, horizontal flip).
     """
     _, height, width, _ = x.shape
     top, left, flip = draws.to(x.device)[:, :, None, None].unbind(1)

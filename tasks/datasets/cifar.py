@@ -45,7 +45,7 @@ class Cifar(Published):
 
     counts: ClassVar[dict[str, int]] = {"train": 50_000, "test": 10_000}
     class_count: ClassVar[int]
-    statistics: ClassVar[Statistics]  # of the training images, as in the papers' code
+    statistics: ClassVar[Statistics]  # of the training images, as in FedDecorr's released code
 
     def __post_init__(self) -> None:
         if self.root and self.source:

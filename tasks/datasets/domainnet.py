@@ -51,9 +51,10 @@ class DomainNet(Published):
     """DomainNet (Peng et al. 2019), cleaned version: 586,575 images of 345 classes in six domains.
 
     The default is the ten classes of FedBN (Li et al. 2021); `classes` names others, and an empty list means all 345.
-    The split is the published one, about 70% of each domain for training: the lists ``<domain>_train.txt`` and
-    ``<domain>_test.txt`` beside the six archives ``<domain>.zip``, all in the folder `root`. (For some domains the
-    accuracies printed in the FedDecorr journal version fit smaller test sets than these lists.)
+    The split is that of Peng et al., about 70% of each domain for training: the lists ``<domain>_train.txt`` and
+    ``<domain>_test.txt`` beside the six archives ``<domain>.zip``, all in the folder `root`. (FedBN's public code
+    has lists of its own, which were not available: for some domains the accuracies printed in the FedDecorr journal
+    version fit smaller test sets than Peng et al.'s.)
 
     Images are squeezed to `size` x `size`, by default the 256 of FedBN's public code; 64 takes a sixteenth of the work.
     Pixels are normalised by the mean and standard deviation of the training images of all domains; ``normalise=false``

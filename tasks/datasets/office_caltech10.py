@@ -49,9 +49,9 @@ ORIGINAL = "ed9c6905484b8e9c27458e7c751dacebafa566b8603d130f2a66f060456803ce"
 class OfficeCaltech10(Published):
     """Office-Caltech10 (Gong, Shi, Sha and Grauman 2012): photographs of 10 objects in four domains.
 
-    2,533 images: Amazon 958, Caltech 1,123, DSLR 157, Webcam 295, of very different sizes. No split is published; here
-    a fixed random fifth of each domain is the test set: 192, 225, 32 and 59 images, which fit the accuracies printed in
-    the FedDecorr journal version.
+    2,533 images: Amazon 958, Caltech 1,123, DSLR 157, Webcam 295, of very different sizes. The lists of training and
+    test images that come with FedBN's public code were not available; here a fixed random fifth of each domain is the
+    test set: 192, 225, 32 and 59 images, which fit the accuracies printed in the FedDecorr journal version.
 
     `root` is a folder or an archive of ``<domain>/<class>/*``, in the spellings of common copies; the default is the
     data root. Images are squeezed to `size` x `size`, by default the 256 of FedBN's public code (Li et al. 2021), whose

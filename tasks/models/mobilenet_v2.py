@@ -27,8 +27,8 @@ FEATURES = 1280
 class MobileNetV2(Model):
     """MobileNetV2 (Sandler et al. 2018) for small images, as FedDecorr or as SphereFed builds it.
 
-    Both: stride 1 in the stem and in the first two stages, 17 blocks with linear projections, average pooling of the
-    last map, 1,280 features.
+    Both: at 32 pixels stride 1 in the stem and in the first two stages, 17 blocks with linear projections, average
+    pooling of the last map, 1,280 features.
 
     `variant`:
 
