@@ -11,8 +11,8 @@ from fedspan.tasks.partitions.dirichlet import Dirichlet
 class Personal(Dirichlet):
     """Training and test images are merged and spread by `dirichlet`; each client is tested on `held_back` of its own.
 
-    SphereFed (Dong et al. 2022, App. B): a random share of 0.15, rounded (halves to even), at least one image. The paper
-    does not mention balancing, so its form, the default, is ``balanced=false``.
+    SphereFed (Dong et al. 2022, App. B): a random share of 0.15, rounded (halves to even), at least one image. The
+    paper does not mention balancing, so its form, the default, is ``balanced=false``.
     """
 
     title = "Personal Dirichlet"

@@ -69,8 +69,8 @@ def test_a_cell_that_differs_from_what_its_paper_states_is_named(name, changes, 
 
 
 def test_a_setting_that_no_line_explains_has_no_source():
-    [problem] = problems("feddecorr_loss", partition__balanced=False)
-    assert "partition.balanced=false has no source" in problem
+    [problem] = problems("feddecorr_loss", partition__min_size=11)
+    assert "partition.min_size=11 has no source" in problem
 
 
 def test_a_line_excuses_a_difference_only_if_it_says_that_it_is_one(monkeypatch):
@@ -141,7 +141,7 @@ def test_a_line_without_source_or_reason_is_one_line(paper, line, message):
 def test_a_stated_setting_says_of_which_setting_or_why_of_none(paper):
     path = paper / "hyperparameters.csv"
     path.write_text(path.read_text() + "feddecorr_iclr2023,all,rounds,100,5.1,,,,\n")
-    with pytest.raises(UserError, match=r"hyperparameters\.csv line 401: fill either setting or not_a_setting"):
+    with pytest.raises(UserError, match=r"hyperparameters\.csv line 405: fill either setting or not_a_setting"):
         recipe_files.stated()
 
 
@@ -163,4 +163,4 @@ def test_the_page_of_a_board_shows_where_its_settings_come_from(tmp_path):
     page = (tmp_path / "pages" / "spherefed_ffc" / "smoke" / "index.html").read_text()
     assert "Settings and their sources" in page
     assert "SphereFed (ECCV 2022), Sec. 5.1" in page
-    assert "Augmentation is not stated." in page
+    assert "Neither augmentation nor normalisation is stated." in page
