@@ -138,7 +138,7 @@ def test_many_rounds_have_their_digests_beside_the_record(tmp_path):
     record = whole(make_record(cell, how(tmp_path), Outcome(scores={"trained": {"accuracy": 1.0}}), None))
     rounds = list(range(1, 1001))
     record["curve"] = {"round": rounds, "accuracy": [1.0] * 1000}
-    record["compute"]["seconds_at_round"] = [1.0] * 1000
+    record["compute"] |= {"seconds_at_round": [1.0] * 1000, "bytes_at_round": [2] * 1000}
     record["scores"]["best"]["round"] = 1
     record["digests"] = {"rounds": dict.fromkeys(map(str, rounds), "a" * 64), "stages": {"trained": "b" * 64}}
     results.write(record)

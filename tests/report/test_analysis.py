@@ -925,7 +925,8 @@ def test_a_board_without_any_result_says_so_in_one_sentence(made, ran):
     cells = cells_of(example)
     table, frame = made(cells, [record(p) for p in cells[:ran]])
     page = board_page(example, frame, [table], [], {1: Extras(None, None, ())}, [], "../", How()).decode()
-    assert ('<p class="notice">Nothing has been run yet.</p>' in page) is (ran == 0)
+    said = "Nothing has been run yet. This command runs it: <code>fedspan run -m board=example</code></p>"
+    assert (f'<p class="notice">{said}' in page) is (ran == 0)
 
 
 def test_costs_of_two_rows_or_all_equal_ones_are_no_picture(made):
