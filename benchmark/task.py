@@ -62,8 +62,8 @@ class Data:
     """A decoded dataset. `mean` and `std` normalise pixels scaled to [0, 1], one number per channel.
 
     By default both are those of all training images of the dataset, before `limit`, held-out images and partitions that
-    pool test images, with the population's `std` (``correction=0``); CIFAR, TinyImageNet and ``normalise=false`` have
-    fixed ones. `digest` identifies its images and labels, as
+    pool test images, with the population's `std` (``correction=0``); a dataset may have fixed
+    ones instead. `digest` identifies its images and labels, as
     `content_digest` of them does or that of its files: records name it, so that runs on other images are never taken
     for the same.
 

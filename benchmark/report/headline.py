@@ -70,7 +70,7 @@ def _against_print(table: Tabulated) -> str:
         for one in printed
         if one.within is not None and one.difference is not None
     )
-    if not sides or table.computed:
+    if not sides:
         return ""
     apart = [f"{sides[side]} {side}" for side in ("above", "below") if sides[side]]
     more = f"; {' and '.join(apart)}" if apart else ""

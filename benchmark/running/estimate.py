@@ -122,8 +122,7 @@ def estimate(
                 if name in known:
                     each = fmean(measured[name])
                 else:
-                    if not cells[0].cell.dataset.unplaced():
-                        tell.next(cells[0].cell.label)
+                    tell.next(cells[0].cell.label)
                     each = expected_seconds(cells[0], speeds, max(LEAST, SECONDS / new))
             except (UserError, Incompatible) as error:
                 (failing if isinstance(error, UserError) else impossible)[str(error)] += len(cells)

@@ -68,8 +68,7 @@ def run_grid(planned: Sequence[PlannedCell], launcher: Launcher, asked: Sequence
     todo = [cell for cell in missing if not results.path(cell.cell.key).exists()]
     unread = len(missing) - len(todo)  # `Results` logs why
     if todo:
-        if all(cell.cell.dataset.unplaced() for cell in todo):
-            todo[0].cell.dataset.load(how.data)  # raises once what each cell would fail with
+        check_images(todo)
         results.check_writable()
     todo = sharing_last(cell for cell in todo if not _impossible(cell, how))
     workers = how.cells_at_a_time
@@ -92,6 +91,12 @@ def run_grid(planned: Sequence[PlannedCell], launcher: Launcher, asked: Sequence
     ran = {cell.cell.key for cell in todo}
     summarise(console, planned, [*known.values()], failed, ran, time.monotonic() - started, how, asked)
     return sum(key not in known or known[key].status == "failed" for key in keys)
+
+
+def check_images(cells: Sequence[PlannedCell]) -> None:
+    """Raise `UserError` if no cell can run because no setting names its images; some cells alone fail one by one."""
+    if all(planned.cell.dataset.unplaced() for planned in cells):
+        cells[0].cell.dataset.load(How.of(cells[0].config).data)  # raises what each cell would fail with
 
 
 def all_mirrored(results: Results, known: Mapping[str, Entry]) -> bool:

@@ -140,8 +140,10 @@ def test_a_line_without_source_or_reason_is_one_line(paper, line, message):
 
 def test_a_stated_setting_says_of_which_setting_or_why_of_none(paper):
     path = paper / "hyperparameters.csv"
-    path.write_text(path.read_text() + "feddecorr_iclr2023,all,rounds,100,5.1,,,,\n")
-    with pytest.raises(UserError, match=r"hyperparameters\.csv line 405: fill either setting or not_a_setting"):
+    before = path.read_text()
+    path.write_text(before + "feddecorr_iclr2023,all,rounds,100,5.1,,,,\n")
+    last = len(before.splitlines()) + 1
+    with pytest.raises(UserError, match=rf"hyperparameters\.csv line {last}: fill either setting or not_a_setting"):
         recipe_files.stated()
 
 
