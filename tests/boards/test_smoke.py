@@ -2,11 +2,11 @@
 
 import pytest
 
-from fedspan.benchmark import report
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.report.axes import Axes
 from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.panels import draw
+from fedspan.benchmark.report.report import write_report
 from fedspan.benchmark.report.tabulation import tabulate
 from fedspan.benchmark.running.cell_run import run_cell
 from fedspan.benchmark.spec.board import load_board
@@ -60,7 +60,7 @@ def test_a_board_fills_its_tables_and_figures(folder, name):
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_every_board_fills_its_tables_and_figures_and_has_a_page(folder, name):
     board, cells, results = check(name, folder)
-    made = report.write_report(board, cells, results, folder / "pages")
+    made = write_report(board, cells, results, folder / "pages")
     assert made.problems == []
     suffixes = {path.suffix for path in made.written}
     assert {".html", ".md", ".csv", ".tex"} <= suffixes
@@ -71,7 +71,7 @@ def test_every_board_fills_its_tables_and_figures_and_has_a_page(folder, name):
 @pytest.mark.parametrize("name", sorted(yaml_files("boards")))
 def test_every_board_has_a_page_before_there_is_any_record(tmp_path, name):
     board = load_board(name)
-    made = report.write_report(board, plan(board.expand({})), Results(tmp_path / "results"), tmp_path / "pages")
+    made = write_report(board, plan(board.expand({})), Results(tmp_path / "results"), tmp_path / "pages")
     assert made.problems == []
 
 
