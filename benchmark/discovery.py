@@ -73,7 +73,7 @@ class Clash(UserError):
 
 def broken(source: Source, error: BaseException) -> Broken:
     """Return a source's import error as one line, with file and line number."""
-    path = source.path.resolve() if source.path else None
+    path = Path(os.path.realpath(source.path)) if source.path else None
     place = "" if isinstance(error, UserError) else f" ({_place(error, path)})"
     claims = error.claims if isinstance(error, Clash) and path else None
     return Broken(source.names, f"{source.label}: {_one_line(error)}{place}{_neighbour(error, path)}", path, claims)
@@ -129,7 +129,7 @@ def _is_plugin(file: Path) -> bool:
 
 def import_file(path: Path) -> object:
     """Import a file with any name, in any folder, as a module of its own; once per process."""
-    path = path.resolve()
+    path = Path(os.path.realpath(path))
     where = hashlib.sha256(str(path).encode()).hexdigest()[:8]
     name = f"{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}_{where}"
     if name in sys.modules:

@@ -152,7 +152,7 @@ def _keep_sources() -> None:
 
 def _load(source: discovery.Source) -> discovery.Broken | None:
     """Import a source; return its error, which `broken` reports until a later import succeeds."""
-    path = source.path.resolve() if source.path else None
+    path = Path(os.path.realpath(source.path)) if source.path else None
     _broken[:] = [one for one in _broken if path is None or one.path != path]
     try:
         source.load()

@@ -42,8 +42,8 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         if self.headers.get("Host", "").partition(":")[0] not in NAMES:  # without a port if it is 80
             self.send_error(403, "Not a name of this site")
             return None
-        path = Path(self.translate_path(self.path)).resolve()
-        inside = path.is_relative_to(Path(self.directory).resolve())
+        path = Path(os.path.realpath(self.translate_path(self.path)))  # `resolve` raises for a link to itself
+        inside = path.is_relative_to(os.path.realpath(self.directory))
         if not inside or not (path.is_dir() or path.is_file()):  # not a pipe, which has no end
             self.send_error(404, "File not found")
             return None

@@ -8,6 +8,7 @@ import dataclasses
 import datetime
 import difflib
 import hashlib
+import os
 import secrets
 import shutil
 import signal
@@ -134,7 +135,7 @@ def _whole(beginning: str, keys: Sequence[str], folder: Path) -> str:
     """Return the only key with this beginning, or of this file; raise `UserError` if there is none or several."""
     if beginning.endswith(".json"):
         given = Path(beginning)
-        if given.parent.name and given.resolve() != (folder / given.name).resolve():
+        if given.parent.name and os.path.realpath(given) != os.path.realpath(folder / given.name):
             raise UserError(f"{given} is not a record of {folder}; set paths.results to the folder above its records")
         beginning = given.stem
     found = [key for key in keys if key.startswith(beginning)]

@@ -22,7 +22,7 @@ log = logging.getLogger("fedspan")
 def checksum(path: Path, algorithm: str) -> str:
     """Return the hex digest of a file by an `algorithm` of hashlib; an unchanged file is not read at every start."""
     try:
-        return checksum_once(path.resolve(), algorithm, file_state(path))
+        return checksum_once(Path(os.path.realpath(path)), algorithm, file_state(path))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
 

@@ -12,7 +12,7 @@ from fedspan.benchmark import names
 from fedspan.benchmark.report import forest
 from fedspan.benchmark.report.headline import headline, split
 from fedspan.benchmark.report.overall import Comparisons, Ranked, choices
-from fedspan.benchmark.report.pages import place_text, slug
+from fedspan.benchmark.report.pages import NO_PLACE, place_text, slug
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.summary import Result, Task
 from fedspan.benchmark.report.tuning import TUNED
@@ -334,7 +334,9 @@ def _as_text(view: list[Any], texts: dict[str, int]) -> list[Any]:
 
 
 def _packed_place(place: str) -> int | str:
-    """Return a place as a number, negative if shared; as text if it is more than a number."""
+    """Return a place as a number, negative if shared and 0 if undecided; as text if it is more than a number."""
+    if place == NO_PLACE:
+        return 0
     number = place.removesuffix("=")
     return (int(number) if number == place else -int(number)) if number.isdecimal() else place
 

@@ -72,10 +72,13 @@ def _environment() -> Environment:
     return environment
 
 
+NO_PLACE = "—"  # nothing could decide it
+
+
 def place_text(place: Place, several: bool) -> str:
-    """Return a place, with the letter of its group if there are several; a dash if nothing could decide it."""
+    """Return a place, with the letter of its group if there are several; `NO_PLACE` if nothing could decide it."""
     if not place.tested:
-        return "—"
+        return NO_PLACE
     return f"{letters(place.group).upper()} {place.text}" if several else place.text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -225,11 +226,9 @@ def load_board(name: str) -> Board:
         here = "" if path.is_absolute() else f" in {Path.cwd()}"
         hint = f"; did you mean board={path.stem}?" if path.stem in known else ""
         raise UserError(f"there is no board file {name}{here}{hint}")
-    if path.resolve() in (one.resolve() for one in known.values()):
-        return read_board(path)
-    if path.stem in known:
+    if path.stem in known and os.path.realpath(path) != os.path.realpath(known[path.stem]):
         raise UserError(f"{name}: '{path.stem}' is a board already, whose page this one would take; rename the file")
-    return replace(read_board(path), path=name)
+    return read_board(path) if path.stem in known else replace(read_board(path), path=name)
 
 
 FIELDS = {"title", "description", "base", "grid", "scales", "tables", "figures"}

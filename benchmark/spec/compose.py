@@ -298,7 +298,7 @@ def _near(key: str, part: str, node: Any, walked: Sequence[str], config: Mapping
     `node` is the value reached by the names before `part`; a list, as in ``addons.feddecorr.beta``, holds no settings.
     A name without dots does not mean a setting of an add-on that is not chosen, which would have no effect.
     """
-    unchosen = () if walked else tuple(f"addon.{name}." for name in config["addon"] if name not in config["addons"])
+    unchosen = () if walked else tuple(f"addon.{name}." for name in config["addon"] if name not in _addons(config))
     leaves = [leaf for leaf in _leaves(config) if not leaf.startswith(unchosen)]
     if near := difflib.get_close_matches(key, leaves, n=1, cutoff=NEAR):
         return f"; did you mean '{near[0]}'?"

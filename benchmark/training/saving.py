@@ -46,6 +46,8 @@ def resume(run: Run, path: Path) -> bool:
     if found is None or found[1].get("origin") is not None:
         return False
     made_by: dict[str, Any] = found[1].get("made_by") or {}  # absent from files of earlier versions
+    if made_by:
+        _check_origin(made_by)
     if said := _unlike(_made_by(run), made_by) if made_by else "an earlier version":
         log.warning("the first rounds were computed with %s, so the cell starts again: %s", said, path)
         return False
@@ -90,6 +92,29 @@ def _origin(run: Run) -> dict[str, Any]:
 
 def _made_by(run: Run) -> dict[str, Any]:
     return _origin(run) | {"uncommitted": uncommitted(run.cell)}
+
+
+class Versions(TypedDict):
+    """Version whose change makes a cell start again."""
+
+    torch: str
+
+
+class MadeBy(TypedDict):
+    """The part of `made_by` that `_unlike` reads by name."""
+
+    device: str
+    versions: Versions
+    engine: str
+    sources: dict[str, str]
+    uncommitted: list[str] | None
+
+
+def _check_origin(made_by: Any) -> None:
+    try:
+        msgspec.convert(made_by, MadeBy)
+    except msgspec.ValidationError as error:
+        raise CorruptFile(f"what it was made by is incomplete: {error}") from error
 
 
 def _unlike(here: dict[str, Any], made_by: dict[str, Any]) -> str:

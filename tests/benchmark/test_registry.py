@@ -276,6 +276,14 @@ def test_a_broken_file_of_a_folder_is_reported_and_stops_what_asks_for_it_alone(
         find("algorithm", "half")
 
 
+def test_a_link_to_itself_in_a_folder_is_reported_and_stops_no_other_file(folder):
+    (folder / "loop.py").symlink_to("loop.py")
+    registry.load_files([str(folder)])
+    assert {"first", "second"} <= set(plugins("algorithm"))
+    [one] = registry.broken()
+    assert one.text.startswith(f"{folder}/loop.py cannot be imported: OSError: ")
+
+
 def test_two_files_of_a_folder_with_one_name_are_both_named_and_neither_is_chosen(folder):
     (folder / "third.py").write_text(METHOD.format(name="second"))
     registry.load_files([str(folder)])

@@ -122,6 +122,7 @@ MISTAKES = {
     "run batch=32": "unknown setting 'batch'; did you mean 'protocol.batch_size'?",
     "run mu=0.1": "unknown setting 'mu'; it is a setting of algorithm=",
     "run beta=0.1 addons=[feddecorr]": "unknown setting 'beta'; did you mean 'addon.feddecorr.beta'?",
+    "run beat=0.1 addons=false": "unknown setting 'beat'",
     "run ridge=0.1": "unknown setting 'ridge'; it is a setting of addons=[",
     "run paths.results=": "results must be a path, got ''",
     "run -m seed=0,": "write several values without spaces, and none after the last comma: seed=a,b",
@@ -305,6 +306,16 @@ def test_a_board_by_path_cannot_take_the_page_of_another(fedspan, here):
         ran = fedspan(*command.split(), "board=digits.yaml")
         assert ran.status == 2
         assert "digits.yaml: 'digits' is a board already, whose page this one would take; rename the file" in ran.err
+
+
+def test_a_board_by_path_is_compared_with_boards_that_are_links_to_themselves(fedspan, here):
+    boards = here / "leaderboards" / "boards"
+    boards.mkdir(parents=True)
+    (boards / "mine.yaml").symlink_to("mine.yaml")
+    (here / "mine.yaml").write_text("grid: [{seed: [7]}]")
+    ran = fedspan("plan", "board=mine.yaml")
+    assert ran.status == 2
+    assert "mine.yaml: 'mine' is a board already" in ran.complaint
 
 
 def test_a_board_s_file_beside_is_told_where_its_name_alone_was_given(fedspan, here):

@@ -171,7 +171,8 @@ def test_a_broken_promise_fails_the_contract_tests(start, mine):
     mine.write_text(MINE.replace("return scale", "delta['head.bias'].add_(1)\n        return scale"))
     ran = finish(start("test", "mine", "plugins=my.py"))
     assert ran.status == 1
-    assert "mine.server changed an input in place" in ran.out
+    assert "algorithm 'mine', server (" in ran.out
+    assert "changes an input in place" in ran.out
 
 
 def test_the_contract_tests_show_a_failure_once_and_in_one_line(start, mine):

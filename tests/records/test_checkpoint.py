@@ -228,6 +228,17 @@ def saying(**other):
     return change
 
 
+def originating(*left_out, **other):
+    """Return a damage: its origin lacks some fields or says something else, under a digest that fits."""
+
+    def change(path):
+        _, meta = checkpoint.load(path, CELL.key)
+        made_by = {name: value for name, value in meta["made_by"].items() if name not in left_out}
+        saying(made_by={**made_by, **other})(path)
+
+    return change
+
+
 DAMAGE = {
     "empty": lambda path: path.write_bytes(b""),
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:-5]),
@@ -244,6 +255,10 @@ DAMAGE = {
     "a round beyond the last": saying(round=17),
     "no evaluated round": saying(curve={"round": [], "accuracy": [], "loss": [], "train_loss": []}),
     "a round without its digest": saying(round_digests={}),
+    "a list as its origin": saying(made_by=["torch"]),
+    "an origin without sources": originating("sources"),
+    "an origin without the version of torch": originating(versions={}),
+    "an origin with a number as uncommitted files": originating(uncommitted=3),
 }
 
 

@@ -195,6 +195,7 @@ def test_the_site_is_served_on_loopback_without_listings_or_links_out_of_it(tmp_
     (tmp_path / "secret").write_text("not of the site")
     (site / "link").symlink_to(tmp_path / "secret")
     (site / "above").symlink_to(tmp_path)
+    (site / "loop").symlink_to("loop")
     os.mkfifo(site / "pipe")
     with serve_site(site, 0) as server:
         assert server.server_address[0] == "127.0.0.1"
@@ -204,7 +205,7 @@ def test_the_site_is_served_on_loopback_without_listings_or_links_out_of_it(tmp_
         by_name = urllib.request.Request(address, headers={"Host": "localhost"})  # as with port 80
         with urllib.request.urlopen(by_name, timeout=PATIENCE) as answer:
             assert answer.read() == b"a page"
-        for missing in ("folder/", "../secret", "%2e%2e/secret", "link", "above/secret", "pipe"):
+        for missing in ("folder/", "../secret", "%2e%2e/secret", "link", "above/secret", "loop", "pipe"):
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 urllib.request.urlopen(f"{address}/{missing}", timeout=PATIENCE)
         for name in ("rebound.example", f"rebound.example:{server.server_port}", ""):
