@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -28,7 +28,9 @@ MOST_NAMES = 16  # of a plot of costs; of more points, those within SAME_COST of
 SAME_COST = 0.05
 LETTERS = 30  # per line of a name
 FONT, LETTER = 7.5, 4.5  # font size of a point's name and mean width of a letter, in points
-PITCH = 0.14  # inches from name to name
+NAME_LETTERS = 48  # per line of a point's name
+PITCH, LINE = 0.14, 0.115  # inches from name to name, and from line to line of a name
+NARROWEST = 1.5  # inches, of a plot beside names
 SIDE_LETTER = 0.064  # inches per letter of the y axis label
 
 Point = tuple[float, float, int]  # mean cost, mean score, row number
@@ -176,19 +178,20 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
     caption = _caption_of_costs(analysis, all_named=named == points)
 
     def draw() -> Canvas:
-        tall = max(1.5, PITCH * max(map(len, named.values())))
-        beside = 0.2 + LETTER / 72 * max(len(text[number]) for found in named.values() for *_, number in found)
+        lines = {n: labels.wrapped(text[n], NAME_LETTERS) for found in named.values() for *_, n in found}
+        tall = max(1.5, *(sum(_height(lines[n]) for *_, n in found) for found in named.values()))
+        beside = 0.2 + LETTER / 72 * max(len(line) for name in lines.values() for line in name)
         down = tall + 0.65
         height = down * len(points)
         canvas = Canvas(figsize=(TWO_COLUMNS, height))
         heading = labels.wrapped(table.metric.heading, int(tall / SIDE_LETTER))
         left = 0.6 + 0.13 * (len(heading) - 1)
-        wide = TWO_COLUMNS - left - beside
+        wide = max(NARROWEST, TWO_COLUMNS - left - beside)
         for i, (name, found) in enumerate(points.items()):
             bottom = height - down * (i + 1) + 0.5
             plot = canvas.add_axes((left / TWO_COLUMNS, bottom / height, wide / TWO_COLUMNS, tall / height))
             _draw_costs(plot, found, fronts[name], writes[name])
-            _name(plot, named[name], text, tall)
+            _name(plot, named[name], lines, tall)
             plot.set_xlabel(name)
             plot.set_ylabel("\n".join(heading), fontsize=8)
         return canvas
@@ -274,16 +277,22 @@ def _readable(low: float, high: float, write: Callable[[float], str]) -> Locator
     return FixedLocator([(low + high) / 2])
 
 
-def _name(plot: Plot, points: list[Point], names: dict[int, str], height: float) -> None:
-    """Write the name of each point beside the plot, which is `height` inches tall, with a line to the point."""
+def _height(name: Sequence[str]) -> float:
+    """Return the inches that the lines of a point's name take."""
+    return PITCH + LINE * (len(name) - 1)
+
+
+def _name(plot: Plot, points: list[Point], names: Mapping[int, Sequence[str]], height: float) -> None:
+    """Write the lines of each point's name beside the plot, `height` inches tall, with a line to the point."""
     plot.autoscale_view()
     low, high = plot.get_ylim()
     order = sorted(points, key=lambda point: (point[1], -point[0]))
-    ends = labels.apart([(score - low) / (high - low) for _, score, _ in order], [PITCH / height] * len(order))
+    sizes = [_height(names[number]) / height for *_, number in order]
+    ends = labels.apart([(score - low) / (high - low) for _, score, _ in order], sizes)
     for (cost, score, number), y in zip(order, ends, strict=True):
         plot.annotate(
-            names[number], (cost, score), (1.03, y), "data", "axes fraction", fontsize=FONT, va="center", ha="left",
-            annotation_clip=False,
+            "\n".join(names[number]), (cost, score), (1.03, y), "data", "axes fraction", fontsize=FONT, va="center",
+            ha="left", annotation_clip=False, linespacing=1.05,
             arrowprops={"arrowstyle": "-", "color": QUIET, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3,
                         "relpos": (0, 0.5)},
         )  # fmt: skip

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from matplotlib.text import Text
 
 from fedspan.benchmark.report import diagrams
 from fedspan.benchmark.report.analysis import analyse, pairwise, pareto, reach_targets
@@ -952,6 +953,24 @@ def test_the_words_beside_a_picture_of_costs_keep_to_their_panel(made, monkeypat
     assert "".join(plots[0].get_ylabel().split()) == "".join(table.metric.heading.split())
     for plot in plots:
         assert plot.yaxis.label.get_window_extent().height <= 1.1 * plot.get_window_extent().height
+
+
+@pytest.mark.parametrize("words", [12, 1])
+def test_however_long_the_names_beside_a_picture_of_costs_the_plot_keeps_its_room(made, monkeypatch, words):
+    monkeypatch.setattr(diagrams, "_diagram", lambda *parts: parts[-1]())  # the canvas itself
+    names = iter([" ".join([letter * (120 // words)] * words) for letter in "abc"])
+    monkeypatch.setattr(diagrams, "row_spoken", lambda table, row, without="": next(names))
+    cells = cells_of(board({"partition": "iid", "algorithm": ["fedavg", "fedprox", "fedavgm"], "seed": [0]}))
+    records = [record(planned, 50.0) for planned in cells]
+    for number, one in enumerate(records):
+        one["compute"] = one["compute"] | {"flops": {"train": 10**9 * (1 + number), "evaluate": 1}}
+    canvas = score_against_cost(analyse(made(cells, records)[0]))
+    canvas.draw_without_rendering()
+    for plot in canvas.axes:
+        assert plot.get_window_extent().width >= 1.5 * canvas.dpi - 1e-6
+        spans = sorted(tuple(Text.get_window_extent(text).intervaly) for text in plot.texts)
+        assert len(spans) == 3
+        assert all(below[1] <= above[0] + 1 for below, above in itertools.pairwise(spans))
 
 
 def test_of_points_that_cost_the_same_the_best_alone_is_on_the_front():
