@@ -113,9 +113,9 @@ def _refuse(error: UserError) -> None:
 
 def files(given: str) -> list[Source]:
     """Return the plugin file at a path, or the files in a folder; raise `UserError` if there is none."""
-    path = Path(given).expanduser().absolute()
-    paths = sorted(filter(_is_plugin, path.glob("*.py"))) if path.is_dir() else [path]
-    if not path.exists():
+    path = Path(os.path.expanduser(given)).absolute()  # unlike those of `Path`, these functions never raise
+    paths = sorted(filter(_is_plugin, path.glob("*.py"))) if os.path.isdir(path) else [path]
+    if not os.path.exists(path):
         raise UserError(f"the plugin file {given} does not exist (seen from {Path.cwd()})")
     if not paths or any(file.suffix != ".py" for file in paths):
         raise UserError(f"{given} must be a Python file (.py), or a folder that holds some")

@@ -242,6 +242,8 @@ def test_a_file_of_the_package_is_not_imported_again(folder):
 
 MISTAKES = {
     "absent.py": "the plugin file absent.py does not exist",
+    "~no-user/a.py": "the plugin file ~no-user/a.py does not exist",
+    "a" * 300: "the plugin file a+ does not exist",
     "text.txt": r"text.txt must be a Python file \(.py\), or a folder that holds some",
     "empty": r"empty must be a Python file \(.py\), or a folder that holds some",
     "broken.py": r"broken.py cannot be imported: ZeroDivisionError: division by zero \(.*broken.py, line 7\)",
