@@ -96,6 +96,7 @@ def place(places, request):
 
 def mutations(place, kinds):
     """Yield every damage to every field of each kind of file."""
+    place.restore()  # the commands of an earlier test have taken files up
     for kind in kinds:
         content = place.content(kind, place.files(kind)[0])
         for write in place.writers(kind):
