@@ -478,6 +478,8 @@ def test_a_method_is_named_by_the_settings_that_its_protocol_does_not_imply(prot
 def place_of(row):
     """Return place and range of a packed row, as the script writes them."""
     _, place, first, last, *_ = row
+    if place == 0:
+        return "—", ""
     shown = f"{-place}=" if isinstance(place, int) and place < 0 else str(place)
     return shown, "" if not last else str(first) if first == last else f"{first}–{last}"
 
