@@ -14,7 +14,7 @@ import pytest
 
 from fedspan.benchmark.mirror.runs import Mirror, sync
 from fedspan.benchmark.records.results import Results
-from tests.cli.conftest import ONE, QUICK, fedspan, here, records  # noqa: F401
+from tests.cli.conftest import ONE, QUICK, fedspan, here, records, short_calibration  # noqa: F401
 from tests.conftest import empty_store  # noqa: F401
 from tests.helpers import wait_for
 
