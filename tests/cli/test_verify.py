@@ -523,3 +523,5 @@ def test_a_record_is_named_by_its_file_too(fedspan, made):
     Path("copy").mkdir()
     copy = shutil.copy(made[0], "copy")
     assert fedspan("verify", *ONE, copy).complaint.startswith(f"fedspan: {copy} is not a record of ")
+    Path("copy/loop.json").symlink_to("loop.json")
+    assert "copy/loop.json is not a record of " in fedspan("verify", *ONE, "copy/loop.json").complaint

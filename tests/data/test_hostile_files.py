@@ -11,6 +11,7 @@ from PIL import EpsImagePlugin, Image
 
 from fedspan.benchmark.data import archives, decoding
 from fedspan.benchmark.data.archives import open_root
+from fedspan.benchmark.data.checksums import checksum
 from fedspan.benchmark.data.decoding import Unreadable, decode
 from fedspan.benchmark.errors import UserError
 from tests.tasks.files import encode
@@ -125,3 +126,9 @@ def test_an_archive_that_unpacks_to_many_times_its_size_is_refused(tmp_path, mon
                 tar.addfile(member, io.BytesIO(bytes(90_000)))
         path.write_bytes(gzip.compress(buffer.getvalue(), 9))
     refused(path, f"its {path.stat().st_size} bytes unpack to more than 200 times as many")
+
+
+def test_a_link_to_itself_has_no_checksum(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UserError, match=r"cannot read .*loop"):
+        checksum(tmp_path / "loop", "md5")
