@@ -327,6 +327,16 @@ def test_no_page_scrolls_sideways_but_tables_do(browser, site_folder, address, w
         assert first.rect["width"] < 0.5 * width
 
 
+def test_a_ranking_of_three_tasks_needs_no_scrolling_on_a_desktop(browser, tmp_path):
+    tasks = dict.fromkeys(("alpha 0.05", "alpha 0.5", "IID"), 60.0)
+    methods = ("fedavg", "fedprox", "moon + feddecorr (released form)")
+    site_of(results_on(dict.fromkeys(methods, tasks), noise=12.0), tmp_path, browser)
+    page = opened(browser, (tmp_path / "index.html").as_uri(), 1440, 900)
+    assert [head.is_displayed() for head in all_of(page, "#ranking thead th")] == [True] * 10
+    hidden = "const frame = document.querySelector('#ranking .scroll'); return frame.scrollWidth - frame.clientWidth"
+    assert page.execute_script(hidden) == 0
+
+
 def test_figures_are_legible_on_a_phone(browser, address):
     page = opened(browser, address, 360, 740)
     for plot in all_of(page, ".panels .plot"):
