@@ -16,7 +16,7 @@ from tests.helpers import PATIENCE
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 DIGITS = re.compile(r'"dataset": \{\s*"name": "digits"')  # in a record whose data comes with scikit-learn
-OF_RECORDS = re.compile(r"board=|fedspan (retry|validate|sync|verify|report)")
+OF_RECORDS = re.compile(r"board=|fedspan (run( -m)? algorithm=|retry|validate|sync|verify|report)")
 
 
 def commands():
