@@ -1,4 +1,4 @@
-"""Check of a built site: every internal link leads to a page and an anchor, and nothing is loaded from outside."""
+"""Check of a built site: links lead to a page and an anchor, nothing is loaded from outside, no code lies in it."""
 
 from __future__ import annotations
 
@@ -53,6 +53,8 @@ def problems(site: Path) -> Iterator[str]:
     for path in sorted(site.rglob("*.css")):
         if re.search(r"""(url\(|@import)\s*['"]?(https?:)?//""", path.read_text(encoding="utf-8")):
             yield f"{path.relative_to(site)}: loads from outside"
+    for path in sorted(site.rglob("*.py*")):
+        yield f"{path.relative_to(site)}: code, which mkdocs.yml should exclude"
 
 
 def broken(link: str, page: Path, site: Path) -> str:
@@ -77,7 +79,7 @@ def broken(link: str, page: Path, site: Path) -> str:
 def main() -> int:
     """Print the problems of the site in the first argument; return 1 if there are any."""
     found = list(problems(Path(sys.argv[1])))
-    print("\n".join(found) or "every link leads somewhere, nothing is loaded from outside")
+    print("\n".join(found) or "every link leads somewhere, nothing is loaded from outside, no code lies in it")
     return int(bool(found))
 
 

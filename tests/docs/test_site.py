@@ -131,3 +131,9 @@ def test_what_is_wrong_with_a_page_is_named_and_a_link_to_elsewhere_is_not(built
 def test_a_style_sheet_that_loads_from_outside_is_named(built, source):
     (built / "style.css").write_text(f"@import {source};")
     assert list(check.problems(built)) == ["style.css: loads from outside"]
+
+
+def test_code_in_the_site_is_named(built):
+    (built / "__pycache__").mkdir()
+    (built / "__pycache__" / "site.cpython-311.pyc").touch()
+    assert list(check.problems(built)) == ["__pycache__/site.cpython-311.pyc: code, which mkdocs.yml should exclude"]

@@ -86,7 +86,9 @@ def test_two_nodes_give_the_bits_of_one_process(cluster, cell):
     with spread(cell) as run:
         run.advance()
         for worker in run.trainer.pool.workers:
-            told_by(worker, os.getpid)  # once it is prepared: the first alone trains a cell faster than the second starts
+            told_by(
+                worker, os.getpid
+            )  # once it is prepared: the first alone trains a cell faster than the second starts
         train(run)
         agree(run, outcome(trained(cell)))
         assert all(worker.ready for worker in run.trainer.pool.workers)
