@@ -30,7 +30,7 @@ def commands():
 
 
 def of_records(command):
-    """Tell whether a command makes or reads the records of boards, so that it needs those before it."""
+    """Tell whether a command makes records that another one reads, or reads them, so that their order matters."""
     return bool(OF_RECORDS.search(command))
 
 

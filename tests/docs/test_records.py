@@ -1,4 +1,4 @@
-"""The commands of the README and of docs/ that make or read records of boards run, one after the other.
+"""The commands of the README and of docs/ that make records for one another, or read them, run one after the other.
 
 A file of their own: nox gives each file of this folder to one worker, so these run beside all other commands.
 """

@@ -85,10 +85,8 @@ def told_by(worker, tell):
 def test_two_nodes_give_the_bits_of_one_process(cluster, cell):
     with spread(cell) as run:
         run.advance()
-        for worker in run.trainer.pool.workers:
-            told_by(
-                worker, os.getpid
-            )  # once it is prepared: the first alone trains a cell faster than the second starts
+        for worker in run.trainer.pool.workers:  # the first alone trains the cell before the second is prepared
+            told_by(worker, os.getpid)
         train(run)
         agree(run, outcome(trained(cell)))
         assert all(worker.ready for worker in run.trainer.pool.workers)
