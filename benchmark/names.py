@@ -67,6 +67,11 @@ def counted_as(count: int, word: str, several: str = "") -> str:
     return f"{count} {word}" if count == 1 else f"{count:,} {several or word + 's'}"
 
 
+def first_of(count: int, first: str) -> str:
+    """Return the first of several things and the number of the others: ``moon and 2 more``."""
+    return f"{first} and {count - 1} more" if count > 1 else first
+
+
 def task_name(what: Mapping[str, Any]) -> str:
     """Return the readable name of a cell's task: ``CIFAR-10, 5,000 images, 10 clients, alpha 0.05``."""
     clients = counted_as(what["clients"], "client")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedspan.benchmark.errors import CorruptFile, UserError
+from fedspan.benchmark.names import first_of
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.record import Steps, dotted, is_record_file, paired
 from fedspan.benchmark.records.record import read as read_record
@@ -64,7 +65,7 @@ class CheckOutcome:
         if self.badges:
             yield ", ".join(f"{count} {text}" for text, count in sorted(self.badges.items()))
         for said, names in sorted(self.sources.items()):
-            yield f"{len(names)} {said}: {names[0]}" + (f" and {len(names) - 1} more" if names[1:] else "")
+            yield f"{len(names)} {said}: {first_of(len(names), names[0])}"
 
 
 def sources_remark(record: Record, badge: Badge) -> str:

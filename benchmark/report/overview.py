@@ -12,7 +12,8 @@ from fedspan.benchmark import names
 from fedspan.benchmark.report import forest
 from fedspan.benchmark.report.headline import headline, split
 from fedspan.benchmark.report.overall import Comparisons, Ranked, choices
-from fedspan.benchmark.report.pages import NO_PLACE, place_text, slug
+from fedspan.benchmark.report.pages import place_text, slug
+from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.summary import Result, Task
 from fedspan.benchmark.report.tuning import TUNED
@@ -48,13 +49,7 @@ FILTERS = [
     ("scale", "Scale"),
 ]
 OPENING = ("scale", "dataset", "tested")  # fields whose filters are set when the page opens
-SUMMARY_FIELDS = (
-    "dataset",
-    "clients",
-    "partition",
-    "model",
-    "rounds",
-)  # named for a task, and for several that share them
+SUMMARY_FIELDS = ("dataset", "clients", "partition", "model", "rounds")  # named for tasks that share them
 SMOKE = ". At the scale smoke, the numbers only show that everything works"
 OPTIONAL_FIELDS = ("fleet", "unseen")  # named only for tasks that set them
 
@@ -111,8 +106,8 @@ class Line:
     slug: str
     name: str
     note: str
-    place: str
-    range: str
+    place: Place
+    several: bool  # groups of methods that share no task, so that a place names its group
     gain: tuple[float, float, float] | None  # mean, low, high, in points with one decimal
     why: str  # reason for a withheld gain
     mean: float
@@ -120,6 +115,16 @@ class Line:
     scores: tuple[Result | None, ...]
     costs: tuple[float, ...]
     repeated: str
+
+    @property
+    def place_text(self) -> str:
+        """The place, with the letter of its group if there are several."""
+        return place_text(self.place, self.several)
+
+    @property
+    def range(self) -> str:
+        """The places compatible with the runs; empty if undecided or no more than the place itself."""
+        return self.place.range if self.place.tested and self.place.range != self.place.text else ""
 
 
 @dataclass(frozen=True)
@@ -249,8 +254,8 @@ class Overview:
             slug=slug(self.family[row.method]),
             name=name,
             note=", ".join(filter(None, [*stages, note])),
-            place=place_text(row.place, several),
-            range=row.place.range if row.place.tested and row.place.range != row.place.text else "",
+            place=row.place,
+            several=several,
             gain=as_written(gain) if isinstance(gain, Difference) else None,
             why=gain.reason if isinstance(gain, Withheld) else "",
             mean=math.fsum(carried(results[task].mean) for task in shared) / len(shared) if whole else math.nan,
@@ -292,7 +297,7 @@ class Overview:
         """
         rows = []
         for line in view.lines:
-            row: list[Any] = [methods[line.method], _packed_place(line.place), *_packed_range(line.range)]
+            row: list[Any] = [methods[line.method], _packed_place(line), *_packed_range(line)]
             if line.gain:
                 mean, low, high = (round(10 * value) for value in line.gain)
                 row += [mean, mean - low, high - mean]
@@ -333,18 +338,18 @@ def _as_text(view: list[Any], texts: dict[str, int]) -> list[Any]:
     return [*numbers, reference, ";".join(",".join(map(str, row)) for row in rows)]
 
 
-def _packed_place(place: str) -> int | str:
-    """Return a place as a number, negative if shared and 0 if undecided; as text if it is more than a number."""
-    if place == NO_PLACE:
+def _packed_place(line: Line) -> int | str:
+    """Return a place as a number, negative if shared and 0 if undecided; as text if it names its group."""
+    if not line.place.tested:
         return 0
-    number = place.removesuffix("=")
-    return (int(number) if number == place else -int(number)) if number.isdecimal() else place
+    if line.several:
+        return line.place_text
+    return -line.place.at if line.place.shared else line.place.at
 
 
-def _packed_range(written: str) -> tuple[int, int]:
-    """Return the ends of a range of places, zeros if it is empty."""
-    first, _, last = written.partition("–")
-    return int(first or 0), int(last or first or 0)
+def _packed_range(line: Line) -> tuple[int, int]:
+    """Return the ends of a row's range of places, zeros if it is empty."""
+    return (line.place.first, line.place.last) if line.range else (0, 0)
 
 
 def _bits(tasks: Iterable[Task], number: Mapping[Task, int]) -> str:

@@ -62,7 +62,8 @@ class _Parts:
 def draw(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -> Drawing:
     """Return the content of a figure of the board; raise `UserError` if it cannot be made."""
     kind = KINDS[figure.kind]
-    drawing = (_draw_metric if kind.column == "stages" else _draw_records)(frame, axes, figure, number)
+    scores = {"sweep": _draw_sweep, "bars": _draw_bars}
+    drawing = scores.get(figure.kind, _draw_records)(frame, axes, figure, number)
     rows = "bars" if kind.style == "bars" else "lines"
     counts = ((len(drawing.labels), MOST_LINES, rows), (len(drawing.panels), MOST_PANELS, "panels"))
     for found, most, what in counts:
@@ -324,53 +325,69 @@ def _flat(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 # a score over an axis ---------------------------------------------------------------------------------
 
 
-def _draw_metric(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -> Drawing:
-    """Return the drawing of a score over the axis `x`, or over the columns for kind `bars`."""
-    metric = Metric.of(figure.metric)
-    bars = figure.kind == "bars"
-    if not bars and not figure.x:
+def _draw_sweep(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -> Drawing:
+    """Return the drawing of a score over the axis `x`."""
+    if not figure.x:
         raise UserError("a figure of kind 'sweep' needs x, the axis that it sweeps over")
-    whole = figure if bars else replace(figure, columns=(*figure.columns, figure.x))
-    values = pd.Series([metric.find(stages)[1] for stages in frame["stages"]], index=frame.index, dtype="float64")
-    ends = PERCENT if metric.unit == "%" and not figure.relative else KINDS[figure.kind].ends
-    kind = replace(KINDS[figure.kind], y=metric.heading, lacking=f"no {figure.metric}", ends=ends)
-    parts = _parts(frame.assign(metric=values), axes, whole, kind, values)
-    outer = [column if bars else column[:-1] for column in parts.columns]
-    found = dict.fromkeys(parts.column_title(column) if bars else column[-1] for column in parts.columns)
-    called = list(found) if bars else [under_title(figure.x, label) for label in found]
-    inner, ticks, places = (called, tuple(short(called)), ()) if bars else along(list(found), called)
-    labels, problems = tuple(parts.row_label(row) for row in parts.rows), parts.problems
+    parts = _with_scores(frame, axes, replace(figure, columns=(*figure.columns, figure.x)))
+    found = list(dict.fromkeys(column[-1] for column in parts.columns))
+    inner, ticks, places = along(found, [under_title(figure.x, label) for label in found])
+    position = dict(zip(inner, places or range(len(inner)), strict=True))
     panels = []
-    for place in [()] if bars else dict.fromkeys(outer):
-        lines = []
-        for i, row in enumerate(parts.rows):
-            at = {
-                inner.index(parts.column_title(column) if bars else column[-1]): parts.places[column, row]["metric"]
-                for column, mine in zip(parts.columns, outer, strict=True)
-                if (column, row) in parts.places and (bars or mine == place)
-            }
-            if at:
-                line = line_through(i, labels[i], at)
-                lines.append(replace(line, x=np.array([places[int(x)] for x in line.x])) if places else line)
-        panels.append(Panel("" if bars else _words(figure.columns, place, ""), tuple(lines)))
-    if not bars:
-        said = swept(figure.x, inner)
-        kind = replace(kind, x=said[:1].upper() + said[1:])
-    elif figure.relative:
-        panels[0], lost = ratios(panels[0], labels[0], len(inner))
+    for outer in dict.fromkeys(column[:-1] for column in parts.columns):
+        positions = {column: position[column[-1]] for column in parts.columns if column[:-1] == outer}
+        panels.append(Panel(_words(figure.columns, outer, ""), tuple(_score_lines(parts, positions))))
+    over = swept(figure.x, inner)
+    return Drawing(
+        number=number,
+        title=figure.title or parts.kind.y,
+        kind=replace(parts.kind, x=over[:1].upper() + over[1:]),
+        labels=tuple(map(parts.row_label, parts.rows)),
+        panels=tuple(panels),
+        problems=parts.problems,
+        ticks=ticks,
+        places=places,
+    )
+
+
+def _draw_bars(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -> Drawing:
+    """Return the drawing of each column's scores, or of their ratios to the score of the first row."""
+    parts = _with_scores(frame, axes, figure)
+    titles = list(dict.fromkeys(map(parts.column_title, parts.columns)))
+    positions = {column: titles.index(parts.column_title(column)) for column in parts.columns}
+    labels, panel = tuple(map(parts.row_label, parts.rows)), Panel("", tuple(_score_lines(parts, positions)))
+    kind, problems = replace(parts.kind, caption=f"{parts.kind.y}: {MEANS}"), parts.problems
+    if figure.relative:
+        panel, lost = ratios(panel, labels[0], len(titles))
         problems += lost
-        ratio = f"{metric.heading}, over that of {labels[0]}"
-        kind = replace(kind, y=f"Ratio to {labels[0]}", caption=f"{ratio}: {MEANS}")
-    else:
-        kind = replace(kind, caption=f"{metric.heading}: {MEANS}")
+        caption = f"{parts.kind.y}, over that of {labels[0]}: {MEANS}"
+        kind = replace(kind, y=f"Ratio to {labels[0]}", caption=caption)
     return Drawing(
         number=number,
         title=figure.title or kind.y,
         kind=kind,
         labels=labels,
-        panels=tuple(panels),
+        panels=(panel,),
         problems=problems,
-        ticks=ticks,
-        places=places,
-        level=1.0 if bars and figure.relative else None,
+        ticks=tuple(short(titles)),
+        level=1.0 if figure.relative else None,
     )
+
+
+def _with_scores(frame: pd.DataFrame, axes: Axes, figure: Figure) -> _Parts:
+    """Return the runs that have the figure's metric, with its values in the column `metric`."""
+    metric = Metric.of(figure.metric)
+    values = pd.Series([metric.find(stages)[1] for stages in frame["stages"]], index=frame.index, dtype="float64")
+    ends = PERCENT if metric.unit == "%" and not figure.relative else KINDS[figure.kind].ends
+    kind = replace(KINDS[figure.kind], y=metric.heading, lacking=f"no {figure.metric}", ends=ends)
+    return _parts(frame.assign(metric=values), axes, figure, kind, values)
+
+
+def _score_lines(parts: _Parts, positions: Mapping[tuple[str, ...], float]) -> Iterable[PlotLine]:
+    """Yield each row's scores over x; `positions` are those of the columns."""
+    for number, row in enumerate(parts.rows):
+        at = {
+            x: parts.places[column, row]["metric"] for column, x in positions.items() if (column, row) in parts.places
+        }
+        if at:
+            yield line_through(number, parts.row_label(row), at)

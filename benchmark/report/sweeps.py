@@ -57,7 +57,7 @@ def short(called: Sequence[str]) -> Sequence[str]:
     return short if len(set(short)) == len(called) else called
 
 
-def line_through(number: int, label: str, at: Mapping[int, pd.Series[float]]) -> PlotLine:
+def line_through(number: int, label: str, at: Mapping[float, pd.Series[float]]) -> PlotLine:
     """Return the line of means and deviations over seeds at each position of x."""
     ordered = [at[position].to_numpy() for position in sorted(at)]
     return PlotLine(

@@ -22,7 +22,7 @@ from hydra.plugins.launcher import Launcher
 from rich.console import Console
 
 from fedspan.benchmark.errors import Incompatible, UserError
-from fedspan.benchmark.names import counted_as
+from fedspan.benchmark.names import counted_as, first_of
 from fedspan.benchmark.places import interpreter
 from fedspan.benchmark.records.atomic import discard
 from fedspan.benchmark.records.index import Entry, Index, store_of
@@ -140,9 +140,7 @@ def refresh(planned: Sequence[PlannedCell], known: Mapping[str, Entry], results:
             results.set_record_aside(cell.cell.key)
     what = f"moved to {results.aside}" if fresh else REMEDY
     return [
-        f"{counted_as(len(cells), 'record')} {said}: {cells[0].cell.label}"
-        + (f" and {len(cells) - 1} more" if cells[1:] else "")
-        + f"; {what}"
+        f"{counted_as(len(cells), 'record')} {said}: {first_of(len(cells), cells[0].cell.label)}; {what}"
         for said, cells in sorted(found.items())
     ]
 
@@ -189,9 +187,7 @@ def launch_all(launcher: Launcher, todo: Sequence[PlannedCell], results: Results
     when its lease expires. A cell that a cluster ends early is started again as long as there is progress: an outcome
     or a checkpoint. Raises `UserError` if launches make none.
     """
-    leases = Leases(results.leases)
-    deaths: Counter[str] = Counter()
-    alone: set[str] = set()  # keys of cells whose last start was alone
+    leases, deaths = Leases(results.leases), _Deaths(results, how)
     fruitless, groups, elsewhere = 0, [list(todo)], list[PlannedCell]()
     while groups or elsewhere:
         if not groups:
@@ -199,12 +195,10 @@ def launch_all(launcher: Launcher, todo: Sequence[PlannedCell], results: Results
             elsewhere = [
                 cell for cell in elsewhere if cell not in (*free, *suspects) and not _has_outcome(cell, results)
             ]
-            suspects = _survivors(suspects, deaths, alone, results, how)
-            groups = [part for part in (free, suspects[::2], suspects[1::2]) if part]
+            groups = [part for part in (free, *deaths.halves_of(suspects)) if part]
             continue
         group = groups.pop(0)
-        started = {cell.cell.key for cell in group}
-        alone = alone | started if len(group) == 1 else alone - started
+        deaths.starts(group)
         saved = _checkpoints(group, results)
         trouble = _launch_once(launcher, group)
         left = [cell for cell in group if not _has_outcome(cell, results)]
@@ -217,26 +211,36 @@ def launch_all(launcher: Launcher, todo: Sequence[PlannedCell], results: Results
             raise UserError(f"the launcher made no progress with {_cells(rest)}: {trouble or 'it returned no result'}")
         if left and trouble:
             log.warning("a worker ended (%s); %s will be started again", trouble.split(":")[0], _cells(left))
-        suspects = _survivors(suspects, deaths, alone, results, how)
         elsewhere += busy
-        groups = [part for part in (rest, *groups, suspects[::2], suspects[1::2]) if part]
+        groups = [part for part in (rest, *groups, *deaths.halves_of(suspects)) if part]
 
 
-def _survivors(
-    suspects: Sequence[PlannedCell], deaths: Counter[str], alone: set[str], results: Results, how: How
-) -> list[PlannedCell]:
-    """Count a death of each cell's worker; return the cells to start again and record the others as failed."""
-    left = []
-    for cell in suspects:
-        key = cell.cell.key
-        deaths[key] += 1
-        discard(results.status / f"{key}.json")
-        if key in alone and deaths[key] >= DEATHS:
-            outcome = Outcome("failed", f"its worker died {DEATHS} times; is there enough memory?")
-            results.write(_not_run(cell, how, outcome))
-        else:
-            left.append(cell)
-    return left
+class _Deaths:
+    """Deaths of each cell's worker. Only a cell that was last started alone can have caused one."""
+
+    def __init__(self, results: Results, how: How) -> None:
+        self._results, self._how = results, how
+        self._count: Counter[str] = Counter()
+        self._alone: set[str] = set()
+
+    def starts(self, cells: Sequence[PlannedCell]) -> None:
+        """Note which cells start together, or alone."""
+        keys = {cell.cell.key for cell in cells}
+        self._alone = self._alone | keys if len(cells) == 1 else self._alone - keys
+
+    def halves_of(self, suspects: Sequence[PlannedCell]) -> tuple[list[PlannedCell], list[PlannedCell]]:
+        """Count a death for each cell; record as failed what died too often, return the others in two halves."""
+        left = []
+        for cell in suspects:
+            key = cell.cell.key
+            self._count[key] += 1
+            discard(self._results.status / f"{key}.json")
+            if key in self._alone and self._count[key] >= DEATHS:
+                outcome = Outcome("failed", f"its worker died {DEATHS} times; is there enough memory?")
+                self._results.write(_not_run(cell, self._how, outcome))
+            else:
+                left.append(cell)
+        return left[::2], left[1::2]
 
 
 def _first_free(

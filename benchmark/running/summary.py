@@ -130,8 +130,8 @@ def _tell_reasons(
             reasons.setdefault((status, why or ""), []).append(key)
     kept = {failure["key"]: failure for failure in failed}
     for (status, reason), ended in sorted(reasons.items(), key=lambda found: found[0]):
-        first, more = ended[0], f" and {len(ended) - 1} more" if ended[1:] else ""
-        line = f"{status}: {cells[first].label}{more}: {reason}"
+        first = ended[0]
+        line = f"{status}: {names.first_of(len(ended), cells[first].label)}: {reason}"
         if first in kept:
             print(plain(f"{line} {kept_text(kept[first], how)}"), file=sys.stderr)
             show_traceback(kept[first], how)

@@ -467,7 +467,7 @@ def expected_rows(view):
         return write(value) + unit if math.isfinite(value) else "—"
 
     def place(line):
-        return f"{line.place}, possible places {line.range}" if line.range else line.place
+        return f"{line.place_text}, possible places {line.range}" if line.range else line.place_text
 
     def mean(line):
         fewer = (
