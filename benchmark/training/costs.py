@@ -41,11 +41,19 @@ ASSUMES = (
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """Costs of all calibrations of a cell: bytes over all clients, and FLOPs, None if the calibrator reports none."""
+
+    up: int = 0
+    down: int = 0
+    flops: int | None = 0
+
+
+@dataclass(frozen=True)
 class Costs:
     """Costs of a cell. Bytes and FLOPs are totals over all clients and all rounds unless noted.
 
-    `memory` is the peak number of bytes in the tensors of a training step; `calibration_flops` is None if the
-    calibrator does not report its cost.
+    `memory` is the peak number of bytes in the tensors of a training step.
     """
 
     parameters: int
@@ -61,19 +69,17 @@ class Costs:
     head_flops: float  # per trained image, of the classifier's gradient and update
     round_flops: int  # of one round
     memory: int
-    calibration_up: int
-    calibration_down: int
-    calibration_flops: int | None
+    calibration: Calibration
 
     @property
     def classifier_bytes(self) -> float:
         """Bytes of the mean client for the classifier alone, up and down, as counted in SphereFed 2022, Table 1."""
         rounds = self.rounds * self.clients_a_round / self.clients
-        return 2 * rounds * self.head_bytes + self.calibration_up / self.clients
+        return 2 * rounds * self.head_bytes + self.calibration.up / self.clients
 
     def scores(self) -> dict[str, float]:
         """Return the numbers that a table can show, by name, without the unknown ones."""
-        calibrations = self.calibration_up + self.calibration_down
+        calibrations = self.calibration.up + self.calibration.down
         found = {
             "parameters": float(self.parameters),
             "features": float(self.features),
@@ -85,10 +91,10 @@ class Costs:
             "memory_bytes": float(self.memory),
             "classifier_megabytes": self.classifier_bytes / 1e6,
         }
-        if self.calibration_flops is not None:
+        if self.calibration.flops is not None:
             trained = self.head_flops * self.images * self.rounds
-            found["calibration_gflop"] = self.calibration_flops / 1e9
-            found["classifier_gflop"] = (trained + self.calibration_flops) / 1e9
+            found["calibration_gflop"] = self.calibration.flops / 1e9
+            found["classifier_gflop"] = (trained + self.calibration.flops) / 1e9
         return found
 
 
@@ -103,24 +109,13 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
     extent = _extent(cell, data_folder)
     data = _one_image(extent)
     trainer, state = without_values(_quick_to_make(cell), data)
-    method, net, paths, steps = trainer.method, trainer.net, trainer.paths, trainer.step_costs(state)
-    alone = method.one_client
+    net, steps, alone = trainer.net, trainer.step_costs(state), trainer.method.one_client
     clients = cell.training_clients
     here = 1 if alone else expected_participants(cell)
     trained = extent.train * (1 - cell.protocol.validation) * (clients / cell.clients)
     held = trained * (1.0 if alone else here / clients)  # images of the sampled clients
     up, down = (0, 0) if alone else _traffic(trainer, state, cell.protocol.rounds)
-    trained_state = replace(state, round=cell.protocol.rounds)
     head = {path: leaf for path, leaf in state.params.items() if in_head(path)}
-    numbers, flops = 0, None if method.calibrator else 0
-    if method.calibrator and (
-        told := method.ask(
-            method.calibrator, "calibration_cost", round(trained), clients, net.head.in_features, extent.classes
-        )
-    ):
-        numbers, flops = told
-    fixed = nbytes({path: head[path] for path in head if path not in paths.shared})  # sent only when it is calibrated
-    times = 1 + ((cell.protocol.rounds - 1) // method.calibrates_every if method.calibrates_every else 0)
     return Costs(
         parameters=sum(leaf.numel() for leaf in parameters_of(net).values()),
         features=net.head.in_features,
@@ -131,15 +126,33 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
         clients_a_round=here,
         up=up,
         down=down,
-        head_bytes=0 if alone else nbytes({path: head[path] for path in head if path in paths.shared}),
+        head_bytes=0 if alone else nbytes({path: head[path] for path in head if path in trainer.paths.shared}),
         head_flops=classifier_flops(trainer, head),
         round_flops=round(held * sum(epochs * flops for epochs, flops, _ in steps) / cell.protocol.batch_size),
         memory=max(memory for _, _, memory in steps),
-        calibration_up=0 if alone else times * numbers * cell.protocol.dtype.itemsize,
-        calibration_down=0
-        if alone or not method.calibrator
-        else clients * (times * model_bytes(trainer, trained_state) + (times - 1) * fixed),
-        calibration_flops=None if flops is None else times * flops,
+        calibration=_calibration(cell, trainer, state, round(trained), extent.classes),
+    )
+
+
+def _calibration(cell: Cell, trainer: LocalTrainer, state: State, images: int, classes: int) -> Calibration:
+    """Return the costs of a cell's calibrations, with `images` training images of all clients."""
+    method, features, rounds = trainer.method, trainer.net.head.in_features, cell.protocol.rounds
+    if not method.calibrator:
+        return Calibration()
+    clients = cell.training_clients
+    told = method.ask(method.calibrator, "calibration_cost", images, clients, features, classes)
+    numbers, each = told or (0, None)
+    times = 1 + ((rounds - 1) // method.calibrates_every if method.calibrates_every else 0)
+    flops = None if each is None else times * each
+    if method.one_client:
+        return Calibration(flops=flops)
+    kept = {path: leaf for path, leaf in state.params.items() if in_head(path) and path not in trainer.paths.shared}
+    model = model_bytes(trainer, replace(state, round=rounds))
+    return Calibration(
+        up=times * numbers * cell.protocol.dtype.itemsize,
+        down=clients
+        * (times * model + (times - 1) * nbytes(kept)),  # a head that is not shared travels when calibrated
+        flops=flops,
     )
 
 

@@ -57,8 +57,8 @@ def test_the_costs_of_shapes_are_those_of_training(stack, model, tmp_path):
     assert told.parameters == sum(leaf.numel() for leaf in run.state.params.values())
     score_stages(run)
     sent, received, flops = counted.calibration_up, counted.calibration_down, counted.flops.get("calibrate", 0)
-    if told.calibration_flops is not None:
-        assert (told.calibration_up, told.calibration_down, told.calibration_flops) == (sent, received, flops)
+    if told.calibration.flops is not None:
+        assert (told.calibration.up, told.calibration.down, told.calibration.flops) == (sent, received, flops)
         classifier = classifier_cost(run.trainer, run.state)
         assert told.scores()["classifier_gflop"] * 1e9 == pytest.approx(classifier["flops"])
         assert told.classifier_bytes == pytest.approx(classifier["bytes_of_one_client"])
@@ -95,8 +95,8 @@ def test_calibrations_between_rounds_cost_what_they_cost(rounds, addons, tmp_pat
     run, told = trained(cell), costs(cell, tmp_path)
     score_stages(run)
     meter = run.meter
-    assert (told.calibration_up, told.calibration_down) == (meter.calibration_up, meter.calibration_down)
-    assert told.calibration_flops == meter.flops["calibrate"]
+    assert (told.calibration.up, told.calibration.down) == (meter.calibration_up, meter.calibration_down)
+    assert told.calibration.flops == meter.flops["calibrate"]
 
 
 def test_clients_that_join_by_chance_cost_what_is_expected(tmp_path):
