@@ -39,7 +39,21 @@ class Method:
 
     def using(self, hook: str) -> tuple[Component, ...]:
         """Return the components that override `hook` and are not idle in it, base first."""
-        return tuple(component for component in self.components if acts_in(component, hook))
+        if hook not in self._using:
+            self._using[hook] = tuple(component for component in self.components if acts_in(component, hook))
+        return self._using[hook]
+
+    def only(self, hook: str) -> Component | None:
+        """Return the component that replaces one of the hooks in `EXCLUSIVE`, if any."""
+        return next(iter(self.using(hook)), None)
+
+    def in_charge(self, hook: str) -> Component:
+        """Return the component that replaces one of the hooks in `EXCLUSIVE`, or else the base algorithm."""
+        return next(iter(self.using(hook)), self.components[0])
+
+    @cached_property
+    def _using(self) -> dict[str, tuple[Component, ...]]:
+        return {}
 
     @cached_property
     def _asked(self) -> set[tuple[str, str]]:
@@ -67,49 +81,25 @@ class Method:
             return contextlib.nullcontext()
         return repeatable(component, hook, "draw from the `rng` of its view, or in `init`")
 
-    @cached_property
-    def _penalties(self) -> tuple[Component, ...]:
-        return self.using("penalty")
-
-    @cached_property
-    def _loss(self) -> Component:
-        return next(iter(self.using("loss")), self.components[0])
-
-    @cached_property
-    def _shifts(self) -> tuple[Component, ...]:
-        return self.using("shift")
-
-    @cached_property
-    def _grads(self) -> tuple[Component, ...]:
-        return self.using("grads")
-
-    @cached_property
-    def _carriers(self) -> tuple[Component, ...]:
-        return self.using("carry")
-
     @property
     def edits_gradients(self) -> bool:
         """Whether any component changes the gradients."""
-        return bool(self._grads)
+        return bool(self.using("grads"))
 
     @property
     def carries(self) -> bool:
         """Whether any component's client tree changes from step to step."""
-        return bool(self._carriers)
+        return bool(self.using("carry"))
 
     @property
     def needs_sequential_steps(self) -> bool:
         """Whether local steps need more than a loss, so that the steps of several clients cannot be stacked."""
-        return (
-            self.edits_gradients
-            or self.carries
-            or bool(self._shifts or self.using("client_start") or self.sends_messages)
-        )
+        return any(self.using(hook) for hook in ("grads", "carry", "shift", "client_start", "message"))
 
-    @cached_property
+    @property
     def guard(self) -> Component | None:
         """The component that sits between clients and server and guarantees the clients' privacy, if any."""
-        return next(iter(self.using("privacy")), None)
+        return self.only("privacy")
 
     @property
     def sends_messages(self) -> bool:
@@ -153,32 +143,33 @@ class Method:
         return all(self.ask(component, "shared", path, module) for component in self.components)
 
     def phases(self, epochs: int) -> Phases:
-        found: Phases = self.ask(next(iter(self.using("phases")), self.components[0]), "phases", epochs)
+        found: Phases = self.ask(self.in_charge("phases"), "phases", epochs)
         return found
 
     def objective(self, step: Step, server: States, client: States) -> Tensor:
         """Return the loss plus penalties of one batch."""
         total = self.loss(step, server, client)
-        for component in self._penalties:
+        for component in self.using("penalty"):
             step.server, step.client = server[component.name], client[component.name]
             total = total + self.ask(component, "penalty", step)
         return total
 
     def attached(self, total: Tensor) -> Tensor:
         """Return the loss plus penalties; raise `HookError` if it has no gradient in the weights."""
-        check_attached(self._loss, total)
+        check_attached(self.in_charge("loss"), total)
         return total
 
     def loss(self, step: Step, server: States, client: States) -> Tensor:
         """Return the loss of one batch, without penalties."""
-        step.server, step.client = server[self._loss.name], client[self._loss.name]
-        loss: Tensor = self.ask(self._loss, "loss", step)
+        component = self.in_charge("loss")
+        step.server, step.client = server[component.name], client[component.name]
+        loss: Tensor = self.ask(component, "loss", step)
         return loss
 
     def penalties(self, step: Step, server: States, client: States) -> dict[str, Tensor]:
         """Return the unscaled penalties of one batch by component, each with its coefficient at 1."""
         found = {}
-        for component in self._penalties:
+        for component in self.using("penalty"):
             step.server, step.client = server[component.name], client[component.name]
             one = {component.coefficient: 1.0} if component.coefficient else {}
             found[component.name] = replace(component, **one).penalty(step)  # type: ignore[type-var]
@@ -187,20 +178,20 @@ class Method:
     def carry(self, grads: Tree, step: Step, server: States, client: States) -> States:
         """Return the client trees that change with this step."""
         found = {}
-        for component in self._carriers:
+        for component in self.using("carry"):
             step.server, step.client = server[component.name], client[component.name]
             found[component.name] = self.ask(component, "carry", grads, step)
         return found
 
     def grads(self, grads: Tree, step: Step, server: States, client: States) -> Tree:
-        for component in self._grads:
+        for component in self.using("grads"):
             step.server, step.client = server[component.name], client[component.name]
             grads = self.ask(component, "grads", grads, step)
         return grads
 
     def shifts(self, step: Step, server: States, client: States) -> Iterator[Tree]:
         """Yield each component's addition to the weights after the optimiser step."""
-        for component in self._shifts:
+        for component in self.using("shift"):
             step.server, step.client = server[component.name], client[component.name]
             yield self.ask(component, "shift", step)
 
@@ -228,7 +219,7 @@ class Method:
 
     def weights(self, counts: Tensor, samples: int) -> Tensor:
         """Return the participants' aggregation weights [m], set by at most one component."""
-        component = next(iter(self.using("weights")), self.components[0])
+        component = self.in_charge("weights")
         found: Tensor = self.ask(component, "weights", counts, samples)
         check_weights(component, found)
         return found
@@ -301,7 +292,7 @@ class Method:
     @property
     def calibrator(self) -> Component | None:
         """The component that adds the `calibrated` stage, if any."""
-        return next(iter(self.using("calibrate")), None)
+        return self.only("calibrate")
 
     @property
     def calibrates_every(self) -> int:
@@ -311,12 +302,12 @@ class Method:
     @property
     def personaliser(self) -> Component | None:
         """The component that derives the `personalised` stage from a client's features, if any."""
-        return next(iter(self.using("personalise")), None)
+        return self.only("personalise")
 
     @property
     def own_component(self) -> Component | None:
         """The component that derives the `personalised` stage from a client's tree or images, if any."""
-        return next(iter(self.using("own")), None)
+        return self.only("own")
 
     @property
     def personalises(self) -> bool:
@@ -326,7 +317,7 @@ class Method:
     @property
     def lasting(self) -> frozenset[str]:
         """Names of components whose trees are needed after training: the owner, and the loss that it may evaluate."""
-        return frozenset({self.own_component.name, self._loss.name}) if self.own_component else frozenset()
+        return frozenset({self.own_component.name, self.in_charge("loss").name}) if self.own_component else frozenset()
 
 
 def compose(base: Component, addons: Sequence[Component] = ()) -> Method:
