@@ -114,16 +114,21 @@ def all_printed() -> tuple[Printed, ...]:
 def _read(path: Path, changed: int) -> dict[str, list[Printed]]:
     """Return the numbers of a file by table, cached until its modification time `changed` differs."""
     tables: dict[str, list[Printed]] = {}
+    for number, line in lines_of(path, COLUMNS):
+        try:
+            tables.setdefault(line["table"], []).extend(_numbers(line))
+        except (ValueError, yaml.YAMLError) as error:
+            raise UserError(f"{path} line {number}: {str(error).splitlines()[0]}") from None
+    return tables
+
+
+def lines_of(path: Path, columns: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the number and the values of each line of a CSV file; raise `UserError` if it lacks one of `columns`."""
     with path.open(encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines)
-        if missing := set(COLUMNS) - set(reader.fieldnames or ()):
+        if missing := set(columns) - set(reader.fieldnames or ()):
             raise UserError(f"{path} lacks the column {', '.join(sorted(missing))}")
-        for number, line in enumerate(reader, 2):
-            try:
-                tables.setdefault(line["table"], []).extend(_numbers(line))
-            except (ValueError, yaml.YAMLError) as error:
-                raise UserError(f"{path} line {number}: {str(error).splitlines()[0]}") from None
-    return tables
+        yield from enumerate(reader, 2)
 
 
 def _numbers(line: Mapping[str, str]) -> list[Printed]:

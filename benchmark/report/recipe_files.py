@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -91,23 +90,21 @@ def stated() -> tuple[Stated, ...]:
 @cache
 def _stated(path: Path, changed: int) -> tuple[Stated, ...]:
     found = []
-    with path.open(encoding="utf-8", newline="") as lines:
-        reader = csv.DictReader(lines)
-        if missing := set(COLUMNS) - set(reader.fieldnames or ()):
-            raise UserError(f"{path} lacks the column {', '.join(sorted(missing))}")
-        for number, line in enumerate(reader, 2):
-            if bool(line["setting"]) == bool(line["not_a_setting"]):
-                raise UserError(f"{path} line {number}: fill either setting or not_a_setting")
-            if not line["source_section"]:
-                raise UserError(f"{path} line {number}: it has no source_section")
-            if line["setting"]:
-                cells, settings = _words(line["cells"]), _words(line["setting"])
-                tables = tuple(line["tables"].split())
-                found.append(
-                    Stated(
-                        paper=line["paper"], where=line["source_section"], tables=tables, cells=cells, settings=settings
-                    )
+    for number, line in printed.lines_of(path, COLUMNS):
+        if bool(line["setting"]) == bool(line["not_a_setting"]):
+            raise UserError(f"{path} line {number}: fill either setting or not_a_setting")
+        if not line["source_section"]:
+            raise UserError(f"{path} line {number}: it has no source_section")
+        if line["setting"]:
+            found.append(
+                Stated(
+                    paper=line["paper"],
+                    where=line["source_section"],
+                    tables=tuple(line["tables"].split()),
+                    cells=_words(line["cells"]),
+                    settings=_words(line["setting"]),
                 )
+            )
     return tuple(found)
 
 
