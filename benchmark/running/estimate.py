@@ -100,11 +100,11 @@ def estimate(
     cells that reuse another one's training are not counted. Raises `UserError` if none of the cells can run.
     """
     trainings = {planned.cell.train_key: planned for planned in reversed(missing)}
-    after, missing = len(missing) - len(trainings), [*reversed(trainings.values()), *unknown]
-    here = machine_here(How.of(missing[0].config).device) if missing else None
+    reusing, missing = len(missing) - len(trainings), [*reversed(trainings.values()), *unknown]
+    machine = machine_here(How.of(missing[0].config).device) if missing else None
     measured: dict[str, list[float]] = {}
     for entry, spec in results.specs():
-        if entry.status == "done" and entry.seconds is not None and entry.machine == here:
+        if entry.status == "done" and entry.seconds is not None and entry.machine == machine:
             measured.setdefault(cost_key(spec), []).append(entry.seconds)
     kinds: dict[str, list[PlannedCell]] = {}
     for planned in missing:
@@ -115,14 +115,14 @@ def estimate(
     speeds: dict[str, Speed] = {}
     failing: Counter[str] = Counter()
     impossible: Counter[str] = Counter()
-    tell = _Announcer(console, new)
-    with tell.status:
+    announcer = _Announcer(console, new)
+    with announcer.status:
         for name, cells in kinds.items():
             try:
                 if name in known:
                     each = fmean(measured[name])
                 else:
-                    tell.next(cells[0].cell.label)
+                    announcer.next(cells[0].cell.label)
                     each = expected_seconds(cells[0], speeds, max(LEAST, SECONDS / new))
             except (UserError, Incompatible) as error:
                 (failing if isinstance(error, UserError) else impossible)[str(error)] += len(cells)
@@ -131,18 +131,18 @@ def estimate(
                 total += each * len(cells)
     if failing.total() == len(missing):
         raise UserError(next(iter(failing)))
-    return Estimate(total, _basis(len(known), timed, after), _by_reason(failing), _by_reason(impossible))
+    return Estimate(total, _basis(len(known), timed, reusing), _by_reason(failing), _by_reason(impossible))
 
 
 def _by_reason(cells: Mapping[str, int]) -> tuple[tuple[int, str], ...]:
     return tuple((count, why) for why, count in cells.items())
 
 
-def _basis(known: int, timed: int, after: int) -> str:
-    """Return what an estimate rests on; `after` cells go on from the training of another."""
+def _basis(known: int, timed: int, reusing: int) -> str:
+    """Return what an estimate rests on; `reusing` cells go on from the training of another."""
     parts = [f"records for {counted_as(known, 'kind')} of cells"] if known else []
     parts += [f"timing runs of {counted_as(timed, 'kind')} of cells"] if timed else []
-    reused = f"{counted_as(after, 'cell reuses', 'cells reuse')} the training of another" if after else ""
+    reused = f"{counted_as(reusing, 'cell reuses', 'cells reuse')} the training of another" if reusing else ""
     return "; ".join(filter(None, [" and ".join(parts), reused]))
 
 
