@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import http.client
 import io
 import os
@@ -26,7 +27,7 @@ from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.records.atomic import sync
 from fedspan.benchmark.registry import plugins
-from fedspan.benchmark.task import Data, Dataset
+from fedspan.benchmark.task import Data, Dataset, Images
 
 CHUNK_BYTES = 2**18
 TIMEOUT = 30  # seconds without a byte
@@ -207,8 +208,21 @@ def verify(dataset: Dataset, data: Path) -> int:
         if wrong:
             return 1
     with reading_afresh():
-        print(f"{dataset.name}: {_described(dataset.prepare(data))}")
+        loaded = dataset.prepare(data)
+    print(f"{dataset.name}: {_described(loaded)}")
+    if count := trained_on(loaded):
+        print(f"{dataset.name}: test images that equal a training image: {count:,} of {len(loaded.test):,}")
     return 0
+
+
+def trained_on(data: Data) -> int:
+    """Return the number of test images that equal a training image in every pixel."""
+
+    def digests(images: Images) -> Iterator[bytes]:
+        return (hashlib.blake2b(x.tobytes(), digest_size=16).digest() for x in images.x.numpy())
+
+    known = set(digests(data.train))
+    return sum(digest in known for digest in digests(data.test))
 
 
 def _described(data: Data) -> str:

@@ -331,6 +331,15 @@ def test_verify_reads_a_user_s_own_images_again(mnist, capsys, monkeypatch, tmp_
     assert len(list((mnist / "decoded").glob("image_folder-*/manifest.json"))) == 2
 
 
+@pytest.mark.parametrize(("seed", "said"), [(2, "a training image: 1 of 2\n"), (4, "")])
+def test_verify_counts_test_images_that_are_training_images(mnist, capsys, tmp_path, seed, said):
+    """Whatever their names and classes, and once however many copies of them are trained on."""
+    seeds = {"train/a/1.png": 2, "train/b/2.png": 2, "train/a/3.png": 1, "test/a/9.png": seed, "test/b/8.png": 3}
+    write(tmp_path / "own", {name: png(drawn) for name, drawn in seeds.items()})
+    code, out, _ = fedspan(capsys, "verify", "image_folder", f"dataset.root={tmp_path / 'own'}")
+    assert (code, said in out, "a training image" in out) == (0, True, bool(said))
+
+
 def test_own_images_instead_of_published_ones_are_verified_and_never_fetched(mnist, capsys, tmp_path):
     write(tmp_path / "own", {f"{split}/{name}/1.png": png(name) for split in ("train", "test") for name in range(10)})
     own = ("cifar10", f"dataset.source={tmp_path / 'own'}")
