@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedspan.benchmark import rng
+from fedspan.benchmark.data.download import trained_on
 from fedspan.benchmark.errors import HookError, Incompatible, UserError
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.running.cell_run import run_cell
@@ -62,6 +63,14 @@ def test_a_dataset_is_the_same_every_time(cls, tmp_path):
         alike = torch.equal(split.x, other.x) and torch.equal(split.y, other.y)
         assert alike, "prepare() called twice returns other images or labels; draw from a generator with a fixed seed"
     assert first.digest == again.digest, "prepare() called twice returns the same images with another `digest`"
+
+
+@every_dataset
+def test_most_test_images_are_no_training_images(cls, tmp_path):
+    """Published datasets have some in both; a dataset that returns one part twice has all."""
+    data = load(cls, tmp_path)
+    count = trained_on(data)
+    assert count <= len(data.test) / 2, f"{count} of {len(data.test)} test images equal a training image"
 
 
 @every_dataset
