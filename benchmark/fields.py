@@ -111,28 +111,42 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     """Return `value` converted to the annotated type, or raise `UserError`."""
     origin = get_origin(hint)
     if origin is Literal:
-        choices = get_args(hint)
-        if value not in choices or isinstance(value, bool) != isinstance(choices[0], bool):
-            known = list(map(str, choices))
-            near = suggestion(str(value), known)
-            raise UserError(f"{where} must be one of {', '.join(known)}, got {value!r}{near}")
-        return choices[choices.index(value)]  # 1.0 equals 1, but has another key
+        return _chosen(get_args(hint), value, where)
     if origin in (Union, types.UnionType):
         if value is None and type(None) in get_args(hint):
             return None
         return _typed(next(arm for arm in get_args(hint) if arm is not type(None)), value, where)
     if origin in (tuple, list):
-        if isinstance(value, str) or not isinstance(value, typing.Sequence):
-            raise UserError(f"{where} must be a list, got {value!r}")
-        parts = get_args(hint)
-        if _has_fixed_length(hint) and len(value) != len(parts):
-            raise UserError(f"{where} must be a list of {len(parts)}, got {value!r}")
-        hints = parts if _has_fixed_length(hint) else [parts[0]] * len(value)
-        return tuple(_typed(one, item, where) for one, item in zip(hints, value, strict=True))
+        return _listed(hint, value, where)
     if origin is dict:
         if not isinstance(value, Mapping):
             raise UserError(f"{where} must be a mapping, got {value!r}")
         return {str(name): item for name, item in value.items()}
+    return _single(hint, value, where)
+
+
+def _chosen(choices: tuple[Any, ...], value: Any, where: str) -> Any:
+    """Return the choice that equals `value`, or raise `UserError`."""
+    if value not in choices or isinstance(value, bool) != isinstance(choices[0], bool):
+        known = list(map(str, choices))
+        near = suggestion(str(value), known)
+        raise UserError(f"{where} must be one of {', '.join(known)}, got {value!r}{near}")
+    return choices[choices.index(value)]  # 1.0 equals 1, but has another key
+
+
+def _listed(hint: Any, value: Any, where: str) -> tuple[Any, ...]:
+    """Return a list's items converted to the annotated type, or raise `UserError`."""
+    if isinstance(value, str) or not isinstance(value, typing.Sequence):
+        raise UserError(f"{where} must be a list, got {value!r}")
+    parts = get_args(hint)
+    if _has_fixed_length(hint) and len(value) != len(parts):
+        raise UserError(f"{where} must be a list of {len(parts)}, got {value!r}")
+    hints = parts if _has_fixed_length(hint) else [parts[0]] * len(value)
+    return tuple(_typed(one, item, where) for one, item in zip(hints, value, strict=True))
+
+
+def _single(hint: Any, value: Any, where: str) -> Any:
+    """Return a truth value, number, path or text converted to its type, or raise `UserError`."""
     if hint is bool and isinstance(value, bool):
         return value
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())

@@ -322,33 +322,39 @@ class Method:
 
 def compose(base: Component, addons: Sequence[Component] = ()) -> Method:
     """Return the method of `base` with `addons` in order; raise `Incompatible` naming any conflict."""
-    components = (base, *addons)
-    names = [component.name for component in components]
+    method = Method((base, *addons))
+    names = [component.name for component in method.components]
     for name in names:
         if names.count(name) > 1:
             raise Incompatible(f"'{name}' appears twice in {' + '.join(names)}")
-    for component in components:
-        for other in component.excludes:
-            if other not in (known := (*plugins("algorithm"), *plugins("addon"))):
-                near = did_you_mean(other, known)
-                raise HookError(
-                    f"{component.kind} '{component.name}' excludes '{other}', which is not a component{near}"
-                )
-            if other in names:
-                why = f": {component.excludes[other]}" if isinstance(component.excludes, Mapping) else ""
-                raise Incompatible(f"'{component.name}' does not work beside '{other}'{why}")
-    method = Method(components)
+    for component in method.components:
+        _check_excluded(component, names)
     for hook in EXCLUSIVE:
         claimants = [component.name for component in method.using(hook)]
         if len(claimants) > 1:
             raise Incompatible(f"{' and '.join(map(repr, claimants))} both replace '{hook}'; keep one of them")
-    for hook, does in REVEALING.items():
-        if method.guard and (others := method.using(hook)):
-            raise Incompatible(_leak(method.guard, others[0].name, does))
-    for component in components:
-        if method.guard and component.pools:
-            raise Incompatible(_leak(method.guard, component.name, "pools the features of all clients"))
+    if method.guard:
+        _check_guarded(method, method.guard)
     return method
+
+
+def _check_excluded(component: Component, names: Sequence[str]) -> None:
+    """Raise `Incompatible` if a component excludes one of `names`, `HookError` if it excludes what does not exist."""
+    for other in component.excludes:
+        if other not in (known := (*plugins("algorithm"), *plugins("addon"))):
+            near = did_you_mean(other, known)
+            raise HookError(f"{component.kind} '{component.name}' excludes '{other}', which is not a component{near}")
+        if other in names:
+            why = f": {component.excludes[other]}" if isinstance(component.excludes, Mapping) else ""
+            raise Incompatible(f"'{component.name}' does not work beside '{other}'{why}")
+
+
+def _check_guarded(method: Method, guard: Component) -> None:
+    """Raise `Incompatible` if a component lets more than updates leave a client, which `guard` protects."""
+    found = [(other, does) for hook, does in REVEALING.items() for other in method.using(hook)]
+    found += [(other, "pools the features of all clients") for other in method.components if other.pools]
+    for other, does in found:
+        raise Incompatible(_leak(guard, other.name, does))
 
 
 def _leak(guard: Component, other: str, does: str) -> str:

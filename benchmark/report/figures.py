@@ -325,6 +325,26 @@ def _own(value: str, name: str) -> str:
     return re.sub(r"url\(#(.*)\)", rf"url(#{name}-\1)", value)
 
 
+def _attributes(tag: str, key: str, value: str, name: str) -> dict[str, str]:
+    """Return what an attribute becomes in a page: styles turn into attributes, ids and references become unique."""
+    if key == "style":
+        declared = ([part.strip() for part in text.partition(":")] for text in value.split(";"))
+        kept = {prop: setting for prop, _, setting in declared if prop and prop != "font-family"}
+        return {prop: _own(_page_colour(setting), name) for prop, setting in kept.items()}
+    if key == "id" and tag in ("clipPath", "path", "pattern"):
+        return {"id": f"{name}-{value}"}
+    if key == "id":
+        match = re.fullmatch(r"(?:line|band)-(\d+)", value)
+        return {"data-line": match[1]} if match else {}
+    if key in ("clip-path", "fill", "stroke"):
+        return {key: _own(_page_colour(value), name)}
+    if key.endswith("}href"):
+        return {"href": value.replace("#", f"#{name}-", 1)}
+    if key == "d":
+        return {key: " ".join(value.split())}
+    return {} if "}" in key else {key: value}
+
+
 def _copied(element: ET.Element, name: str) -> ET.Element | None:
     tag = element.tag.split("}")[-1]
     if tag in ("metadata", "style"):
@@ -332,24 +352,7 @@ def _copied(element: ET.Element, name: str) -> ET.Element | None:
     copy = ET.Element(tag)
     copy.text = element.text.strip() if element.text else None
     for key, value in element.attrib.items():
-        if key == "style":
-            for declaration in value.split(";"):
-                prop, _, setting = (part.strip() for part in declaration.partition(":"))
-                if prop and prop != "font-family":
-                    copy.set(prop, _own(_page_colour(setting), name))
-        elif key == "id":
-            if tag in ("clipPath", "path", "pattern"):
-                copy.set("id", f"{name}-{value}")
-            elif match := re.fullmatch(r"(?:line|band)-(\d+)", value):
-                copy.set("data-line", match[1])
-        elif key in ("clip-path", "fill", "stroke"):
-            copy.set(key, _own(_page_colour(value), name))
-        elif key.endswith("}href"):
-            copy.set("href", value.replace("#", f"#{name}-", 1))
-        elif key == "d":
-            copy.set(key, " ".join(value.split()))
-        elif "}" not in key:
-            copy.set(key, value)
+        copy.attrib.update(_attributes(tag, key, value, name))
     for child in element:
         if (inner := _copied(child, name)) is not None:
             copy.append(inner)

@@ -55,25 +55,40 @@ class Bar:
     width: float
 
 
-def board_page(
-    board: Board,
-    frame: pd.DataFrame,
-    tables: Sequence[Tabulated],
-    drawings: Sequence[figures.Drawing],
-    extras: Mapping[int, Extras],
-    problems: Sequence[str],
-    root: str,
-    how: How,
-    recipe: Sequence[Sourced] = (),
-    tuned: Sequence[TunedMethod] = (),
-    families: Collection[str] = (),
-    pictured: bool = False,
-) -> bytes:
-    """Return the page of a board; `extras` are by table number, `root` is the relative path to the site's folder.
+@dataclass(frozen=True)
+class Extras:
+    """Content below a table."""
 
-    `how` names the folders and plugins of the commands, `tuned` are the outcomes of a tuned board's studies, `families`
-    the methods with a page of their own, and `pictured` says whether the site has a link preview.
+    analysis: Analysis | None
+    targets: Targets | None
+    diagrams: tuple[Diagram, ...]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the page of a board shows.
+
+    `runs` are rows of `collect`'s frame, `extras` are by table number, `tuned` the outcomes of a tuned board's studies
+    and `families` the methods with a page of their own; `pictured` says whether the site has a link preview.
     """
+
+    runs: pd.DataFrame
+    tables: Sequence[Tabulated]
+    drawings: Sequence[figures.Drawing]
+    extras: Mapping[int, Extras]
+    problems: Sequence[str] = ()
+    recipe: Sequence[Sourced] = ()
+    tuned: Sequence[TunedMethod] = ()
+    families: Collection[str] = ()
+    pictured: bool = False
+
+
+def board_page(board: Board, content: Content, root: str, how: How) -> bytes:
+    """Return the page of a board; `root` is the relative path to the site's folder.
+
+    `how` names the folders and plugins of the commands.
+    """
+    frame, extras = content.runs, content.extras
     counts = {status: int((frame["status"] == status).sum()) for status in STATUSES}
     unfinished = frame[frame["status"] != "done"]
     unfinished = unfinished.sort_values("status", key=lambda status: status.map(STATUSES.index), kind="stable")
@@ -86,23 +101,23 @@ def board_page(
         absent=_absent(frame),
         bars=_bars(counts, len(frame)),
         facts=_facts(frame),
-        pictured=pictured,
+        pictured=content.pictured,
         where=_where(how),
         needs_archive=any("dataset.content" in settings for settings in frame["paper"]),
-        tables=[_best_first(board, table, extras[table.number].analysis) for table in tables],
-        families=families,
+        tables=[_best_first(board, table, extras[table.number].analysis) for table in content.tables],
+        families=content.families,
         bare=bare,
         slug=slug,
         analyses={number: extra.analysis for number, extra in extras.items()},
         reached={number: extra.targets for number, extra in extras.items()},
         diagrams={number: extra.diagrams for number, extra in extras.items()},
-        drawings=[(drawing, [Markup(svg) for svg in figures.inline(drawing)]) for drawing in drawings],
-        problems=problems,
+        drawings=[(drawing, [Markup(svg) for svg in figures.inline(drawing)]) for drawing in content.drawings],
+        problems=content.problems,
         unfinished=list(unfinished.head(MOST_LISTED).itertuples(index=False)),
         unlisted=max(0, len(unfinished) - MOST_LISTED),
         provenance=provenance(frame.itertuples(index=False)),
-        recipe=recipe,
-        **_of_tuning(tuned),
+        recipe=content.recipe,
+        **_of_tuning(content.tuned),
         **LENGTHS,
     )  # fmt: skip
 
@@ -129,15 +144,6 @@ def _best_first(board: Board, table: Tabulated, analysis: Analysis | None) -> Ta
     order = {standing.row.labels: i for i, standing in enumerate(analysis.standings)}
     rows = sorted(table.rows, key=lambda row: (order.get(row.labels, len(order)), row.bound))
     return replace(table, rows=tuple(rows))
-
-
-@dataclass(frozen=True)
-class Extras:
-    """Content below a table."""
-
-    analysis: Analysis | None
-    targets: Targets | None
-    diagrams: tuple[Diagram, ...]
 
 
 def _where(how: How) -> str:

@@ -24,7 +24,7 @@ from fedspan.benchmark.report.diagrams import average_ranks, score_against_cost
 from fedspan.benchmark.report.drawing import KINDS, Drawing
 from fedspan.benchmark.report.frame import collect, point_of
 from fedspan.benchmark.report.recipes import Sourced, examine
-from fedspan.benchmark.report.render_page import Extras, board_page, runs_pages
+from fedspan.benchmark.report.render_page import Content, Extras, board_page, runs_pages
 from fedspan.benchmark.report.summary import Summary, summarise
 from fedspan.benchmark.report.table import Tabulated
 from fedspan.benchmark.report.tuning import (
@@ -93,11 +93,10 @@ def write_report(
         for suffix, content in figures.files(drawing).items():
             contents[f"figure-{drawing.number}.{suffix}"] = content
     contents |= _tuning_files(tuned)
-    recipe, said = _recipe(board, cells), problems.lines()
-    contents["index.html"] = board_page(
-        board, runs, tables, drawings, extras, said, root, How.of(cells[0].config), recipe, tuned,
-        {result.family for result in found.results}, found.pictured,
-    )  # fmt: skip
+    said = problems.lines()
+    families = {result.family for result in found.results}
+    page = Content(runs, tables, drawings, extras, said, _recipe(board, cells), tuned, families, found.pictured)
+    contents["index.html"] = board_page(board, page, root, How.of(cells[0].config))
     for name, content in contents.items():
         write_atomically(folder / name, content)
     _remove_stale(folder, set(contents))

@@ -23,7 +23,7 @@ from fedspan.benchmark.report.diagrams import (
 from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.headline import _either, of_table, signed_points
 from fedspan.benchmark.report.metric import Metric
-from fedspan.benchmark.report.render_page import Extras, board_page
+from fedspan.benchmark.report.render_page import Content, Extras, board_page
 from fedspan.benchmark.report.render_text import reach_text, standings_to_csv, to_markdown
 from fedspan.benchmark.report.report import write_report
 from fedspan.benchmark.report.standings import Stand, changes, standings
@@ -658,7 +658,7 @@ def test_only_an_interval_is_marked_as_one_that_holds(made):
     table, frame = made(cells, records)
     analysis = analyse(table)
     assert [s.sure for s in analysis.standings] == [0, -1, -1]
-    page = board_page(example, frame, [table], [], {1: Extras(analysis, None, ())}, [], "../", How()).decode()
+    page = board_page(example, Content(frame, [table], [], {1: Extras(analysis, None, ())}), "../", How()).decode()
     assert re.search(r"leads: .*\. Ranked by accuracy after the last round, before any calibration\.</p>", page)
     first = page[: page.index("<main")]
     assert re.search(r'<p class="verdict">.* leads: .*<a href="#table-1">', first), "also over the page"
@@ -674,7 +674,7 @@ def test_only_an_interval_is_marked_as_one_that_holds(made):
 def page_of(made, example, cells, records, *table):
     table, frame = made(cells, records, *table)
     extras = {1: Extras(analyse(table), None, ())}
-    return board_page(example, frame, [table], [], extras, [], "../", How()).decode()
+    return board_page(example, Content(frame, [table], [], extras), "../", How()).decode()
 
 
 def test_one_row_is_the_reference_and_a_row_without_a_run_in_common_with_it_is_not(made):
@@ -719,7 +719,7 @@ def test_a_check_mark_that_only_leading_gives_is_explained_by_leading(made):
     first = analysis.standings[0]
     assert first.leads
     assert 0.05 / 3 < first.difference.p < 0.05 / 2
-    page = board_page(example, frame, [table], [], {1: Extras(analysis, None, ())}, [], "../", How()).decode()
+    page = board_page(example, Content(frame, [table], [], {1: Extras(analysis, None, ())}), "../", How()).decode()
     assert re.search(r'>FedProx</th>.*aria-label="significantly better">✓', page)
     assert "✓ if it also holds after correction for all pairs, or if one of the two rows leads." in page
     assert "significantly better than each of them, even where Holm&#39;s correction rejects nothing" in page
@@ -731,13 +731,13 @@ def test_a_page_of_many_tables_has_contents_and_tells_costs_once_and_filters_lon
     example = board({"partition": "iid", "algorithm": list(names[:rows])})
     cells = cells_of(example)
     table, frame = made(cells, [record(p, 50.0) for p in cells])
-    one, many = (
-        board_page(
-            example, frame, [replace(table, number=i) for i in range(1, count + 1)], [],
-            {i: Extras(None, None, ()) for i in range(1, count + 1)}, [], "../", How(),
-        ).decode()
-        for count in (1, 6)
-    )  # fmt: skip
+
+    def page(count):
+        tables = [replace(table, number=number) for number in range(1, count + 1)]
+        extras = {table.number: Extras(None, None, ()) for table in tables}
+        return board_page(example, Content(frame, tables, [], extras), "../", How()).decode()
+
+    one, many = page(1), page(6)
     assert re.search('On this page: 6 tables.*<a href="#table-6">Table 6</a>', many, re.DOTALL)
     assert "On this page" not in one
     assert many.count("Costs are means over") == one.count("Costs are means over") == 1
@@ -818,7 +818,7 @@ def test_differences_are_written_in_the_unit_of_the_means(made):
     table, frame = made(cells, records, Table(metric="cost.bytes"))
     analysis = analyse(table)
     assert of_table(analysis) == "FedProx leads: −160 MB against FedAvg."
-    page = board_page(example, frame, [table], [], {1: Extras(analysis, None, ())}, [], "../", How()).decode()
+    page = board_page(example, Content(frame, [table], [], {1: Extras(analysis, None, ())}), "../", How()).decode()
     standing = re.search(">FedProx</th>.*", page[page.index('class="standing"') :])[0]
     assert all(f">{text}</td>" in standing for text in ("240 MB", "−160 MB to −160 MB"))
     assert "✓</span> −160 MB</td>" in standing
@@ -925,7 +925,7 @@ def test_a_board_without_any_result_says_so_in_one_sentence(made, ran):
     example = board({"partition": "iid", "algorithm": ["fedavg", "fedprox"]})
     cells = cells_of(example)
     table, frame = made(cells, [record(p) for p in cells[:ran]])
-    page = board_page(example, frame, [table], [], {1: Extras(None, None, ())}, [], "../", How()).decode()
+    page = board_page(example, Content(frame, [table], [], {1: Extras(None, None, ())}), "../", How()).decode()
     said = "Nothing has been run yet. This command runs it: <code>fedspan run -m board=example</code></p>"
     assert (f'<p class="notice">{said}' in page) is (ran == 0)
 
