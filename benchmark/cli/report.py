@@ -220,25 +220,31 @@ def _scored(cells: Sequence[PlannedCell], made: Report) -> list[PlannedCell]:
 
 
 def _write_site(pages: Path, summaries: Sequence[Summary], clean: bool) -> None:
-    shown = {summary.board for summary in summaries}
-    without = []
-    for name in sorted(yaml_files("boards")):
-        try:
-            board = load_board(name)
-        except UserError:
-            continue  # reported above
-        if name not in shown and not board.boards:
-            without.append((name, board.title))
-    files = site.pages(pages, summaries, without)
+    """Write the pages over all boards and remove those that no result needs; `clean` removes other summaries too."""
+    files = site.pages(pages, summaries, _without_results({summary.board for summary in summaries}))
     for path, content in files.items():
         put(path, content)
     for folder in ("methods", "datasets"):
-        for path in (pages / folder).glob("*.html"):
-            if path not in files:
-                discard(path)
+        for path in {*(pages / folder).glob("*.html")} - files.keys():
+            discard(path)
     if clean:
-        kept = {pages / summary.page / FILE for summary in summaries}
-        for path in pages.glob(f"**/{FILE}"):
-            with contextlib.suppress(CorruptFile):
-                if path not in kept and read(path):
-                    discard(path)  # so that a later report of one board does not find it
+        _remove_summaries(pages, {pages / summary.page / FILE for summary in summaries})
+
+
+def _without_results(shown: set[str]) -> list[tuple[str, str]]:
+    """Return names and titles of the boards that are not `shown`, without those made of others."""
+    without = []
+    for name in sorted(yaml_files("boards")):
+        with contextlib.suppress(UserError):  # told where the boards are rendered
+            board = load_board(name)
+            if name not in shown and not board.boards:
+                without.append((name, board.title))
+    return without
+
+
+def _remove_summaries(pages: Path, kept: set[Path]) -> None:
+    """Remove all summaries but `kept`, so that a later report of one board does not find them."""
+    for path in {*pages.glob(f"**/{FILE}")} - kept:
+        with contextlib.suppress(CorruptFile):
+            read(path)  # a file that is no summary stays
+            discard(path)
