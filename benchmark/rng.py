@@ -31,9 +31,14 @@ def numpy_generator(seed: int, purpose: str, *where: int | str) -> np.random.Gen
 
 @contextmanager
 def global_rng(seed: int, purpose: str, *where: int | str) -> Iterator[None]:
-    """Seed torch's global CPU generator inside the block (for `nn.Module` initialisers), then restore it."""
-    state = torch.get_rng_state()
-    torch.manual_seed(key(seed, purpose, *where))
+    """Seed torch's global generators inside the block (for `nn.Module` initialisers), then restore the CPU's.
+
+    `torch.manual_seed` would also format the call stack for each accelerator that is not in use.
+    """
+    state, number = torch.get_rng_state(), key(seed, purpose, *where)
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(number)
     try:
         yield
     finally:

@@ -143,9 +143,10 @@ def engine_digest() -> str:
     return syntax_digest(path.read_text(encoding="utf-8") for path in engine_files())
 
 
-def engine_files() -> list[Path]:
+@cache
+def engine_files() -> tuple[Path, ...]:
     """Return the files of the engine that a number can depend on, sorted by name."""
-    return sorted(path for path in _engine_root().rglob("*.py") if not numberless(path))
+    return tuple(sorted(path for path in _engine_root().rglob("*.py") if not numberless(path)))
 
 
 def numberless(path: Path) -> bool:
@@ -267,10 +268,10 @@ def uncommitted(cell: Cell) -> list[str] | None:
     modules = sorted({module for part in cell.plugins for module in sources_behind(type(part).__module__)})
     files = [Path(path) for module in modules if (path := getattr(sys.modules.get(module), "__file__", None))]
     by_root: dict[Path, list[str]] = {}
-    for path in (path.resolve() for path in (*files, *engine_files())):
-        root = next((folder for folder in path.parents if (folder / ".git").exists()), None)
-        if root is not None:
-            by_root.setdefault(root, []).append(str(path.relative_to(root)))
+    for path in (*files, *engine_files()):
+        if (place := _in_checkout(path)) is not None:
+            root, name = place
+            by_root.setdefault(root, []).append(name)
     found = [_uncommitted(root, tuple(sorted(set(paths)))) for root, paths in by_root.items()]
     told = [paths for paths in found if paths is not None]
     return sorted(plain(path) for paths in told for path in paths) if told else None
@@ -278,8 +279,16 @@ def uncommitted(cell: Cell) -> list[str] | None:
 
 def forget() -> None:
     """Read files and git again from now on."""
-    sources_behind.cache_clear()
-    _uncommitted.cache_clear()
+    for cached in (sources_behind, engine_files, _in_checkout, _uncommitted):
+        cached.cache_clear()
+
+
+@cache
+def _in_checkout(path: Path) -> tuple[Path, str] | None:
+    """Return the git checkout of a file and its path there; None if it lies in none."""
+    path = path.resolve()
+    root = next((folder for folder in path.parents if (folder / ".git").exists()), None)
+    return None if root is None else (root, str(path.relative_to(root)))
 
 
 @cache

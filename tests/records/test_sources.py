@@ -297,11 +297,15 @@ def other_engine(tmp_path, monkeypatch):
             path = tmp_path / "engine" / name.replace("__", "/")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.with_suffix(".py").write_text(text)
-        engine_digest.cache_clear()
+        forget_engine()
         return engine_digest()
 
+    def forget_engine():
+        sources.forget()
+        engine_digest.cache_clear()
+
     yield syntax_digest
-    engine_digest.cache_clear()
+    forget_engine()
 
 
 def test_the_engine_is_one_digest_without_what_plans_starts_keeps_and_shows(other_engine):
@@ -394,15 +398,15 @@ def checkout(tmp_path, monkeypatch):
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "first")
-    monkeypatch.setattr(
-        sources, "engine", SimpleNamespace(__name__="none", __file__=str(tmp_path / "engine" / "__init__.py"))
-    )
-    module = SimpleNamespace(__file__=str(tmp_path / "made_up_plugin.py"))
-    monkeypatch.setitem(sys.modules, "made_up_plugin", module)
-    monkeypatch.setattr(sources, "sources_behind", lambda name: {"made_up_plugin": ""})
-    sources._uncommitted.cache_clear()
-    yield tmp_path
-    sources._uncommitted.cache_clear()
+    sources.forget()
+    with monkeypatch.context() as made_up:
+        engine = SimpleNamespace(__name__="none", __file__=str(tmp_path / "engine" / "__init__.py"))
+        made_up.setattr(sources, "engine", engine)
+        module = SimpleNamespace(__file__=str(tmp_path / "made_up_plugin.py"))
+        made_up.setitem(sys.modules, "made_up_plugin", module)
+        made_up.setattr(sources, "sources_behind", lambda name: {"made_up_plugin": ""})
+        yield tmp_path
+    sources.forget()
 
 
 def test_committed_sources_are_not_listed(checkout):
