@@ -8,7 +8,6 @@ from pathlib import Path
 from fedspan.benchmark.cli.accepted import accepted
 from fedspan.benchmark.cli.main import fail
 from fedspan.benchmark.errors import plain
-from fedspan.benchmark.mirror import boards as leaderboard
 from fedspan.benchmark.mirror.collect import from_mlflow
 from fedspan.benchmark.mirror.runs import Mirror, Unreachable
 from fedspan.benchmark.names import counted_as
@@ -24,6 +23,8 @@ WHOLE = "all records of a folder are taken"
 
 def sync(arguments: argparse.Namespace) -> int:
     """Mirror missing records and boards to MLflow, or import records made elsewhere."""
+    from fedspan.benchmark.mirror import boards as leaderboard  # reads pages, which takes seconds to import
+
     how = How.of(accepted(arguments.settings, ("paths.results", "paths.pages", "plugins"), WHOLE))
     if arguments.place:
         return _collect(arguments.place, Results(how.results, sets_aside=False))

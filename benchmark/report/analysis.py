@@ -14,11 +14,10 @@ import pandas as pd
 
 from fedspan.benchmark.records.model import settled
 from fedspan.benchmark.report import forest, statistics
-from fedspan.benchmark.report.axes import spoken
+from fedspan.benchmark.report.axes import DEFAULT, spoken
 from fedspan.benchmark.report.ranking import ASSUMES, Place, rank
 from fedspan.benchmark.report.statistics import Difference, Gap, SeedScores, Withheld
 from fedspan.benchmark.report.table import TableCell, TableRow, Tabulated
-from fedspan.benchmark.report.tuning import DEFAULT
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,29 @@ from fedspan.benchmark import names
 from fedspan.benchmark.errors import UserError, did_you_mean
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.registry import SINGLE_KINDS
+from fedspan.benchmark.spec.board import Table
 from fedspan.benchmark.spec.plan import PlannedCell
 
 NONE = "none"  # no add-ons, or a setting that a cell does not have
 PROTOCOL = "protocol"
 TUNING = "tuning"  # whether a row has the defaults or the settings that its trials chose
+DEFAULT, TUNED = "default", "tuned"  # labels along it
 PLUGIN_AXES = ("method", "addons", PROTOCOL, *SINGLE_KINDS)
 PARTS = {"method": ("algorithm", "addons")}
+
+
+def kept_axes(table: Table) -> list[str]:
+    """Return the table's axes along which a cell and its reference have the same label.
+
+    Raise `UserError` for an axis of `minus` that the table lacks.
+    """
+    parts = [part for axis in (*table.rows, *table.columns) for part in PARTS.get(axis, (axis,))]
+    known = [*parts, *(whole for whole, its in PARTS.items() if set(its) <= set(parts))]
+    for axis in table.minus:
+        if axis not in known:
+            raise UserError(f"minus: '{axis}' is not an axis of the table{did_you_mean(axis, known)}")
+    told = {part for axis in table.minus for part in PARTS.get(axis, (axis,))}
+    return [part for part in parts if part not in told]
 
 
 def text(value: Any) -> str:

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.report.axes import TUNING, Axes, choices_of
-from fedspan.benchmark.report.differences import kept_axes
+from fedspan.benchmark.report.axes import DEFAULT, TUNED, TUNING, Axes, choices_of, kept_axes
 from fedspan.benchmark.report.metric import check_metric
-from fedspan.benchmark.report.tuning import DEFAULT, TUNED
 from fedspan.benchmark.spec.board import Board, Figure, Table, load_board
 from fedspan.benchmark.spec.plan import PlannedCell, placed, plan
 from fedspan.benchmark.spec.settings import is_how, is_place

@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedspan.benchmark.errors import UserError, did_you_mean
-from fedspan.benchmark.report.axes import PARTS, PROTOCOL, Axes, named, text
+from fedspan.benchmark.errors import UserError
+from fedspan.benchmark.report.axes import PARTS, PROTOCOL, Axes, kept_axes, named, text
 from fedspan.benchmark.spec.board import Table
 
 Place = tuple[str, ...]
@@ -86,20 +86,6 @@ class _References:
             re.sub(r"\([^()]*\)", "", label) if axis in TUNED else label
             for axis, label in zip(self._axes, place, strict=True)
         )
-
-
-def kept_axes(table: Table) -> list[str]:
-    """Return the table's axes along which a cell and its reference have the same label.
-
-    Raise `UserError` for an axis of `minus` that the table lacks.
-    """
-    parts = [part for axis in (*table.rows, *table.columns) for part in PARTS.get(axis, (axis,))]
-    known = [*parts, *(whole for whole, its in PARTS.items() if set(its) <= set(parts))]
-    for axis in table.minus:
-        if axis not in known:
-            raise UserError(f"minus: '{axis}' is not an axis of the table{did_you_mean(axis, known)}")
-    told = {part for axis in table.minus for part in PARTS.get(axis, (axis,))}
-    return [part for part in parts if part not in told]
 
 
 def _difference(run: Any, references: Mapping[int, Any], relative: bool) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from fedspan.benchmark import names
 from fedspan.benchmark.report import statistics
+from fedspan.benchmark.report.axes import TUNED
 from fedspan.benchmark.report.frame import COSTS
 from fedspan.benchmark.report.ranking import Place, rank
 from fedspan.benchmark.report.statistics import Gap, Pairs, Withheld
 from fedspan.benchmark.report.summary import Result, Summary, Task
-from fedspan.benchmark.report.tuning import TUNED
 from fedspan.benchmark.report.units import COST_COLUMNS, CostColumn, fixed, signed
 from fedspan.benchmark.spec.compose import default_choices
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from fedspan.benchmark import names
 from fedspan.benchmark.report import forest
+from fedspan.benchmark.report.axes import TUNED
 from fedspan.benchmark.report.headline import headline, split
 from fedspan.benchmark.report.overall import Comparisons, Ranked, choices
 from fedspan.benchmark.report.pages import place_text, slug
 from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.summary import Result, Task
-from fedspan.benchmark.report.tuning import TUNED
 from fedspan.benchmark.report.units import rounded
 from fedspan.benchmark.spec.compose import default_choices
 from fedspan.benchmark.spec.settings import SCALES

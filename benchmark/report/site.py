@@ -25,7 +25,7 @@ from fedspan.benchmark.records.atomic import content_of, read_json
 from fedspan.benchmark.records.model import STAGES
 from fedspan.benchmark.registry import plugins, prefix
 from fedspan.benchmark.report import preview, statistics
-from fedspan.benchmark.report.axes import bare, text
+from fedspan.benchmark.report.axes import TUNED, bare, text
 from fedspan.benchmark.report.figures import embed
 from fedspan.benchmark.report.overall import (
     RELATIVE_COSTS,
@@ -40,7 +40,6 @@ from fedspan.benchmark.report.overview import FIELDS, FILTERS, Overview, carried
 from fedspan.benchmark.report.pages import embedded, render, slug
 from fedspan.benchmark.report.statistics import Difference
 from fedspan.benchmark.report.summary import FILE, Result, Summary, Task, read
-from fedspan.benchmark.report.tuning import TUNED
 from fedspan.benchmark.report.units import CostColumn, cost_columns
 from fedspan.benchmark.spec.settings import SCALES
 

@@ -25,10 +25,10 @@ from fedspan.benchmark.records.model import STAGES, Count, Finite, Key, Number, 
 from fedspan.benchmark.records.record import digest_of
 from fedspan.benchmark.registry import prefix_of
 from fedspan.benchmark.report import statistics
-from fedspan.benchmark.report.axes import text
+from fedspan.benchmark.report.axes import TUNED, text
 from fedspan.benchmark.report.frame import mean_cost
 from fedspan.benchmark.report.table import Tabulated
-from fedspan.benchmark.report.tuning import TUNED, Reported
+from fedspan.benchmark.report.tuning import Reported
 from fedspan.benchmark.spec.board import Board
 from fedspan.benchmark.spec.compose import option, tuned
 from fedspan.benchmark.spec.plan import PlannedCell

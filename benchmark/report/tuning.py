@@ -19,7 +19,7 @@ from fedspan.benchmark.records.model import accuracy_of, core_seconds
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import WORST, Selection
 from fedspan.benchmark.report.arrange import comparable
-from fedspan.benchmark.report.axes import TUNING, Axes, text
+from fedspan.benchmark.report.axes import DEFAULT, TUNED, TUNING, Axes, text
 from fedspan.benchmark.report.expected_best import Best, budgets, expected_best
 from fedspan.benchmark.report.statistics import Gap, difference, diverged_score, mean_of
 from fedspan.benchmark.report.table import Tabulated
@@ -28,8 +28,6 @@ from fedspan.benchmark.search import Space, are_numbers
 from fedspan.benchmark.spec.board import Table
 from fedspan.benchmark.spec.plan import PlannedCell
 from fedspan.benchmark.spec.studies import Trial
-
-DEFAULT, TUNED = "default", "tuned"
 
 
 @dataclass(frozen=True)

@@ -61,18 +61,31 @@ def test_the_help_of_run_shows_the_choices_and_every_default(fedspan, here):
     assert list(here.iterdir()) == []
 
 
-WITHOUT_TORCH = (
-    "import sys; from fedspan.benchmark.cli.main import main; main(sys.argv[1:]); print('torch' in sys.modules)"
+LOADED = (
+    "import sys; from fedspan.benchmark.cli.main import main; main(sys.argv[2:]);"
+    "print(*sorted({*sys.argv[1].split()} & sys.modules.keys()))"
 )
+
+
+def loaded(libraries, words):
+    """Return those of some libraries that a command has imported when it ends."""
+    command = [sys.executable, "-c", LOADED, libraries, *words]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    return ran.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
     "words", [["--help"], ["--version"], ["rnu"], ["run", "--help"], ["verify", "--help"], ["completion", "bash"]]
 )
 def test_help_the_version_and_typos_do_not_wait_for_torch(here, words):
-    command = [sys.executable, "-c", WITHOUT_TORCH, *words]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
-    assert ran.stdout.splitlines()[-1] == "False"
+    assert loaded("torch", words) == ""
+
+
+@pytest.mark.parametrize(
+    "words", [["list"], ["run", "--cfg", "job"], ["verify"], ["validate", "results"], ["cite", "board=digits"]]
+)
+def test_what_reports_nothing_waits_for_no_library_of_reports(here, words):
+    assert loaded("torch pandas scipy matplotlib mlflow", words) == "torch"
 
 
 @pytest.mark.parametrize(
