@@ -62,9 +62,23 @@ def set_up_process(how: How) -> None:
     torch.set_num_threads(how.threads)
     for (_, write), value in NEEDED:
         write(value)
-    torch.use_deterministic_algorithms(device.type == "cuda", warn_only=True)
+    on_gpu = device.type == "cuda"
+    _set_deterministic(on_gpu, warn_only=on_gpu)
     os.environ.setdefault(WORKSPACE, ":4096:8")  # otherwise products on several streams may differ
     keep_freed_memory()
+
+
+def _set_deterministic(on: bool, warn_only: bool) -> None:
+    """Set whether torch uses deterministic algorithms, and only warns of others.
+
+    It imports its compiler for that, which takes a second: in most processes nothing changes.
+    """
+    if (on, warn_only) != _deterministic():
+        torch.use_deterministic_algorithms(on, warn_only=warn_only)
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def limit_threads() -> None:
@@ -93,7 +107,7 @@ def keep_freed_memory() -> bool:
 def restored() -> Iterator[None]:
     """Put back what `set_up_process` and `limit_threads` set, for a caller whose own computations go on here."""
     threads = torch.get_num_threads()
-    everywhere = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    everywhere = _deterministic()
     before = [(write, _value(read)) for (read, write), _ in NEEDED]
     added = [name for name in (*THREADS, WORKSPACE) if name not in os.environ]
     try:
@@ -101,7 +115,7 @@ def restored() -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(everywhere[0], warn_only=everywhere[1])
+        _set_deterministic(*everywhere)
         for write, value in before:
             if value is not None:
                 write(value)
