@@ -19,7 +19,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
-from scipy import special, stats
+import pandas as pd
+from scipy import special
 
 from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.records.model import DIGITS, settled
@@ -320,8 +321,9 @@ def average_ranks(scores: Sequence[SeedScores], better: int) -> tuple[list[float
     ]
     if not common:
         return [math.nan] * len(scores), 0
-    values = np.array([[settled(row[task][seed]) for row in scores] for task, seed in common])
-    return stats.rankdata(-better * values, axis=1).mean(0).tolist(), len(common)
+    values = pd.DataFrame([[settled(row[task][seed]) for row in scores] for task, seed in common])
+    ranks = values.rank(axis=1, ascending=better < 0)
+    return ranks.to_numpy().mean(0).tolist(), len(common)
 
 
 def win_rates(scores: Sequence[SeedScores], better: int) -> list[float]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
-from scipy import stats
 
 from fedspan.benchmark import names
 from fedspan.benchmark.errors import UserError
@@ -293,6 +292,8 @@ class Sensitivity:
 
 def sensitivities(outcome: TunedMethod) -> list[Sensitivity]:
     """Return the sensitivity to each tuned setting with more than one value among finished trials."""
+    from scipy import stats  # takes a second to import, and untuned boards do not need it
+
     done = [trial for trial in outcome.trials if trial.status == "done"]
     found = []
     for setting, space in outcome.space.items():
