@@ -62,19 +62,8 @@ def test_a_package_holds_all_that_is_needed_to_run_test_and_install_it(tmp_path,
 def test_what_is_written_into_a_package_passes_its_own_tests(tmp_path):
     for kind in ("algorithm", "addon", "dataset", "partition", "fleet", "model"):
         create(kind, f"new_{kind}", tmp_path, tmp_path / kind)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        "/dev/null",
-        "--basetemp",
-        str(tmp_path / "tmp"),
-    ]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    options = ["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--basetemp", str(tmp_path / "tmp")]
+    ran = subprocess.run([sys.executable, "-m", "pytest", *options], cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout
     assert "7 passed" in ran.stdout
 
