@@ -386,8 +386,6 @@ def _with_scores(frame: pd.DataFrame, axes: Axes, figure: Figure) -> _Parts:
 def _score_lines(parts: _Parts, positions: Mapping[tuple[str, ...], float]) -> Iterable[PlotLine]:
     """Yield each row's scores over x; `positions` are those of the columns."""
     for number, row in enumerate(parts.rows):
-        at = {
-            x: parts.places[column, row]["metric"] for column, x in positions.items() if (column, row) in parts.places
-        }
-        if at:
-            yield line_through(number, parts.row_label(row), at)
+        found = {x: parts.places[column, row] for column, x in positions.items() if (column, row) in parts.places}
+        if found:
+            yield line_through(number, parts.row_label(row), {x: runs["metric"] for x, runs in found.items()})
