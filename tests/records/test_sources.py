@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -404,7 +405,7 @@ def checkout(tmp_path, monkeypatch):
         made_up.setattr(sources, "engine", engine)
         module = SimpleNamespace(__file__=str(tmp_path / "made_up_plugin.py"))
         made_up.setitem(sys.modules, "made_up_plugin", module)
-        made_up.setattr(sources, "sources_behind", lambda name: {"made_up_plugin": ""})
+        made_up.setattr(sources, "sources_behind", cache(lambda name: {"made_up_plugin": ""}))
         yield tmp_path
     sources.forget()
 
@@ -433,3 +434,11 @@ def test_what_no_number_depends_on_is_not_listed(checkout, name):
 def test_without_a_checkout_nothing_can_be_said(checkout):
     (checkout / ".git").rename(checkout / "no longer")
     assert uncommitted(toy_cell()) is None
+
+
+def test_a_checkout_that_is_made_between_runs_of_a_notebook_is_found(checkout):
+    (checkout / ".git").rename(checkout / "not yet")
+    assert uncommitted(toy_cell()) is None
+    (checkout / "not yet").rename(checkout / ".git")
+    sources.forget()
+    assert uncommitted(toy_cell()) == []
