@@ -178,7 +178,7 @@ def load_files(given: Iterable[str]) -> None:
         for source in discovery.files(path):
             if os.path.realpath(str(source.path)) in here:
                 continue
-            if (found := _load(source)) and source.path == Path(path).expanduser().absolute():
+            if (found := _load(source)) and source.path == Path(os.path.expanduser(path)).absolute():
                 _broken.remove(found)
                 raise UserError(found.text)
         _keep_sources()

@@ -31,7 +31,7 @@ def numpy_generator(seed: int, purpose: str, *where: int | str) -> np.random.Gen
 
 @contextmanager
 def global_rng(seed: int, purpose: str, *where: int | str) -> Iterator[None]:
-    """Seed torch's global generators inside the block (for `nn.Module` initialisers), then restore the CPU's.
+    """Seed torch's global generators in use inside the block (for `nn.Module` initialisers), then restore the CPU's.
 
     `torch.manual_seed` would also format the call stack for each accelerator that is not in use.
     """

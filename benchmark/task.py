@@ -133,8 +133,8 @@ class Dataset(Plugin):
 
     def unplaced(self) -> bool:
         """Return whether only the content of its images is known, so that `load` fails until a setting names them."""
-        places = [field.name for field in fields(self) if field.metadata.get("how")]
-        return bool(getattr(self, "content", "")) and not any(getattr(self, name) for name in places)
+        places = [getattr(self, field.name) for field in fields(self) if field.metadata.get("how")]
+        return bool(getattr(self, "content", "") and places) and not any(places)
 
     def prepare(self, cache: Path) -> Data:
         """Return the dataset, checked and cut to `limit`."""

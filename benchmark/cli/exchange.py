@@ -23,11 +23,11 @@ WHOLE = "all records of a folder are taken"
 
 def sync(arguments: argparse.Namespace) -> int:
     """Mirror missing records and boards to MLflow, or import records made elsewhere."""
-    from fedspan.benchmark.mirror import boards as leaderboard  # reads pages, which takes seconds to import
-
     how = How.of(accepted(arguments.settings, ("paths.results", "paths.pages", "plugins"), WHOLE))
     if arguments.place:
         return _collect(arguments.place, Results(how.results, sets_aside=False))
+    from fedspan.benchmark.mirror import boards as leaderboard  # reads pages, which takes seconds to import
+
     results = Results(how.results, sets_aside=False)
     results.check_there()
     try:

@@ -24,7 +24,7 @@ from fedspan.benchmark.report import recipes
 from fedspan.benchmark.report.declared import check_declared
 from fedspan.benchmark.report.units import bytes_text, flops_text
 from fedspan.benchmark.running.estimate import estimate, spread_gain
-from fedspan.benchmark.running.grid import check_images, outdated
+from fedspan.benchmark.running.grid import outdated
 from fedspan.benchmark.running.launchers import check_how
 from fedspan.benchmark.running.progress import duration
 from fedspan.benchmark.running.sharing import obstacle
@@ -106,7 +106,6 @@ def _show_missing(
         print(f"{failed} of the missing failed before and will be retried")
     if open_cells:
         workers = min(how.cells_at_a_time, len(open_cells))
-        check_images(open_cells)
         cost = estimate(missing, results, Console(stderr=True), unknown)
         wall = cost.seconds / workers
         basis = f" ({cost.basis})" if cost.basis else ""

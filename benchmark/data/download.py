@@ -25,6 +25,7 @@ from fedspan.benchmark.data.checksums import checksum_now
 from fedspan.benchmark.data.published import PARTIAL, Published, PublishedFile
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.fields import defaults_of
+from fedspan.benchmark.patience import doing
 from fedspan.benchmark.records.atomic import sync
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.task import Data, Dataset, Images
@@ -190,7 +191,8 @@ def verify(dataset: Dataset, data: Path) -> int:
     """Compare all files of a dataset with their checksums and load it; return 1 if a file is wrong.
 
     Everything is read again: published files, a user's own files, and decoded arrays, which are recomputed if damaged.
-    A user's own files, whose content is part of a record's key, have no checksums to be compared with.
+    A user's own files, whose content is part of a record's key, have no checksums to be compared with. Test images that
+    equal a training image are counted.
     """
     if isinstance(dataset, Published) and "content" not in dataset.what():
         places = dataset.places(data)
@@ -210,7 +212,9 @@ def verify(dataset: Dataset, data: Path) -> int:
     with reading_afresh():
         loaded = dataset.prepare(data)
     print(f"{dataset.name}: {_described(loaded)}")
-    if count := trained_on(loaded):
+    with doing("comparing test images with training images"):
+        count = trained_on(loaded)
+    if count:
         print(f"{dataset.name}: test images that equal a training image: {count:,} of {len(loaded.test):,}")
     return 0
 

@@ -47,14 +47,13 @@ LEFT_OUT = "left out: "
 
 @dataclass
 class Report:
-    """A finished report: its files, its tables (also as Markdown), and problems with the records.
+    """A finished report: its files, its tables, and problems with the records.
 
     It is not `whole` if a record, table or figure had to be left out.
     """
 
     written: list[Path]
     summary: Summary
-    markdown: str
     problems: list[str]
     whole: bool
     tables: list[tuple[Tabulated, Analysis | None]]
@@ -104,7 +103,6 @@ def write_report(
     return Report(
         written=[folder / name for name in contents],
         summary=found,
-        markdown="\n".join(contents[f"table-{table.number}.md"].decode() for table in tables),
         problems=said,
         whole=not any(LEFT_OUT in problem for problem in said),
         tables=[(table, extras[table.number].analysis) for table in tables],

@@ -25,6 +25,7 @@ from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.protocol import MOST_ROUNDS
 from fedspan.benchmark.records.provenance import machine_here
 from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.running.grid import check_images
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.spec.plan import PlannedCell
@@ -110,6 +111,8 @@ def estimate(
     for planned in missing:
         kinds.setdefault(cost_key(planned.cell.what), []).append(planned)
     known = kinds.keys() & measured.keys()
+    if missing and not known:
+        check_images(missing)
     timed = new = len(kinds) - len(known)
     total = 0.0
     speeds: dict[str, Speed] = {}

@@ -68,7 +68,7 @@ def run_grid(planned: Sequence[PlannedCell], launcher: Launcher, asked: Sequence
     todo = [cell for cell in missing if not results.path(cell.cell.key).exists()]
     unread = len(missing) - len(todo)  # `Results` logs why
     if todo:
-        check_images(todo)
+        check_images(planned)
         results.check_writable()
     todo = sharing_last(cell for cell in todo if not _impossible(cell, how))
     workers = how.cells_at_a_time
@@ -132,10 +132,11 @@ def outdated(
 def refresh(planned: Sequence[PlannedCell], known: Mapping[str, Entry], results: Results, fresh: bool) -> list[str]:
     """Return a line for each way in which records of these cells were not made by the current sources.
 
-    With `fresh` such records are set aside, so that their cells run again.
+    With `fresh` such records are set aside, so that their cells run again; `UserError` comes first if none of them can.
     """
     found = outdated(planned, known, results)
-    if fresh:
+    if fresh and found:
+        check_images(planned)
         for cell in (cell for cells in found.values() for cell in cells):
             results.set_record_aside(cell.cell.key)
     what = f"moved to {results.aside}" if fresh else REMEDY

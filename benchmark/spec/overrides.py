@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -50,12 +50,13 @@ def _hint(word: str, after: Sequence[str]) -> str:
         return f"did you mean board={word}?"
     if kind := next((kind for kind in KINDS if word in plugins(kind)), None):
         return f"did you mean {choice(kind, word)}?"
-    if isinstance(defaults_of(How).get(word), bool):
-        return f"did you mean {word}=true?"
     if _NAME.fullmatch(word) and after and (_PLAIN.fullmatch(after[0]) or _NUMBER.fullmatch(after[0])):
         return f"did you mean {word}={after[0]}?"
+    if isinstance(defaults_of(How).get(word), bool):
+        return f"did you mean {word}=true?"
     name, _, value = word.partition("=")
-    if _NAME.fullmatch(name) and value.startswith("[") and after and after[-1].endswith("]"):
+    values = takewhile(lambda one: "=" not in one, after)  # words up to the next setting
+    if _NAME.fullmatch(name) and value.startswith("[") and any(one.endswith("]") for one in values):
         return f"write a list without spaces: {name}=[a,b]"
     if _NAME.fullmatch(name) and value.endswith(",") and any(one.fullmatch(value[:-1]) for one in (_NUMBER, _PLAIN)):
         return f"write several values without spaces, and none after the last comma: {name}=a,b"

@@ -266,6 +266,13 @@ def test_a_file_that_brings_nothing_is_one_line(folder, given, message):
     assert "half" not in plugins("algorithm"), "half a file registered something"
 
 
+def test_a_folder_whose_name_looks_like_an_unknown_user_is_a_folder(folder):
+    (folder / "~no-user").mkdir()
+    (folder / "~no-user" / "broken.py").write_text("1 / 0")
+    with pytest.raises(UserError, match=r"broken\.py cannot be imported: ZeroDivisionError"):
+        registry.load_files(["~no-user/broken.py"])
+
+
 def test_a_broken_file_of_a_folder_is_reported_and_stops_what_asks_for_it_alone(folder):
     (folder / "broken.py").write_text(METHOD.format(name="half") + "1 / 0")
     registry.load_files([str(folder)])

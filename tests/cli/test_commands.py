@@ -83,7 +83,15 @@ def test_help_the_version_and_typos_do_not_wait_for_torch(here, words):
 
 @pytest.mark.parametrize(
     "words",
-    [["list"], ["run", "--cfg", "job"], ["run", *QUICK], ["verify"], ["validate", "results"], ["cite", "board=digits"]],
+    [
+        ["list"],
+        ["run", "--cfg", "job"],
+        ["run", *QUICK],
+        ["verify"],
+        ["validate", "results"],
+        ["cite", "board=digits"],
+        ["sync", "--from", "elsewhere"],
+    ],
 )
 def test_no_command_waits_for_libraries_that_it_does_not_use(here, words):
     assert loaded("torch torch._inductor pandas scipy matplotlib mlflow", words) == "torch"

@@ -292,6 +292,16 @@ def test_a_failing_cell_never_stops_the_others(fedspan):
     assert "diverged: toy_diverges on digits/iid, 2 clients, seed 0 and 1 more: round 2" in ran.out
 
 
+def test_cells_whose_images_no_setting_names_fail_beside_others_however_often_they_are_tried(fedspan, here):
+    for name, base in (("here", {}), ("nowhere", {"dataset": "cifar10", "dataset.content": "0000"})):
+        (here / f"{name}.yaml").write_text(yaml.safe_dump({"base": base, "grid": [{"algorithm": "fedavg"}]}))
+    for done in (0, 1):
+        ran = fedspan("run", *QUICK, *ONE, "-m", "board=here.yaml,nowhere.yaml")
+        assert ran.status == 1
+        assert ran.out.startswith(f"2 cells: {done} with a record")
+        assert "dataset.source is not set" in ran.err
+
+
 @pytest.mark.usefixtures("with_toys")
 def test_a_failure_is_kept_beside_the_records_with_its_reason_and_where_it_happened(fedspan):
     fedspan(*GRID, "algorithm=toy_raises")

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedspan.benchmark.records.model import Record, is_trial
 from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.report.report import Report
 from fedspan.benchmark.spec.board import Board, Figure, Table
 from fedspan.benchmark.spec.plan import PlannedCell, plan
 from tests.helpers import whole
@@ -120,6 +121,11 @@ def digests_of(planned: PlannedCell, model: str) -> dict[str, Any]:
 
 def with_digest(one: Record, digest: str) -> Record:
     return one | {"provenance": one["provenance"] | {"dataset_digest": digest}}
+
+
+def markdown(report: Report) -> str:
+    """Return the tables of a report as Markdown."""
+    return "\n".join(path.read_text() for path in report.written if path.suffix == ".md")
 
 
 def renamed(planned: PlannedCell, component: Any) -> PlannedCell:

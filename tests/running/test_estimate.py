@@ -30,6 +30,9 @@ from tests import helpers, toys
 SMALL = {"dataset.limit": 60, "clients": 3, "model.width": 2, "model.features": 4, "partition.min_size": 5}
 
 
+NOWHERE = {"dataset": "cifar10", "dataset.content": "0000"}
+
+
 def cells(*overrides):
     return plan([SMALL | more for more in overrides])
 
@@ -99,6 +102,17 @@ def test_cells_that_go_on_from_one_training_count_as_one(tmp_path, asked):
     found = expected(cells(*ridges, *({**ridges[0], "seed": seed} for seed in (1, 2))), Results(tmp_path))
     assert found.seconds == 300.0
     assert found.basis == "timing runs of 1 kind of cells; 2 cells reuse the training of another"
+
+
+def test_records_of_like_cells_need_no_images_and_nothing_is_timed_without_any(tmp_path, asked):
+    """No setting names the images of these cells."""
+    first, again, other = (NOWHERE | more for more in ({"seed": 0}, {"seed": 1}, {"algorithm": "fedprox"}))
+    results = Results(tmp_path)
+    with pytest.raises(UserError, match=r"dataset\.source is not set"):
+        expected(cells(first, other), results)
+    assert asked == []
+    keep(results, *cells(first), 10.0)
+    assert expected(cells(again), results).seconds == 10.0
 
 
 @pytest.mark.parametrize("made", [{"processor": "Another (AVX512)"}, {"device": "cuda:0", "gpu": "A card"}])

@@ -36,6 +36,7 @@ from fedspan.benchmark.spec.overrides import axes_of, override_text
 from fedspan.benchmark.spec.plan import plan, plan_grid
 from fedspan.benchmark.spec.settings import How
 from tests.helpers import PATIENCE, whole
+from tests.toys import Blobs, toy
 
 # what a command line asks for ---------------------------------------------------------------------
 
@@ -228,6 +229,31 @@ def test_an_impossible_stack_is_skipped_where_its_cell_could_not_run(tmp_path, m
     [planned] = plan([places | {"addons": ["feddecorr", "feddecorr"], **more}])
     assert grid._impossible(planned, How.of(planned.config))
     assert Results(tmp_path).read(planned.cell.key)["status"] == "skipped"
+
+
+NOWHERE = {"dataset": "cifar10", "dataset.content": "0000"}
+
+
+def test_a_grid_is_refused_whose_images_no_setting_names_and_keeps_its_records(tmp_path):
+    cells = plan([NOWHERE | {"paths.results": str(tmp_path), "fresh": True, "seed": seed} for seed in range(2)])
+    results = Results(tmp_path)
+    stale = make_record(cells[0].cell, How.of(cells[0].config), Outcome(scores={"trained": {"accuracy": 50.0}}), None)
+    stale["provenance"]["sources"] = {}
+    results.write(whole(stale))
+    with pytest.raises(UserError, match=r"dataset\.source is not set"):
+        grid.run_grid(cells, Broken())
+    assert results.path(cells[0].cell.key).exists()
+
+
+@toy("dataset", "themed")
+class Themed(Blobs):
+    """Images of a theme; no file holds them."""
+
+    content: str = "stars"
+
+
+def test_a_dataset_without_files_is_not_refused_for_want_of_their_place():
+    assert not Themed().unplaced()
 
 
 class Preempting:

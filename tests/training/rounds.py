@@ -6,23 +6,14 @@ from collections.abc import Sequence
 from fedspan.benchmark.training.workers.schedule import Schedule
 
 
-def simulated(
-    clients: Sequence[float], workers: int, tell: float = 0.0, add: float = 0.0, window: int = 10**9
-) -> float:
-    """Return the seconds of a round, event by event: who is free takes the next client, results are added in order."""
-    schedule, turn = Schedule(clients, window), 0
-    now, driver = tell, tell  # when the next event is, when this process has added all that it has
-    busy: list[tuple[float, int]] = []
-    arrived: dict[int, float] = {}
-    idle = workers
-    while turn < len(clients):
-        while idle and (number := schedule.take(turn)) is not None:
-            heapq.heappush(busy, (now + clients[number], number))
-            idle -= 1
-        now, number = heapq.heappop(busy)
-        idle += 1
-        arrived[number] = now
-        while turn in arrived:
-            driver = max(driver, arrived.pop(turn), now) + add
-            turn += 1
-    return driver
+def simulated(clients: Sequence[float], workers: int) -> float:
+    """Return the seconds of a round in which each worker that becomes free takes the next client."""
+    schedule, now = Schedule(clients, len(clients)), 0.0
+    busy: list[float] = []  # when each busy worker ends
+    for _ in clients:
+        if len(busy) == workers:
+            now = heapq.heappop(busy)
+        number = schedule.take(0)
+        assert number is not None
+        heapq.heappush(busy, now + clients[number])
+    return max(busy)

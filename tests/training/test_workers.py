@@ -490,11 +490,9 @@ def test_a_simulated_round_takes_what_the_formula_says_and_less_than_one_client_
     assert least - 1e-6 <= simulated(costs, workers) <= max(least, most) + 1e-6
 
 
-def test_what_one_process_does_alone_limits_64_workers():
+def test_a_round_of_64_workers_lasts_as_long_as_their_share_or_the_longest_client():
     even = [1.0] * 640
     assert simulated(even, 64) == round_seconds(even, 64) == 10
-    assert simulated(even, 64, tell=2.0) == round_seconds(even, 64, tell=2.0) == 12
-    assert simulated(even, 64, add=0.1) == pytest.approx(round_seconds(even, 64, add=0.1), rel=0.02)
     assert simulated([*even, 50.0], 64) == round_seconds([*even, 50.0], 64) == 50
 
 

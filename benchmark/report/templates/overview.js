@@ -22,11 +22,11 @@ function viewOf(tasks, tuned, ablations) {
   // Gains are stored once, in the ranking without ablations, unless the reference differs with them.
   const plain = ablations ? find(false) : undefined;
   const known = new Map(plain && plain[3] === reference ? plain[4].map(([method, , , , ...gain]) => [method, gain]) : []);
-  const written = (place) => place === 0 ? "—" : place < 0 ? `${-place}=` : String(place);
+  const placeText = (place) => place === 0 ? "—" : place < 0 ? `${-place}=` : String(place);
   const rowOf = ([method, place, first, last, ...own]) => {
     const gain = own.length ? own : known.get(method) ?? [];
     return {
-      method: site.methods[method], names: site.names[method], place: written(place),
+      method: site.methods[method], names: site.names[method], place: placeText(place),
       range: first === last ? String(first || "") : `${first}–${last}`,
       gain: gain.length === 3 ? [gain[0], gain[0] - gain[1], gain[0] + gain[2]].map((tenths) => tenths / 10) : null,
       why: gain.length === 1 ? site.whys[gain[0]] : "",

@@ -36,11 +36,10 @@ class Schedule:
         self.left += not new
 
 
-def round_seconds(clients: Sequence[float], workers: int, tell: float = 0.0, add: float = 0.0) -> float:
-    """Return the expected seconds of a round whose clients take the seconds in `clients`.
+def round_seconds(clients: Sequence[float], workers: int) -> float:
+    """Return the least seconds of a round whose clients take the seconds in `clients`.
 
-    `tell` is the time to send the weights to the workers, `add` the time to sum one client's result. No round is
-    shorter than its longest client, its work divided by the workers, or the driver's own work. Longest first exceeds
-    the largest of these by less than one client (Graham 1969, Bounds on Multiprocessing Timing Anomalies).
+    No round is shorter than its longest client, or its work divided by the workers. Longest first exceeds the larger of
+    these by less than one client (Graham 1969, Bounds on Multiprocessing Timing Anomalies).
     """
-    return tell + max(max(clients) + add, sum(clients) / workers, len(clients) * add)
+    return max(max(clients), sum(clients) / workers)
