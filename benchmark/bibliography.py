@@ -70,7 +70,7 @@ def suite() -> str:
 
 
 def papers_of(plugin: type[Plugin]) -> tuple[Paper, ...]:
-    """Return the papers of a plugin for a page or a list, where an unknown key stands for itself, without a link.
+    """Return the papers of a plugin for display; an unknown key becomes a paper without a link, titled by key.
 
     Plugins of other packages may also identify a paper by ``arXiv:...``, ``doi:...`` or a URL.
     """
@@ -83,8 +83,8 @@ def citable(plugin: type[Plugin]) -> tuple[Paper, ...]:
         if _found(key) is None:
             hint = did_you_mean(key, closest(key, papers()))  # all keys would be too many
             raise UserError(
-                f"{plugin.kind} '{plugin.name}' names the paper '{key}', "
-                f"which is not a key of {FILE}, arXiv:..., doi:... or address{hint}"
+                f"{plugin.kind} '{plugin.name}' cites '{key}', which is "
+                f"not a key of {FILE}, arXiv:..., doi:... or a URL{hint}"
             )
     return papers_of(plugin)
 

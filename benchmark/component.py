@@ -53,9 +53,9 @@ class Step:
     `params` are the current weights (attached to the graph), `start` the weights at the start of the round. The batch
     has images `x` [B, C, H, W], labels `y` [B], `features` [B, d] and `logits` [B, classes]. `counts` [classes] are the
     client's samples per class; a client holds `mean_images` on average. `server` is the tree that this component sent
-    to the client, `client` this component's client tree. `number` (from 0) counts the `steps` of the client in this
-    round; an epoch has `epoch_steps`. These, `round` (from 0) and the learning rate `lr` are numbers, or scalar tensors
-    if steps are recorded (CUDA graphs) or stacked over clients.
+    to the client, `client` this component's client tree. `number` (from 0) is the step's index among the `steps` of the
+    client in this round; an epoch has `epoch_steps`. These, `round` (from 0) and the learning rate `lr` are numbers, or
+    scalar tensors if steps are recorded (CUDA graphs) or stacked over clients.
     """
 
     params: Mapping[str, Tensor]
@@ -101,8 +101,8 @@ class Step:
 class Local:
     """A client as seen by `client_start`, `client_end` and `wire` around training, and by `own` after the last round.
 
-    `start` are the weights before the round, `params` and `buffers` (BatchNorm statistics) the current ones, which
-    stand in for those that a call omits; `steps` SGD steps lie in between. The client holds `n` training images,
+    `start` are the weights before the round, `params` and `buffers` (BatchNorm statistics) the current ones, `steps`
+    SGD steps later; they fill in for entries that a call omits. The client holds `n` training images,
     `counts` [classes] per class, and clients hold `mean_images` on average; `round` counts from 0. `server` is the tree
     that this component sent to the client, `client` its client tree. `rng` is a CPU generator keyed by seed, hook,
     component, round and client.
@@ -283,7 +283,7 @@ class Component(Plugin):
     def message(self, download: Download) -> Tree:
         """Return a tree for this client alone, in addition to `broadcast`; its names and shapes must never change.
 
-        A component with this hook sees more than sums, which lists and pages disclose. `own` does not see the message.
+        A component with this hook sees more than sums; lists and pages say so. `own` does not see the message.
         """
         return {}
 
@@ -306,7 +306,7 @@ class Component(Plugin):
         return size
 
     def aggregate(self, updates: Mapping[int, Tree], agg: Aggregate) -> Tree:
-        """Return the round's delta, given each client's (default: their mean); pages say that the server sees them."""
+        """Return the round's delta from the clients' deltas (default: their mean), which the server then sees."""
         raise NotImplementedError
 
     def server(self, delta: Tree, agg: Aggregate) -> tuple[Tree, Tree]:
@@ -362,7 +362,7 @@ class Component(Plugin):
 
     @property
     def calibrates_every(self) -> int:
-        """Number of rounds after which to calibrate and continue training from the result; 0: only at the end."""
+        """Interval in rounds at which to calibrate and continue training from the result; 0: only at the end."""
         return 0
 
     @property

@@ -30,7 +30,7 @@ def check_returned(component: Component, hook: str, inputs: Sequence[Any], retur
 
 
 def check_attached(component: Component, total: Tensor) -> None:
-    """Raise `HookError` if the component's `loss`, with penalties in `total`, has no gradient in the weights."""
+    """Raise `HookError` if `total`, the component's `loss` plus penalties, has no gradient in the weights."""
     if not total.requires_grad:
         problem = "its loss has none (detach(), item(), argmax and torch.tensor(...) cut it off)"
         raise refusal(component, "loss", "a loss with a gradient in the weights", problem)
@@ -85,7 +85,7 @@ def _about(plugin: Plugin, hook: str) -> str:
 def _hint(error: BaseException, plugin: Plugin, hook: str) -> str:
     """Return a likely cause of a common beginner's error, or an empty string."""
     if isinstance(error, dataclasses.FrozenInstanceError):
-        return " (settings alone are kept in `self`; what a method remembers is in the trees that `init` returns)"
+        return " (`self` holds settings only; a method keeps its state in the trees that `init` returns)"
     if isinstance(error, RuntimeError) and any(said in str(error) for said in BRANCHED):
         return " (costs are counted without values, so a hook must not branch on a tensor: use torch.where or clamp)"
     if not isinstance(error, KeyError) or not isinstance(plugin, Component):
@@ -95,7 +95,7 @@ def _hint(error: BaseException, plugin: Plugin, hook: str) -> str:
     if base is not None and not {"step", "local"} & given:  # the hook sees the whole server tree, or none
         return ""
     if type(plugin).broadcast is Component.broadcast and type(plugin).message is Component.message:
-        return " (clients see of the server tree only what `broadcast` returns, and there is no `broadcast`)"
+        return " (clients see only those server leaves that `broadcast` returns; there is no `broadcast`)"
     return ""
 
 

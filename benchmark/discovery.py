@@ -54,7 +54,7 @@ class Source:
 class Broken:
     """A source that cannot be imported: the `names` of its plugins, and its error as one line of `text`.
 
-    `path` is its file. `claims` is the (kind, name) of another plugin that a file registers a second time.
+    `path` is its file. `claims` is the (kind, name) of an existing plugin that the file also registers.
     """
 
     names: frozenset[str]
@@ -166,7 +166,7 @@ def imported() -> Iterator[types.ModuleType]:
 
 
 def keep_sources(packages: Collection[str]) -> None:
-    """Read the sources of the loaded modules of top-level packages, which may be edited while these modules run.
+    """Store the sources of all loaded modules of these top-level packages before anybody edits their files.
 
     The engine has no plugins and is left out.
     """
@@ -206,15 +206,15 @@ def _one_line(error: BaseException) -> str:
 
 
 def _neighbour(error: BaseException, path: Path | None) -> str:
-    """Return what to do about the import of a module beside a plugin file, whose source no record would name."""
+    """Return a hint if a plugin file imports a module beside it, whose source no record would name."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if not (path and name and any(path.with_name(module).exists() for module in (f"{name}.py", name))):
         return ""
-    return f"; '{name}' beside it cannot be imported, as a plugin is one file: move its code there, or install it"
+    return f"; '{name}' beside it cannot be imported: a plugin is a single file; merge both, or install '{name}'"
 
 
 def _place(error: BaseException, path: Path | None) -> str:
-    """Return file and line of an error: the last line in the file at `path`, if it got that far."""
+    """Return file and line of an error: the last frame in the file at `path`, if there is one."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Download:
     """One `client`'s download as seen by `message`, before the client trains in a `round` (from 0).
 
-    `sent` maps clients to the weights that each sent last, as they arrived: the global weights of that round plus its
-    delta. Clients that have not sent any are missing. `params` are the global weights, `server` is this component's
-    server tree. `rng` is a CPU generator keyed by seed, hook, component, round and client.
+    `sent` maps clients to the weights that each sent last, as received: that round's global weights plus the client's
+    delta. Clients that have sent none are missing. `params` are the global weights, `server` is this component's server
+    tree. `rng` is a CPU generator keyed by seed, hook, component, round and client.
     """
 
     client: int

@@ -94,7 +94,7 @@ def is_number(value: object) -> bool:
 
 
 def how_to_install(extra: str) -> str:
-    """Return the command that installs an extra of this package: in a checkout, or its packages beside a wheel."""
+    """Return the command that installs an extra: from the checkout or, with a wheel, only the extra's packages."""
     if (Path(__file__).resolve().parents[1] / "pyproject.toml").is_file():
         return f"uv pip install -e '.[{extra}]' -c constraints.txt, in FedSpan's checkout"
     needed = (text.split(";") for text in metadata.requires("fedspan") or () if f"extra == '{extra}'" in text)

@@ -48,14 +48,14 @@ def settable(hint: Any, paths: bool) -> bool:
     """Return whether a plugin's field of this type can be set; `paths` also allows `Path`."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        alone = [part for part in parts if part is not type(None)]  # which of several a value belongs to is unclear
+        alone = [part for part in parts if part is not type(None)]  # a value could belong to several types
         return len(alone) == 1 and settable(alone[0], paths)
     if origin in (tuple, list):
         return bool(parts) and all(settable(part, paths) for part in parts if part is not Ellipsis)
     return origin is Literal or hint in (bool, int, float, str) or (paths and hint is Path)
 
 
-WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", Path: "a path"}
 
 
 def values_text(hint: Any) -> str:
@@ -146,7 +146,7 @@ def _listed(hint: Any, value: Any, where: str) -> tuple[Any, ...]:
 
 
 def _single(hint: Any, value: Any, where: str) -> Any:
-    """Return a truth value, number, path or text converted to its type, or raise `UserError`."""
+    """Return a boolean, number, path or string converted to its type, or raise `UserError`."""
     if hint is bool and isinstance(value, bool):
         return value
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())

@@ -296,7 +296,7 @@ class Method:
 
     @property
     def calibrates_every(self) -> int:
-        """Number of rounds after which training continues from calibrated weights; 0: never."""
+        """Interval in rounds at which training continues from calibrated weights; 0: never."""
         return self.calibrator.calibrates_every if self.calibrator else 0
 
     @property
@@ -316,7 +316,7 @@ class Method:
 
     @property
     def lasting(self) -> frozenset[str]:
-        """Names of components whose trees are needed after training: the owner, and the loss that it may evaluate."""
+        """Names of components whose trees `own` needs: its own component, and that of the loss it may evaluate."""
         return frozenset({self.own_component.name, self.in_charge("loss").name}) if self.own_component else frozenset()
 
 
@@ -350,7 +350,7 @@ def _check_excluded(component: Component, names: Sequence[str]) -> None:
 
 
 def _check_guarded(method: Method, guard: Component) -> None:
-    """Raise `Incompatible` if a component lets more than updates leave a client, which `guard` protects."""
+    """Raise `Incompatible` if a component lets more than updates leave a client that `guard` protects."""
     found = [(other, does) for hook, does in REVEALING.items() for other in method.using(hook)]
     found += [(other, "pools the features of all clients") for other in method.components if other.pools]
     for other, does in found:

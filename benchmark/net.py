@@ -109,16 +109,16 @@ def wrong_with(net: Net, shape: tuple[int, int, int], classes: int) -> str:
         return f"its forward returned a {type(outputs).__name__}, not (features [B, d], logits [B, classes])"
     features, logits = (list(part.shape) for part in outputs)
     if len(features) != 2 or features[0] != IMAGES:
-        return f"its body makes {features} of {IMAGES} images, not one row of each"
+        return f"its body returns {features} for {IMAGES} images, not a row each"
     if logits != [IMAGES, classes]:
-        return f"its head makes {logits} of {IMAGES} images, not {[IMAGES, classes]}"
+        return f"its head returns {logits} for {IMAGES} images, not {[IMAGES, classes]}"
     try:
         drew = _draws(net, shape)
     except Exception as error:
         return f"its forward in training mode{_raised(error)}"
     # torch's own generator has no key of client and round: the bits would depend on what ran before
     return (
-        "its forward draws random numbers in training, as nn.Dropout does, and no key of the run repeats them"
+        "its forward draws random numbers in training, like nn.Dropout: make it deterministic, so runs repeat"
         if drew
         else ""
     )

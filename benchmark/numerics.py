@@ -100,7 +100,7 @@ def check_native() -> None:
     """Raise `UserError` if torch computes portably in this process: its results would not be native ones."""
     if all(good for _, good in instructions_in_use().values()):
         raise UserError(
-            "these cells need native numerics, and torch is portable in this process since FedSpan was imported; start "
+            "these cells need native numerics, but importing FedSpan made torch portable in this process; start "
             f"Python with {CHOICE}={NATIVE} in its environment"
         )
 

@@ -25,7 +25,7 @@ def packaged(*parts: str) -> Path:
 def interpreter() -> list[str]:
     """Return the command that starts Python without the working folder on its path, unless the package lies there.
 
-    ``python -m`` puts that folder first, and a file of the user's would replace the module of the same name.
+    ``python -m`` puts that folder first, where a user's file would shadow a module of the same name.
     """
     return [sys.executable, *([] if PACKAGE.parent == Path.cwd() else ["-P"])]
 

@@ -20,8 +20,8 @@ ENGINE = "fedspan.benchmark."
 RESERVED = ("kind", "name", "version")  # they identify a plugin in a record
 FOR_READERS = ("title", "summary", "papers", "wording", "identifying")  # class attributes for human readers only
 NAMES_FIELDS = ("neutral", "same_shapes", "coefficient", "identifying", "wording", "skew_field")
-FORMS = {str: "a text", bool: "True or False", int: "a whole number", Mapping: "a mapping"}
-BASES = {"algorithm": "Component", "addon": "Component"}  # the class that a plugin extends, else named as its kind
+FORMS = {str: "a string", bool: "True or False", int: "a whole number", Mapping: "a mapping"}
+BASES = {"algorithm": "Component", "addon": "Component"}  # base classes that are not named after their kind
 CALLED = (types.FunctionType, property, functools.cached_property, staticmethod, classmethod)
 
 
@@ -111,7 +111,7 @@ def _misread(cls: type) -> Iterator[tuple[type, str, str]]:
             elif unknown := [item for item in _fields_named(name, value) if item not in settings]:
                 yield owner, name, f"'{name}' names '{unknown[0]}', which is not a setting{_near(unknown[0], settings)}"
             elif name == "wording" and (wrong := [text for text in _texts(value) if not _takes_a_value(text)]):
-                yield owner, name, f"'wording' has {wrong[0]!r}, which has no place for a value; write it as {{}}"
+                yield owner, name, f"'wording' has {wrong[0]!r}, which has no placeholder; write the value as {{}}"
 
 
 def _fields_named(attribute: str, value: Any) -> Iterable[str]:
@@ -149,7 +149,7 @@ def _problems(cls: type) -> Iterator[tuple[type, str, str]]:
             if isinstance(value, CALLED):
                 problem = _of_method(base, name, value, called)
             elif name in inherited:
-                problem = f"'{name}' has no annotation, so its default would stay as it was; write {name}: type = ..."
+                problem = f"'{name}' has no annotation, so it changes no default; write {name}: type = ..."
             else:
                 problem = "" if name in constants else _of_value(base, name, value)
             if problem:
@@ -164,11 +164,11 @@ def _of_method(base: type, name: str, value: Any, called: set[str]) -> str:
         hooks = [one for one, member in inspect.getmembers_static(base) if isinstance(member, CALLED)]
         return (
             f"'{name}' is not a hook of {base.__name__}, and no method of the class calls it{_near(name, hooks)} "
-            f"(a helper that only other code calls begins with _)"
+            f"(begin the name of a helper for other code with _)"
         )
     is_property = isinstance(value, (property, functools.cached_property))
     if isinstance(theirs, CALLED) and isinstance(theirs, property) != is_property:
-        return f"'{name}' is {'a hook, no property' if is_property else 'a property: write @property above it'}"
+        return f"'{name}' is {'a hook, not a property' if is_property else 'a property: write @property above it'}"
     if isinstance(theirs, types.FunctionType) and isinstance(value, types.FunctionType):
         wanted = list(inspect.signature(theirs).parameters)
         try:

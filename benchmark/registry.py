@@ -166,7 +166,7 @@ def _load(source: discovery.Source) -> discovery.Broken | None:
 def load_files(given: Iterable[str]) -> None:
     """Import the plugins in files, or in all files of folders.
 
-    Raises `UserError` if a named file cannot be imported; one in a named folder stops no other, and `broken` reports
+    Raises `UserError` if a named file cannot be imported; a broken file in a folder stops no other: `broken` reports
     it. A file whose plugins are already registered, such as one of this package, is not imported again.
     """
     for path in given:
@@ -186,7 +186,7 @@ def load_files(given: Iterable[str]) -> None:
 
 
 def reload_edited() -> bool:
-    """Reimport users' files edited since, as a notebook does before a run; return whether there were any.
+    """Reimport user files edited since their import, as a notebook does before a run; return whether any was.
 
     `broken` reports those that can no longer be imported.
     """
@@ -253,7 +253,7 @@ def how_settings() -> dict[str, set[str]]:
 def find(kind: str, name: str) -> type[Plugin]:
     """Return the class registered under `name`; raise `UnknownPlugin`, with a close match or what is broken.
 
-    Also raises if a user's file, which could not be imported, defines another plugin of this kind and name.
+    Also raises if a user's file that failed to import defines another plugin of this kind and name.
     """
     known = plugins(kind)
     if disputed := [one.text for one in _broken if one.claims == (kind, name)]:
@@ -263,11 +263,11 @@ def find(kind: str, name: str) -> type[Plugin]:
     if why := why_unknown(name, [kind]):
         raise UnknownPlugin(f"unknown {kind} '{name}' ({why})")
     if other := next((other for other in KINDS if name in _plugins[other]), None):
-        there = f"it is {_ARTICLE.get(other, 'a')} {other}"
-        raise UnknownPlugin(f"'{name}' is no {kind}, {there}; write {choice(other, name)}")
+        here, there = (f"{_ARTICLE.get(one, 'a')} {one}" for one in (kind, other))
+        raise UnknownPlugin(f"'{name}' is not {here} but {there}; write {choice(other, name)}")
     near = did_you_mean(str(name), known)
     if near.endswith("?"):
-        raise UnknownPlugin(f"unknown {kind} '{name}'{near} (of a file: plugins=FILE.py)")
+        raise UnknownPlugin(f"unknown {kind} '{name}'{near} (in a file? add plugins=FILE.py)")
     raise UnknownPlugin(f"unknown {kind} '{name}'{near}. {discovery.where(PLUGIN_PACKAGES, _files.values())}")
 
 

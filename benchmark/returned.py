@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FACTORS = (1, 3)  # channels of almost all images
 DIGEST = "[0-9a-f]{8,64}"  # of a dataset, as accepted in a record (DataDigest)
 MANY = 9  # numbers, of which a message gives the ends
-SMALLEST = 4  # pixels: the side of a square up to which it could also be channels
+SMALLEST = 4  # pixels; this small, a side could also be a number of channels
 
 T = TypeVar("T")
 
@@ -156,7 +156,7 @@ def _wrong_references(data: Data) -> Iterator[tuple[str, str]]:
 
 
 def _range(numbers: list[int]) -> str:
-    """Return sorted numbers in few words: all of few, the ends of many."""
+    """Return sorted numbers as text: all if few, else only the ends."""
     return ", ".join(map(str, numbers)) or "none" if len(numbers) < MANY else f"{numbers[0]} to {numbers[-1]}"
 
 

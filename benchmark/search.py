@@ -17,7 +17,7 @@ import numpy as np
 from fedspan.benchmark.errors import UserError, field_of
 from fedspan.benchmark.fields import defaults_of, hints_of, values_text
 
-LEAST_FOR_ENDS = 3  # numbers in a list whose ends tell something
+LEAST_FOR_ENDS = 3  # fewest numbers in a list whose ends matter
 EDGE = 0.1  # share of a range at each end; a chosen value there suggests that the range is too narrow
 DIGITS = 3  # significant digits of a value from a range: readable, and the same on every machine
 
@@ -52,7 +52,7 @@ class Space:
         return tuple(sorted(self.values)) if are_numbers(self.values) else self.values
 
     def place(self, value: Any) -> float:
-        """Return the position of a value, from 0 to 1; a value outside, as a default may be, is at the nearest end.
+        """Return a value's position from 0 to 1; values outside the space, as defaults may be, are at the nearest end.
 
         The numbers of a list are equally spaced. A text that is not in the list is at its start.
         """
@@ -74,8 +74,8 @@ class Space:
     def end(self, value: Any) -> str:
         """Return "low" or "high" if better values may lie beyond `value`; else an empty text.
 
-        They may if it lies outside the range or in its outer tenth, or if it is the first or the last of a list of at
-        least `LEAST_FOR_ENDS` numbers, unless it is 0.
+        That holds outside a range and in its outer tenths, and for the first and last of a list of at least
+        `LEAST_FOR_ENDS` numbers, except for 0.
         """
         edge = EDGE
         if self.scale == "choice":
@@ -148,7 +148,7 @@ def choice(*values: Any, source: str = "") -> Space:
 
 
 def fixed(why: str) -> Fixed:
-    """Return the mark of an untuned field, which is part of the method's recipe or sets the compute."""
+    """Return a `Fixed`: a field not tuned because it belongs to the method's recipe or sets the compute."""
     if not why.strip():
         raise ValueError("fixed() needs a reason")
     return Fixed(why)

@@ -62,10 +62,9 @@ class Data:
     """A decoded dataset. `mean` and `std` normalise pixels scaled to [0, 1], one number per channel.
 
     By default both are those of all training images of the dataset, before `limit`, held-out images and partitions that
-    pool test images, with the population's `std` (``correction=0``); a dataset may have fixed
-    ones instead. `digest` identifies its images and labels, as
-    `content_digest` of them does or that of its files: records name it, so that runs on other images are never taken
-    for the same.
+    pool test images, with the population's `std` (``correction=0``); a dataset may fix others. `digest` identifies its
+    images and labels: the `content_digest` of them or of its files. Records name it, so that runs on other images are
+    never taken for the same.
 
     `domains` names the domains of its images, if any, indexed by `Images.domain`. `clients` names the clients to whom
     its images belong, if known, indexed by `Images.client`; a partition can use them as its clients.
@@ -151,7 +150,7 @@ class Dataset(Plugin):
 
 
 def _cut(images: Images, limit: int) -> Images:
-    """Return the first images of each class in turn (within it of each domain or client in turn), `limit` in total."""
+    """Return `limit` images, taking turns over classes and, within a class, over its domains or clients, if any."""
     if limit >= len(images):
         return images
     labels = images.y.numpy()
@@ -268,7 +267,7 @@ class Partition(Plugin):
             assigned = self.assign(data, clients, rng)
         split = returned(self, "assign", assigned, Split)
         if split.pooled and split.test is None:
-            raise self._refusal("test images beside training ones", "all images are pooled, and nobody has a test part")
+            raise self._refusal("test images too", "all images are pooled, but no client has test images")
         trains, tests = len(data.train), len(data.test)
         if split.pooled:
             trains = tests = trains + tests
@@ -276,7 +275,7 @@ class Partition(Plugin):
         test = None if split.test is None else self._checked("test", split.test, clients, tests)
         self._check_once("every training image at most once", train, clients)
         if split.pooled and test is not None:
-            self._check_once("no image for training and testing", (*train, *test), clients)
+            self._check_once("no image for both training and testing", (*train, *test), clients)
         return Split(train, test, split.pooled)
 
     def _refusal(self, wanted: str, problem: str) -> HookError:
@@ -295,7 +294,7 @@ class Partition(Plugin):
         for client, part in enumerate(parts):
             if (indices := _indices(part)) is None:
                 hint = "; np.flatnonzero makes indices of a mask" if str(getattr(part, "dtype", "")) == "bool" else ""
-                raise self._refusal(wanted, f"client {client} has {described(part)}, no whole numbers [n]{hint}")
+                raise self._refusal(wanted, f"client {client} has {described(part)}, not integers [n]{hint}")
             if not len(indices):
                 raise self._refusal(wanted, f"client {client} has none")
             if indices[0] < 0 or indices[-1] >= images:

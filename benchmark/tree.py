@@ -56,7 +56,7 @@ def in_layout_of(like: Mapping[str, Tensor], a: Mapping[str, Tensor]) -> Tree:
 
 
 def overwrite(into: Mapping[str, Tensor], by: Mapping[str, Tensor]) -> None:
-    """Copy the leaves of `by` into those of `into`; `by` may hold leaves of `into` under other names."""
+    """Copy the leaves of `by` into those of `into`, which they may alias under other names."""
     theirs = {leaf.untyped_storage()._cdata for leaf in into.values()}
     moved = {path: leaf for path, leaf in by.items() if leaf is not into[path]}
     safe = [leaf.clone() if leaf.untyped_storage()._cdata in theirs else leaf for leaf in moved.values()]

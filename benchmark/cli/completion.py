@@ -30,7 +30,7 @@ def complete(commands: Mapping[str, Command]) -> None:
         mine = listed.add_parser(name, help=command.about)
         command.arguments(mine)
         for action in mine._actions:
-            if action.dest in COMPLETERS:  # of the others argparse knows the choices
+            if action.dest in COMPLETERS:  # argparse knows the choices of the others
                 action.completer = COMPLETERS[action.dest]  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser)
 

@@ -41,7 +41,7 @@ INSTEAD = {  # how to show a single protocol or board
 NEXT = """\
 fedspan list methods           what each is (or datasets, partitions, models, boards, ...)
 fedspan list methods NAME      its settings, and its papers with links
-fedspan list methods --spaces  over what settings are tuned; --compat: which add-on works on what"""
+fedspan list methods --spaces  search spaces of settings; --compat: which add-on works on what"""
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -140,7 +140,7 @@ def _tell(cls: type[Plugin], console: Console) -> None:
 
 
 def _settings_table(settings: Sequence[SettingDescription]) -> Table:
-    """Return a table of a plugin's settings; nothing is said of tuning where nothing is tuned."""
+    """Return a table of a plugin's settings, without columns on tuning if none is tuned."""
     told = any(one.space or one.about for one in settings)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("setting", "values", "default", *(("tuned over", "source or reason") if told else ())):
@@ -189,7 +189,7 @@ def _show_compatibility(words: Sequence[str]) -> int:
         raise UserError("write: fedspan list methods --compat [name=value ...]")
     chosen = settings_of(settings)
     if "board" in chosen:
-        raise UserError("--compat is of one task, so 'board' cannot be set; name its dataset, model and protocol")
+        raise UserError("--compat takes one task, so 'board' cannot be set; name its dataset, model and protocol")
     with doing("trying every add-on on every algorithm"):
         found = Compatibility.of(resolve(chosen))
     table = Table(

@@ -68,7 +68,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
 
 def _list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compat", action="store_true", help="show which add-on works on which algorithm")
-    parser.add_argument("--spaces", action="store_true", help="show over what the settings of methods are tuned")
+    parser.add_argument("--spaces", action="store_true", help="show the search spaces of methods' settings")
     parser.add_argument("words", nargs="*", metavar="KIND | KIND NAME")
 
 
@@ -148,8 +148,8 @@ COMMANDS = {
         _list,
         "Without KIND, names only. KIND is one or more of datasets, partitions, fleets, models, algorithms, addons, "
         "methods (algorithms and addons), protocols, boards. 'fedspan list methods fedprox' tells all about one: "
-        "settings, what is tuned, papers with links. 'fedspan list methods --spaces [NAME ...]' shows over what the "
-        "settings of methods are tuned, and by which source. 'fedspan list methods --compat [name=value ...]' shows "
+        "settings, what is tuned, papers with links. 'fedspan list methods --spaces [NAME ...]' shows the search "
+        "spaces of methods' settings with their sources. 'fedspan list methods --compat [name=value ...]' shows "
         "which add-on works on which algorithm, and why the others do not, for the default cell or that of the "
         "settings.",
     ),
@@ -260,8 +260,8 @@ COMMANDS = {
         "write a working plugin and its test, or a board",
         "new:make",
         _new,
-        "Writes into the checkout in the working folder. With --package DIR it writes into DIR, wherever that is, what "
-        "can be run at once (plugins=FILE) and installed (pip install DIR).",
+        "Writes into the checkout in the working folder. With --package DIR it writes a distribution into DIR, "
+        "wherever that is: it runs at once (plugins=FILE) and installs with pip install DIR.",
     ),
     "test": Command(
         "run the contract tests of a plugin",

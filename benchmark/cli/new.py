@@ -87,7 +87,7 @@ def _check_name(kind: str, name: str) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UserError(f"'{name}' must be lower case letters, digits and _, beginning with a letter")
     if keyword.iskeyword(name):
-        raise UserError(f"'{name}' is a word of Python; choose another name")
+        raise UserError(f"'{name}' is a Python keyword; choose another name")
     if _read(name) != name:
         raise UserError(f"'{name}' is read as {_read(name)!r} in a setting or in a board; choose another name")
     if kind == "board" and name in SITE_FOLDERS:

@@ -83,7 +83,7 @@ def show(arguments: argparse.Namespace) -> int:
     with doing("writing the pages over all boards"):
         whole = not named and "scale" not in axes
         summaries = [made.summary for made in built] if whole else site.summaries_in(pages)
-        if whole:  # earlier pages stay of boards that failed, and of those in files of their own
+        if whole:  # boards that failed, or lie in the user's own files, keep their earlier pages
             earlier = [one for one in site.summaries_in(pages) if one.own or one.board in failed]
             summaries += [one for one in earlier if one not in summaries]
         _write_site(pages, summaries, clean=whole)
@@ -197,7 +197,7 @@ def _tell_of_none(axes: Axes, results: Results) -> None:
     if "scale" in axes:
         raise UserError(f"no board has results at scale {', '.join(axes['scale'])}; results: {results.root}")
     if runs := len(_keys(results)):
-        said = f"{counted_as(runs, 'run')} in {results.root} but none of a board"
+        said = f"{results.root} has {counted_as(runs, 'run')}, none of a board"
         tell(f"{said}; to show them, give 'fedspan report' the settings of 'fedspan run'")
 
 

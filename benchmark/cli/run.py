@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     studies = studies_of(axes)
     trials = distinct(cell for study in studies for cell in study.cells)
     if arguments.command == "tune" and not studies:
-        raise UserError("tune needs a board that tunes, as board=digits_tuned; docs/tuning.md explains how")
+        raise UserError("tune needs a board that tunes (board=digits_tuned); docs/tuning.md explains how")
     how = How.of(planned[0].config)
     check_how(how, alone=not grid)
     if not grid:
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _warn_of_scale(axes: Mapping[str, list[Any]]) -> None:
     """Say that the smaller scales are those of boards: elsewhere a scale is a label in the record."""
     if "board" not in axes and (reduced := [scale for scale in axes.get("scale", ()) if scale not in FULL]):
-        said = f"scale={reduced[0]} is only a label without a board, the cell keeps its size"
+        said = f"scale={reduced[0]} is only a label without a board: the cell keeps its size"
         tell(f"{said}; to run less, set protocol.rounds, dataset.limit, ...")
 
 
@@ -119,7 +119,7 @@ def _take_numerics(planned: Sequence[PlannedCell], arguments: argparse.Namespace
     if len(modes) > 1:
         raise UserError(
             "some cells of this grid are portable and others (protocol.precision=bf16) native, which needs processes "
-            "of two kinds; run them apart, or all with numerics=native"
+            "of two kinds; split the grid, or use numerics=native"
         )
     [mode] = modes
     other = mode != numerics.prepared()
@@ -210,7 +210,7 @@ def retry(arguments: argparse.Namespace) -> int:
     results.check_there()
     if count := again.diverged(results):
         print(
-            f"{counted_as(count, 'diverged cell is', 'diverged cells are')} not retried, a repetition diverges again; "
+            f"{counted_as(count, 'diverged cell is', 'diverged cells are')} not retried: a repetition diverges again; "
             "if its sources changed, 'fedspan run' with fresh=true recomputes a cell"
         )
     how = again.prepare(results, given)

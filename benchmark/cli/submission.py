@@ -68,9 +68,9 @@ class Submission:
             raise UserError(f"sample must be a whole number, 0 or more, got {repeated!r}")
         names = axes.get("board", [])
         if len(names) != 1:
-            raise UserError("name one board, as board=digits")
+            raise UserError("name one board (board=digits)")
         if other := first_change(axes):
-            raise UserError(f"a submission is of a board as it is, so '{other}' cannot be set")
+            raise UserError(f"submissions take a board unchanged, so '{other}' cannot be set")
         how = single({name: values for name, values in axes.items() if name not in ("board", "scale")})
         return cls(load_board(str(names[0])), axes, plan_grid(axes), repeated, how)
 
@@ -122,7 +122,7 @@ def review(arguments: argparse.Namespace) -> int:
                 why = REPLACED if path in own else REVIEW_NEEDED
                 print(plain(f"also {VERBS.get(letter, 'changes')} {path}: {why}"))
         if not brought:
-            raise UserError(f"{branch} brings no record in {PUBLISHED}")
+            raise UserError(f"{branch} adds no record to {PUBLISHED}")
         shutil.rmtree(results.root / "verifications", ignore_errors=True)  # a branch's own verifications do not count
         settings = [word for word in arguments.words if "=" in word]
         given = {word.partition("=")[0] for word in settings}

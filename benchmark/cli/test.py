@@ -31,7 +31,7 @@ class CasesOf:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.failures: dict[str, list[tuple[str, str]]] = {}  # by what failed alike: case and error
+        self.failures: dict[str, list[tuple[str, str]]] = {}  # (case, error) by common failure
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
         """Deselect the cases of other names."""
@@ -91,4 +91,4 @@ def check_known(name: str) -> None:
         return
     if why := why_unknown(name, KINDS):
         raise UserError(f"unknown plugin '{name}' ({why})")
-    raise UserError(f"unknown plugin '{name}'{did_you_mean(name, known)} (of a file: plugins=FILE.py)")
+    raise UserError(f"unknown plugin '{name}'{did_you_mean(name, known)} (in a file? add plugins=FILE.py)")

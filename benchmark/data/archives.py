@@ -139,7 +139,7 @@ class Archive(Root):
         return None
 
     def _plus(self, unpacked: int, name: str, size: int) -> int:
-        """Return `unpacked` bytes plus `size`, those of another member; raise `UserError` if implausibly large."""
+        """Return `unpacked` plus another member's `size`, in bytes; raise `UserError` if implausibly large."""
         packed = self.path.stat().st_size
         if size > MEMBER_BYTES:
             what = f"its member {name!r} unpacks to {size} bytes, more than {MEMBER_BYTES}"
@@ -170,8 +170,8 @@ class Archive(Root):
             NotImplementedError,
         ) as error:  # fmt: skip
             raise UserError(
-                f"cannot read the archive {self.where}: {error}; it is damaged, cut short, or no tar or zip "
-                f"archive, so fetch it again ({self.layout} is expected)"
+                f"cannot read the archive {self.where}: {error}; it is damaged, cut short, or not a tar or zip "
+                f"archive: fetch it again ({self.layout} is expected)"
             ) from error
 
 

@@ -17,7 +17,7 @@ from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.task import Data, Images, Split
 
 CHUNK_BYTES = 4 * 2**20  # of images augmented or normalised at once, to fit a core's cache
-ON_DEVICE = 64  # times as many bytes on other devices, where every operation has to be launched
+ON_DEVICE = 64  # factor on CHUNK_BYTES for other devices, where each operation costs a launch
 EVALUATION_BATCH = 500  # images of at most 64x64 pixels; fewer larger ones, whose feature maps would fill the memory
 EVALUATION_PIXELS = EVALUATION_BATCH * 64 * 64
 

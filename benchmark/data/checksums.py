@@ -20,7 +20,7 @@ log = logging.getLogger("fedspan")
 
 
 def checksum(path: Path, algorithm: str) -> str:
-    """Return the hex digest of a file by an `algorithm` of hashlib; an unchanged file is not read at every start."""
+    """Return the hex digest of a file by an `algorithm` of hashlib, stored on disk until the file changes."""
     try:
         return checksum_once(Path(os.path.realpath(path)), algorithm, file_state(path))
     except OSError as error:

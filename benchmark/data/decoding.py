@@ -29,7 +29,7 @@ def decode(content: bytes, size: int) -> np.ndarray:
 
     Images of other sizes are resized to the square, ignoring their aspect ratio, with Pillow's bilinear filter, which
     averages over all pixels when it shrinks. Only the first frame of an animation is decoded. Raises `Unreadable` if
-    the content is no image, or a truncated or too large one.
+    the content is not an image, or truncated or too large.
     """
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:

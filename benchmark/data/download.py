@@ -91,7 +91,7 @@ def download(file: PublishedFile, path: Path, on_progress: OnProgress = lambda d
                 break
             except UserError:
                 out.truncate(0)
-                problems[f"{url}: what it sent has another checksum than the publisher states, {file.checksum}"] = None
+                problems[f"{url}: the file does not match the publisher's checksum, {file.checksum}"] = None
             except (OSError, http.client.HTTPException, ValueError) as error:
                 if isinstance(error, OSError) and error.errno in DISK_IS_FULL:
                     raise UserError(f"cannot write {partial}: {error.strerror}; free space there") from error
@@ -269,6 +269,4 @@ def state(dataset: Dataset, data: Path) -> str:
         return f"half-downloaded: {', '.join(partial)}; resume with 'fedspan data fetch {dataset.name}'"
     if present:
         return f"incomplete: {folder} lacks {', '.join(missing)}"
-    return (
-        f"not here: fedspan data fetch {dataset.name}" if places else f"not here: your own copy belongs into {folder}"
-    )
+    return f"not here: fedspan data fetch {dataset.name}" if places else f"not here: put your own copy into {folder}"

@@ -47,7 +47,7 @@ class Shares:
         if self.newcomers:
             facts.append(f"{self.newcomers} more clients never train")
         if self.tested is not None:
-            facts.append(f"{_range(self.tested)} test images of each client's own")
+            facts.append(f"{_range(self.tested)} own test images per client")
         if self.held_out is not None:
             facts.append(
                 f"{self.held_out.sum():,} images are held out for validation, {_range(self.held_out)} per client"

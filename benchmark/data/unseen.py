@@ -20,8 +20,8 @@ def split_off_unseen(split: Split, training_clients: int, seed: int) -> tuple[Sp
         return split, None
     if split.test is None:
         raise UserError(
-            "unseen clients are scored on test images of their own, which this partition does not give; choose one "
-            "that does, as partition=personal, or set unseen=0"
+            "unseen clients are scored on test images of their own, which this partition lacks; choose one that has "
+            "them (partition=personal), or set unseen=0"
         )
     drawn = rng.numpy_generator(seed, "unseen").permutation(clients)[:training_clients]
     trains = np.isin(np.arange(clients), drawn)

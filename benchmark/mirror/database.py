@@ -40,7 +40,7 @@ def prepare(results: Results) -> None:
     """Ensure that a results folder has a complete embedded database; raise `Unusable` if impossible."""
     path = results.root / NAME
     if "?" in str(path.absolute()):
-        raise Unusable("its path has a '?', at which the path of a database ends")
+        raise Unusable("its path has a '?', which would end its URI; rename it")
     try:
         results.root.mkdir(parents=True, exist_ok=True)
         with _alone(results.root):

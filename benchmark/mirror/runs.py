@@ -58,7 +58,7 @@ def first_line(error: Exception) -> str:
 
 
 def _quieten() -> None:
-    """Keep MLflow from talking on the terminal; before it is imported."""
+    """Silence MLflow on the terminal; call this before importing it."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
 

@@ -47,7 +47,7 @@ class Comparison:
 
     @property
     def p(self) -> float:
-        """The two-sided p-value: the chance of a difference this large if the methods are equal."""
+        """The two-sided p-value: the chance of a difference this large or larger if both are equal."""
         return self.gap.p if isinstance(self.gap, Difference) else math.nan
 
     @property
@@ -70,8 +70,7 @@ def compare(a: str, b: str, runs: pd.DataFrame | None = None, *, board: str | No
     Give a method by its name (``FedAvg + FedDecorr (released form)``) or its code names (``fedavg + feddecorr``), with
     ``, tuned`` for the settings chosen by trials on a tuned board. The statistics are those of the pages
     (`docs/leaderboard.md`): a diverged run is worse than any score. Raises `UserError` if a method is unknown, has
-    several settings, or shares no run with the other, and if the runs that they share are of several scales or are
-    trials and others.
+    several settings, or shares no run with the other, and if their shared runs mix scales, or trials with other runs.
     """
     if runs is not None and board is not None:
         raise UserError(f"give runs or board={board!r}, not both")
@@ -109,7 +108,7 @@ def _check_alike(runs: pd.DataFrame) -> None:
 
 
 def same_models(runs: pd.DataFrame) -> dict[str, str]:
-    """Map tasks to an earlier one that differs only in its fleet and has the same outcomes of all common runs.
+    """Map each task to an earlier one that differs only in fleet, if all common runs have equal outcomes.
 
     Fleets that differ only in their clocks train the same models.
     """

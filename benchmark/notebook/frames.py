@@ -83,18 +83,18 @@ def results(
     With a `board`, return only its cells (at `scale`, if given), by default from the published records; without one,
     return all of the folder `results`, by default your own runs. A tuned board has default and tuned runs of each
     method. Missing numbers are ``pd.NA``. Trials of a search are omitted, because they are scored on held-out training
-    images. `plugins` are files with methods of your own, which give their names and which boards may use. Raises
-    `UserError` for an unknown board, and if a folder or file does not exist.
+    images. `plugins` are files with your own methods, for their names and for boards that use them. Raises `UserError`
+    for an unknown board, and if a folder or file does not exist.
     """
     load_files(paths_of(plain(plugins)))
     where = Path(results or (PUBLISHED if board else OWN))
     if (results or board) and not where.is_dir():
-        clone = "" if results else "; published runs lie in a clone of FedSpan, run this there or name a folder"
+        clone = "" if results else "; published runs are in a clone of FedSpan: run this there or name a folder"
         raise UserError(f"the results folder {where} does not exist, seen from {Path.cwd()}{clone}")
     place = Results(where, sets_aside=False)
     if board is None:
         if scale is not None:
-            raise UserError("a scale is that of a board; name the board")
+            raise UserError("only boards have scales; name the board")
         return frame_of(place, place.all())
     asked: dict[str, list[Any]] = {"board": [board]} | ({"scale": [scale]} if scale else {})
     reported = Reported.of(plan_grid(asked), [select(study, place.read) for study in studies_of(asked)])
@@ -208,7 +208,7 @@ def _costs(record: Record) -> dict[str, float | None]:
 
 
 def _task_id(spec: Mapping[str, Any]) -> str:
-    """Return the same text for cells on the same task; with a fleet it is ``TASK-FLEET``, TASK being that without."""
+    """Return the same text for cells on the same task: ``TASK`` without a fleet, else ``TASK-FLEET``."""
     parts = ("dataset", "partition", "clients", "participation", "model", "scale", "unseen")
     shared = {name: spec[name] for name in parts if name in spec} | {
         name: spec["protocol"][name] for name in (*OF_THE_TASK, "validation") if name in spec["protocol"]

@@ -19,10 +19,10 @@ DASHES = ("-", "--", ":", "-.")  # keep the first lines distinguishable in greys
 def plot_curves(runs: pd.DataFrame, *, results: str | Path | None = None) -> Any:
     """Return a figure of accuracy over rounds: one line per method, the mean over seeds, with a band for their range.
 
-    Only finished runs are drawn, and a label counts those that diverged: the mean would jump to that of the others
-    where they stop. `runs` must be of one task; their records are read from the folder that they came from, or from
-    `results`. Raises `UserError` if they are of several, if a method has several runs
-    of one seed (with different protocols), or if no finished run has a curve.
+    Only finished runs are drawn, because the mean would jump where a diverged run stops; labels count the diverged.
+    `runs` must be of one task; their records are read from the folder that they came from, or from `results`. Raises
+    `UserError` for runs of several tasks, for several runs of a method and seed (with different protocols), and if no
+    finished run has a curve.
     """
     check_columns(runs, *COMPARED)
     if (tasks := runs["task_id"].nunique()) > 1:

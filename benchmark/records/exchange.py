@@ -202,7 +202,7 @@ def _digests_by_task(record: Record) -> Iterator[tuple[tuple[str, str], str]]:
 
 
 def _conflict(name: str, digest: str, key: str, other: str) -> str:
-    return f"its provenance.{name} is {digest[:12]}, that of {key} on the same task {other[:12]}"
+    return f"its provenance.{name} is {digest[:12]}, but {other[:12]} in {key} on the same task"
 
 
 def collect(results: Results, records: Iterable[tuple[str, Callable[[], Record]]]) -> CheckOutcome:
@@ -262,9 +262,9 @@ def _difference(here: Record, there: Record) -> str | None:
 
 
 def counted(one: Record, other: Record) -> Iterator[tuple[Steps, Any, Any]]:
-    """Return the steps to each cost on which two records of a cell must agree, and both values (None: missing).
+    """Return the steps to each cost that must agree in two records of a cell, and both values (None: missing).
 
-    Not those that depend on how it ran.
+    Costs that depend on how it ran are left out.
     """
     return (found for found in paired(one, other, "compute") if found[0][1] not in MEASURED)
 

@@ -55,7 +55,7 @@ class Entry:
     """Summary of a record without its curves.
 
     `accuracy` is the one by which the record is judged, in percent, and `seconds` are core seconds; each is None if the
-    record has no such number. `machine` is the kind of machine that took them. `digest` covers the whole record;
+    record has no such number. `machine` is the kind of machine that ran it. `digest` covers the whole record;
     `made` holds the part of its provenance that tells whether the current sources made it, as JSON.
     """
 
@@ -251,7 +251,7 @@ def _content(database: sqlite3.Connection) -> Content:
 
 
 class _Foreign(Exception):
-    """A database that is no index."""
+    """A database that is not an index."""
 
 
 def _is_foreign(content: Content) -> bool:

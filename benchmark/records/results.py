@@ -255,7 +255,7 @@ class Results:
 def _shortened(failure: Record) -> Record:
     """Return a failure with only the beginning of its reason and the end of its traceback: files have a size limit.
 
-    Bytes of file names that are no UTF-8 are written as escapes: JSON has no place for them.
+    Bytes of file names that are not UTF-8 are escaped: JSON cannot hold them.
     """
     short = failure.copy()
     short["reason"] = _utf8(failure["reason"] or "")[:TOLD] or None

@@ -58,8 +58,8 @@ def source_digests(cell: Cell) -> dict[str, str]:
 def _code_of(what: Any) -> Any:
     """Return the code that Python runs for a class, a function or a constant, without file names and line numbers.
 
-    Of a class it has the attributes and the bases from the same module. The order of a set depends on the process, so
-    its members are sorted; of other objects only the type counts.
+    A class counts by its attributes and its bases from the same module. The order of a set depends on the process, so
+    its members are sorted; other objects count by their type only.
     """
     if isinstance(what, type):
         members = {
@@ -107,10 +107,10 @@ class Code(Protocol):
 def stale(made: Mapping[str, Any], cell: Cell, repeated_by: Iterable[Code] = ()) -> str:
     """Return a remark if a cell's record was made by other or by unknown sources, else an empty string.
 
-    `made` is its provenance, or that part of it in `code_provenance`. Compared are the sources of the cell's plugins,
+    `made` is its provenance, or that part of it in `code_provenance`. The sources of the cell's plugins are compared,
     and the engine's only if it had uncommitted changes: tests pin the numbers of committed engines. `repeated_by` is
-    the code of identical repetitions. One by the sources here, and by this engine where the record's was uncommitted,
-    proves that they give the record's numbers.
+    the code of identical repetitions. A repetition by these sources, and by this engine if the record's was
+    uncommitted, proves that they give the record's numbers.
     """
     here = source_digests(cell)
     edited = changed(made.get("sources"), here)
@@ -221,8 +221,8 @@ def _names_a_remark(node: ast.stmt) -> bool:
 def sources_behind(name: str) -> dict[str, str]:
     """Return the sources, by name, of a loaded module and of what it imports from its own top-level package or ours.
 
-    A file of `plugins` has no package: what it imports from its folder counts. Sources are those of the import. The
-    engine has its own digest and is always left out.
+    A file of `plugins` has no package: what it imports from its folder counts. Sources are as imported. The engine has
+    its own digest and is always left out.
     """
     beside = folder_of(name)
     packages = (f"{name.partition('.')[0]}.", f"{engine.__name__.rpartition('.')[0]}.")

@@ -17,7 +17,7 @@ from fedspan.benchmark.records.model import STAGES, TRIAL, Curve, Metrics, Recor
 from fedspan.benchmark.spec.cell import SCHEMA, key_of
 
 KINDS = {
-    "object": "an object", "array": "a list", "str": "a text", "int": "a whole number", "float": "a number",
+    "object": "an object", "array": "a list", "str": "a string", "int": "a whole number", "float": "a number",
     "null": "null",
 }  # fmt: skip
 BOUNDS = {">=": "below", "<=": "above", ">": "not above", "<": "not below"}
@@ -37,14 +37,14 @@ def validate(record: Any, key: str | None = None) -> Record:
     if (broken := next(_broken_rules(found), None)) is not None:
         raise CorruptFile(broken)
     if key not in (None, found["key"]):
-        raise CorruptFile(f"its key does not belong to its name {key}")
+        raise CorruptFile(f"its key is not that of its file, {key}")
     return found
 
 
 def check_texts(record: Mapping[str, Any], content: bytes) -> None:
     """Raise `CorruptFile` if a text or a name in a record has control characters: they could forge a terminal's output.
 
-    `content` is the JSON of the record; without escapes nothing in it needs a look. A traceback has several lines.
+    `content` is the JSON of the record; without escapes nothing needs a check. A traceback has several lines.
     """
     if not ESCAPED.search(content):
         return
@@ -104,7 +104,7 @@ def _sentence(record: Any, complaint: str) -> str:
 
 def _fault(problem: str, value: Any) -> str:
     if problem == "Number out of range" or (type(value) in (int, float) and not is_number(value)):
-        return "no finite number"
+        return "not a finite number"
     if expected := re.match("Expected `([^`]*)`, got", problem):
         return "not " + " or ".join(KINDS.get(kind, kind) for kind in expected[1].split(" | "))
     if bound := re.fullmatch("Expected `[^`]*` (>=|<=|>|<) (.*)", problem):
@@ -161,7 +161,7 @@ def _broken_rules(record: Record) -> Iterator[str]:
     """Yield contradictions between fields; the checks rely on each field being valid."""
     try:
         if record["key"] != key_of(record["spec"]):
-            yield "its key does not belong to its spec"
+            yield "its key does not match its spec"
     except ValueError:
         yield "its spec holds a number that is not finite"
     for stage, metrics in record["scores"].items():
@@ -194,7 +194,7 @@ def _of_rounds(record: Record) -> Iterator[str]:
         if not isinstance(values, list) or len(values) != len(rounds):
             yield f"its curve.{name} does not have one value for each of {len(rounds)} rounds"
         elif name not in Curve.__annotations__ and not all(one is None or is_number(one) for one in values):
-            yield f"its curve.{name} holds something else than finite numbers"
+            yield f"its curve.{name} holds values that are not finite numbers"
     if any(one >= other for one, other in itertools.pairwise([0, *rounds, last + 1])):
         yield f"its curve.round does not rise within 1..{last}"
     if record["status"] == "done":
@@ -231,7 +231,7 @@ def _of_visits(record: Record) -> Iterator[str]:
     if max(found["lost"], found["cut"]) > found["visits"] or found["empty_rounds"] > last:
         yield f"its fleet has more lost or cut visits than its {found['visits']}, or more empty rounds than {last}"
     if ("seconds" in found) != ("seconds_at_round" in found):
-        yield "its fleet.seconds and fleet.seconds_at_round do not belong together"
+        yield "its fleet.seconds and fleet.seconds_at_round do not match"
 
 
 def _of_digests(record: Record) -> Iterator[str]:
@@ -277,7 +277,7 @@ def _of_the_end(record: Record) -> Iterator[str]:
         yield f"it is done, but its compute lacks {', '.join(lacking)}"
     least = 1 if record["spec"]["protocol"].get("sampling") == "poisson" else last  # poisson has rounds without clients
     if not least <= compute["steps"] <= compute["images"]:
-        yield f"its {compute['steps']} steps on {compute['images']} images in {last} rounds cannot be"
+        yield f"its {compute['steps']} steps on {compute['images']} images in {last} rounds are impossible"
     made = record["provenance"]
     for name, digest in (("dataset", made.get("dataset_digest")), ("partition", made.get("partition_digest"))):
         if digest is None:

@@ -82,7 +82,7 @@ class Verification:
             moment = datetime.datetime.fromisoformat(self.date)
         except ValueError:
             moment = None
-        require(bool(moment and moment.tzinfo), "date", "must be a date and time of ISO 8601 with its zone", self.date)
+        require(bool(moment and moment.tzinfo), "date", "must be an ISO 8601 date and time with a zone", self.date)
         for name in ("versions", "sources"):
             texts = all(isinstance(value, str) for value in getattr(self, name).values())
             require(texts, name, "must map names to texts", getattr(self, name))

@@ -80,7 +80,7 @@ class Analysis:
 
     @property
     def once(self) -> str:
-        """The clause that columns in common which score the same models count as one in means; empty if none do."""
+        """The clause that common columns scoring the same models count as one in means; empty if none do."""
         merged = any(len(self.common_of(task)) > 1 for task in self.table.tasks)
         return "; columns that score the same models count as one" if merged else ""
 
@@ -134,7 +134,7 @@ class Analysis:
 
 
 def analyse(table: Tabulated) -> Analysis | None:
-    """Return the standings of a table's rows, or None below two rows with runs, without a score or a better direction.
+    """Return the standings of a table's rows; None without two rows with runs, a score and a better direction.
 
     Rows whose runs all diverged rank last; bounds are left out.
     """

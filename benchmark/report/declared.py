@@ -18,14 +18,14 @@ SCORED = ("sweep", "bars")  # kinds of figures that show a metric
 def check_declared(axes: Mapping[str, Sequence[Any]]) -> None:
     """Raise `UserError` if a board of a command line declares a table or figure that no record can fill.
 
-    Its metric cannot exist, or an axis or label is that of no cell at the full size, whatever the command line changes.
+    Either its metric cannot exist, or no full-size cell has its axis or label, whatever the command line changes.
     """
     how = {name: values for name, values in axes.items() if name != "board" and (is_how(name) or is_place(name))}
     for board in (part for name in axes.get("board", ()) for part in load_board(str(name)).parts()):
         try:
             cells = plan(placed(board.expand(how), alone=False))
         except UserError:
-            continue  # such as a dataset that needs a place, which the command line replaces
+            continue  # perhaps of a dataset that the command line replaces
         known, everything = _axes(board, cells)
         for place, part in _parts(board):
             try:

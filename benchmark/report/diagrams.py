@@ -153,8 +153,8 @@ def _draw_ranks(ranks: dict[int, float], names: dict[int, str], order: list[int]
 def score_against_cost(analysis: Analysis) -> Diagram | None:
     """Return the rows' mean scores against each mean cost, both over the common columns, with the Pareto front.
 
-    Time is omitted if the runs come from several kinds of machine, or shared theirs. None if no cost has enough,
-    differing points.
+    Time is omitted if the runs come from several kinds of machine, or shared theirs. None if no cost has enough
+    distinct points.
     """
     table = analysis.table
     columns = [column for column in COST_COLUMNS if not (column.timed and table.why_untimed)]
@@ -268,7 +268,7 @@ def _draw_costs(
 
 
 def _readable(low: float, high: float, write: Callable[[float], str]) -> Locator:
-    """Return the ticks of an axis from `low` to `high`, few enough to be written differently: at least the middle."""
+    """Return the ticks of an axis from `low` to `high`, few enough for distinct labels: at least the middle."""
     for bins in (3, 2):
         locator = MaxNLocator(nbins=bins)
         written = [write(value) for value in locator.tick_values(low, high)]

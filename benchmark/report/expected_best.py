@@ -33,7 +33,7 @@ def expected_best(accuracies: Sequence[float], ks: Sequence[int]) -> list[Best]:
     """Return the best of k trials for each of `ks`, over all equally likely subsets of k available trials.
 
     The i-th smallest of n is the best of C(i - 1, k - 1) of the C(n, k) subsets, which gives mean and quantiles without
-    sampling. As in Dodge et al. 2019 (EMNLP), whose subsets are drawn with replacement. The binomials overflow, so the
+    sampling. Dodge et al. 2019 (EMNLP) do the same with subsets drawn with replacement. The binomials overflow, so the
     shares are computed from the largest accuracy down: its share is k / n, each next one follows from a ratio of two
     binomials.
     """

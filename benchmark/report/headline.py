@@ -107,7 +107,7 @@ def _so_far(analysis: Analysis) -> str:
     """Return ``So far N of M rows have results.`` for rows of the first row's kind; empty once all have them.
 
     A tuned board has tuned rows only for studies whose trials have run, but a default row for every study. Rows whose
-    cells are all skipped, or have no such score by definition, are not to come.
+    cells are all skipped, or have no such score by definition, do not count.
     """
     table, kind = analysis.table, analysis.standings[0].kind
     every = max(Counter(table.kind(row) for row in table.rows if row.applies and not row.bound).values())

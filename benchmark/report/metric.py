@@ -69,7 +69,7 @@ def check_metric(path: str) -> None:
         raise UserError(f"metric '{path}' has an unknown stage{did_you_mean(metric.stage, KNOWN)}")
     if not any(fnmatchcase(metric.name, one) for one in KNOWN[metric.stage]):
         near = did_you_mean(path, (f"{metric.stage}.{one}" for one in KNOWN[metric.stage]))
-        raise UserError(f"metric '{path}' is none that a record has{near}")
+        raise UserError(f"no record has the metric '{path}'{near}")
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Metric:
         """Return the metric of ``stage.metric``; raise `UserError` if `path` does not have that form."""
         stage, dot, name = path.partition(".")
         if not (stage and dot and name):
-            raise UserError(f"metric '{path}' must be written stage.metric, as trained.accuracy")
+            raise UserError(f"metric '{path}' must be written stage.metric (trained.accuracy)")
         if name.split(".")[0].endswith("accuracy"):
             return cls(stage, name, digits=2, better=+1, unit="%")
         if name.endswith("accuracy_std"):

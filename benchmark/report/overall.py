@@ -32,7 +32,7 @@ CHOICES = (
 
 
 def merged(summaries: Iterable[Summary]) -> list[Result]:
-    """Return one result per method and task: of several, the one whose seeds are shared with the most methods there.
+    """Return one result per method and task: of several, the one whose seeds most other methods also have there.
 
     Seeds are compared in the order of how many methods have them, so seeds that few have neither count against a result
     nor make up for those that many have. A result competes unless it is an ablation on all its boards. Of the tuned
@@ -223,9 +223,9 @@ class Comparisons:
 
 
 def bases(method: str) -> list[str]:
-    """Return what a method with add-ons is set against: its algorithm with the same settings, else with the defaults.
+    """Return the bases of a method with add-ons: its algorithm with the same settings, else with the defaults.
 
-    Tuned methods are set against tuned ones. Without add-ons there is none.
+    Bases of tuned methods are tuned. A method without add-ons has none.
     """
     components, *settings = names.split(method, ", ")
     algorithm, *addons = names.split(components, " + ")
@@ -234,7 +234,7 @@ def bases(method: str) -> list[str]:
 
 
 def _same_models(scores: Sequence[Mapping[Task, Mapping[int, float]]]) -> dict[Task, Task]:
-    """Map tasks to an earlier one that differs only in its fleet and has the same outcomes of all common runs.
+    """Map each task to an earlier one that differs only in fleet, if all common runs have equal outcomes.
 
     Fleets that differ only in their clocks train the same models.
     """
@@ -252,7 +252,7 @@ def _alike(results: Mapping[Task, Result]) -> dict[Task, Task]:
 
 
 def relative_costs(mine: Mapping[Task, Result], others: Mapping[Task, Result]) -> tuple[float, ...]:
-    """Return the ratio of each of `RELATIVE_COSTS` to that of others, mean over the tasks where both are known."""
+    """Return the mean ratio of each of `RELATIVE_COSTS` to that of `others`, over tasks where both are known."""
     return tuple(
         _mean([
             cost_of(mine[task], column) / base

@@ -107,7 +107,7 @@ class Line:
     name: str
     note: str
     place: Place
-    several: bool  # groups of methods that share no task, so that a place names its group
+    several: bool  # whether groups of methods share no task: a place then names its group
     gain: tuple[float, float, float] | None  # mean, low, high, in points with one decimal
     why: str  # reason for a withheld gain
     mean: float
@@ -360,7 +360,7 @@ def _bits(tasks: Iterable[Task], number: Mapping[Task, int]) -> str:
 def about(tasks: Sequence[Task], results: Sequence[Result], count: int) -> str:
     """Return the common fields of some tasks in words, with counts of fields that differ, of seeds and of tasks.
 
-    Tuned results add what their methods were given, if all had the same; a warning follows at the scale smoke.
+    Tuned results add their tuning budget, if all had the same; a warning follows at the scale smoke.
     """
     parts = []
     for name in SUMMARY_FIELDS:

@@ -125,7 +125,7 @@ def _draw_circles(plot: Plot, counts: np.ndarray, points: float, colour: str) ->
 
 
 def _labels(named: Iterable[str]) -> list[str]:
-    """Return names as they can be drawn, which that of a folder need not be; none if they are too many."""
+    """Return names with unprintable characters escaped, as folders may have; none if they are too many."""
     names = [plain(name) for name in named]
     return names if len(names) <= MOST_NAMED else []
 

@@ -17,7 +17,7 @@ from fedspan.benchmark.spec.plan import PlannedCell
 
 
 def picture_of(cell: Cell) -> str:
-    """Return the name of the picture of a cell's partition: what its counts depend on but the seed, which it shows."""
+    """Return the name of a partition's picture: all that the counts depend on, except the seed, which it shows."""
     apart = {"unseen": cell.unseen, "validation": cell.protocol.validation}
     words = [cell.dataset.label(), cell.partition.label(), str(cell.clients)]
     words.append(f"versions {cell.dataset.version} {cell.partition.version}")

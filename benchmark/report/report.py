@@ -224,7 +224,7 @@ def _write_runs(cells: Sequence[PlannedCell], frame: pd.DataFrame, results: Resu
 def _other_seeds(
     points: Mapping[str, Sequence[tuple[PlannedCell, Any]]], results: Results
 ) -> Iterator[tuple[PlannedCell, Any]]:
-    """Yield the runs in the results folder of the same points with further seeds."""
+    """Yield the runs of further seeds of the same points in the results folder."""
     known = {run.key for pairs in points.values() for _, run in pairs}
     found = [(point_of(spec), spec["seed"]) for entry, spec in results.specs() if entry.key not in known]
     cells = plan([{**points[point][0][0].overrides, "seed": seed} for point, seed in found if point in points])

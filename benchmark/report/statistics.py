@@ -108,8 +108,8 @@ def same_tasks(
 ) -> dict[T, T]:
     """Map each repeated task to the earlier one that it repeats.
 
-    It `may` equal that one, and each run that a row has on both has the same value. `rows` hold one value per run, such
-    as its score: ``{task: {seed: value}}``. Runs that diverged on both tasks are no evidence.
+    `may` must allow the pair, and each run that a row has on both must agree. `rows` hold one value per run, such as
+    its score: ``{task: {seed: value}}``. Runs that diverged on both tasks are no evidence.
     """
     same: dict[T, T] = {}
     for first, other in itertools.combinations(tasks, 2):
@@ -210,7 +210,7 @@ def difference(
 
 
 def _merged(scores: SeedScores, tasks: Iterable[Any], same: Mapping[Any, Any]) -> SeedScores:
-    """Return scores on some tasks, with those that `same` maps to one as one, on the seeds of all of these."""
+    """Return scores on some tasks; those that `same` maps to one are merged, on the seeds of all of them."""
     groups: dict[Any, list[Any]] = {}
     for task in tasks:
         groups.setdefault(same.get(task, task), []).append(task)

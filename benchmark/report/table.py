@@ -179,7 +179,7 @@ class Tabulated:
     def scores(self, row: TableRow) -> dict[int, dict[int, float]]:
         """Return a row's outcomes by task (position in `tasks`) and seed, as means over the columns of a task.
 
-        A run counts with all of its columns, but one of several that give the same models may be missing.
+        A run counts if it has all of its columns; of runs with the same models, some may be missing.
         """
         found = {}
         for task, columns in enumerate(self.tasks):

@@ -218,7 +218,7 @@ def make_record(cell: Cell, how: How, outcome: Outcome, run: Run | None) -> Reco
 
 
 def _warn_of_idle_fleet(record: Record) -> None:
-    """Warn if a fleet changed no visit and simulated no time, such as stragglers that skip epochs, with one epoch."""
+    """Warn if a fleet changed no visit and simulated no time, such as skipping epochs where there is only one."""
     fleet = record.get("fleet")
     if record["status"] == "done" and fleet and not (fleet["lost"] or fleet["cut"] or "seconds" in fleet):
         name, visits = record["spec"]["fleet"]["name"], fleet["visits"]

@@ -199,7 +199,7 @@ class _Announcer:
 def expected_seconds(planned: PlannedCell, speeds: dict[str, Speed], seconds: float) -> float:
     """Return the expected seconds of a cell, 0 if it diverges at once; add its workload to `speeds` if missing.
 
-    `seconds` is the time to train it here. Raises `UserError` if it cannot run, `Incompatible` if nothing can run it.
+    `seconds` is the time to train it here. Raises `UserError` if it cannot run here, `Incompatible` if nowhere.
     """
     cell, how = planned.cell, How.of(planned.config)
     set_up_process(how)
@@ -247,7 +247,7 @@ def _evaluations(cell: Cell) -> int:
 def extrapolated_seconds(cell: Cell, how: How, seconds: float) -> float:
     """Return the seconds of a whole cell, extrapolated from the rounds it trains here in `seconds`.
 
-    If it diverges in them, so does the cell, and this is all that it takes.
+    A cell that diverges in these rounds ends there: these are all its seconds.
     """
     run = Run(_timed(cell, max(cell.protocol.rounds, 2)), how)
     prepare = run.meter.seconds["prepare"]

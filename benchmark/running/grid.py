@@ -94,7 +94,7 @@ def run_grid(planned: Sequence[PlannedCell], launcher: Launcher, asked: Sequence
 
 
 def check_images(cells: Sequence[PlannedCell]) -> None:
-    """Raise `UserError` if no cell can run because no setting names its images; some cells alone fail one by one."""
+    """Raise `UserError` if no setting names the images of any cell; if only some lack them, those fail one by one."""
     if all(planned.cell.dataset.unplaced() for planned in cells):
         cells[0].cell.dataset.load(How.of(cells[0].config).data)  # raises what each cell would fail with
 

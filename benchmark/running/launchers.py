@@ -91,7 +91,7 @@ def connect(how: How) -> None:
     check_installed("ray")
     limit_threads()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_task_oom_retries", "1")  # by default Ray restarts a cell without end that fits no node
+    os.environ.setdefault("RAY_task_oom_retries", "1")  # by default Ray retries forever a cell too large for a node
     import ray
 
     address = os.environ.get("RAY_ADDRESS")

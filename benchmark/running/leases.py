@@ -43,7 +43,7 @@ class Owner:
 
     machine: str
     host: str
-    pid: Annotated[int, Meta(ge=1, lt=2**31)]  # others make a lease invalid: 0 and below are process groups
+    pid: Annotated[int, Meta(ge=1, lt=2**31)]  # invalid otherwise: 0 and below are process groups
     started: str
     parent: Annotated[int, Meta(ge=0, lt=2**31)]
 
@@ -68,9 +68,9 @@ class Owner:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it descends from this process, as Ray's workers do over another, according to the system.
+        """Whether it descends from this process, through others as Ray's workers do, according to the system.
 
-        A lease could name any parent; its word counts only where the system has none.
+        A lease may name any parent: it decides only where the system knows none.
         """
         parent = _parent(self.pid) or self.parent
         while parent > 1 and parent != os.getpid():
@@ -120,7 +120,7 @@ def _started(pid: int) -> str | None:
 
 
 class Leases:
-    """The leases of a results folder. An instance remembers when it saw each lease change: wait with one instance."""
+    """The leases of a results folder. An instance remembers when it saw each lease change: keep it while waiting."""
 
     def __init__(self, folder: Path, expiry: float = EXPIRY, beat: float = BEAT) -> None:
         self.folder, self.expiry, self.beat = folder, expiry, beat
@@ -160,7 +160,7 @@ class Leases:
                 yield owner
 
     def forget(self, key: str) -> None:
-        """Remove a cell's lease, as its record exists."""
+        """Remove a cell's leases once it has a record."""
         for path in self._files(key):
             discard(path)
 

@@ -185,8 +185,8 @@ def missing_gpu(record: Record, how: Mapping[str, Any]) -> str:
     if "device" in how or not made.get("device", "cpu").startswith("cuda") or torch.cuda.is_available():
         return ""
     return (
-        f"it was made on {made.get('gpu', 'a GPU')}, and torch sees no CUDA device here; repeat it on a machine with "
-        "one (device=cpu executor=loop computes it here, with other roundings)"
+        f"it was made on {made.get('gpu', 'a GPU')}, but torch sees no CUDA device here; repeat it on a machine with "
+        "one (device=cpu executor=loop computes it here, rounded differently)"
     )
 
 
@@ -207,7 +207,7 @@ class Repetition:
         return Results(self.scratch / self.planned.cell.key)
 
     def settings(self) -> dict[str, Any]:
-        """Return all settings of the cell and of how it runs; raise `UserError` if this machine cannot run it so."""
+        """Return all settings of the cell and of how it runs; raise `UserError` if this machine cannot do so."""
         if lacking := missing_gpu(self.record, self.how):
             raise UserError(lacking)
         made = self.record["provenance"]

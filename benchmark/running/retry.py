@@ -63,7 +63,7 @@ def prepare(results: Results, given: Mapping[str, Any]) -> dict[str, Any] | None
 
 
 def _how(runs: Sequence[tuple[Record, Mapping[str, Any]]], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how the failed cells ran, as far as the retry does not say it; raise `UserError` if they disagree.
+    """Return how the failed cells ran, without what the retry sets; raise `UserError` if they disagree.
 
     `runs` are the failures with the settings of their commands.
     """

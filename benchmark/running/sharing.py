@@ -29,7 +29,7 @@ def obstacle(how: How, lone: bool = False) -> str | None:
     workers, which have their own GPUs.
     """
     if how.threads > 1:
-        return f"train one cell with threads=1 only, not with threads={how.threads}: a worker is a core"
+        return f"train one cell with threads=1 only, not with threads={how.threads}: a worker uses one core"
     if lone and how.launcher == "ray":
         return None
     if how.device != "cpu":
@@ -39,7 +39,7 @@ def obstacle(how: How, lone: bool = False) -> str | None:
     if sys.platform != "linux":
         return f"train one cell on Linux only, not on {sys.platform}"
     if torch.cuda.device_count():
-        return "cannot be forked where torch sees a GPU; set CUDA_VISIBLE_DEVICES= to nothing, or choose workers=1"
+        return "cannot be forked where torch sees a GPU; hide it with CUDA_VISIBLE_DEVICES= or choose workers=1"
     return None
 
 
@@ -81,8 +81,8 @@ class SingleRunWorkers:
 class GridWorkers:
     """Workers of a cell in a grid: `workers` divided by the number of cells that this machine computes now.
 
-    So cells run side by side, and the last ones share the workers that have run out of cells. `beside` counts the other
-    cells. A cell starts with one worker, and keeps it if the settings do not give `workers`.
+    Cells run side by side, and workers without a cell left help with the last ones. `beside` counts the other cells. A
+    cell starts with one worker, and keeps it if the settings do not give `workers`.
     """
 
     def __init__(self, how: How, beside: Callable[[], int]) -> None:

@@ -75,9 +75,9 @@ def handling(handlers: Mapping[int, Callable[[int, FrameType | None], None]]) ->
 def stopping(seconds: float | None = None) -> Iterator[Stop]:
     """Yield a flag that a cluster's signal sets, and raise `TimedOut` after `seconds`; both in the main thread only.
 
-    The alarm repeats because an exception raised inside a destructor or the callback of a weak reference is lost. Its
-    traceback, which Python would print, is kept back: the next alarm ends the cell. Raises `Stopped` at the end if the
-    signal came but the cell ended by itself: the signal is meant for the cells that follow too.
+    The alarm repeats because an exception raised inside a destructor or the callback of a weak reference is lost.
+    Python would print its traceback; this is suppressed, as the next alarm ends the cell. Raises `Stopped` at the end
+    if the signal came but the cell ended by itself: the signal is meant for the cells that follow too.
     """
     stop = Stop(seconds)
     if threading.current_thread() is not threading.main_thread():

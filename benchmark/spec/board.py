@@ -137,14 +137,14 @@ class Board:
     def expand(self, extra: Mapping[str, Any] | None = None) -> list[Point]:
         """Return the overrides of every cell. `extra` (key -> list of values) replaces axes of the same name.
 
-        The settings of a plugin that it replaces go. With ``scale=NAME`` in `extra`, the overrides of that scale apply
-        to every cell. Otherwise a cell has the scale that the grid states, as in a retry, or the full size.
+        Settings of a replaced plugin are dropped. With ``scale=NAME`` in `extra`, the overrides of that scale apply to
+        every cell. Otherwise a cell has the scale that the grid states, as in a retry, or the full size.
         """
         if self.boards:
             return _distinct(point for part in self.parts() for point in part.expand(extra))
         tuning, extra = tuning_settings(extra or {})
         if tuning and self.tune is None:
-            raise UserError(f"board '{self.name}' does not tune, so '{next(iter(tuning))}' means nothing")
+            raise UserError(f"board '{self.name}' does not tune; leave out '{next(iter(tuning))}'")
         expanded: list[Point] = []
         for point in (point for sub_grid in self.grid for point in product(self.base | sub_grid)):
             ablation = self._ablation(point.pop(ABLATION, False))
@@ -227,7 +227,7 @@ def load_board(name: str) -> Board:
         hint = f"; did you mean board={path.stem}?" if path.stem in known else ""
         raise UserError(f"there is no board file {name}{here}{hint}")
     if path.stem in known and os.path.realpath(path) != os.path.realpath(known[path.stem]):
-        raise UserError(f"{name}: '{path.stem}' is a board already, whose page this one would take; rename the file")
+        raise UserError(f"{name}: this board would replace the page of board '{path.stem}'; rename the file")
     return read_board(path) if path.stem in known else replace(read_board(path), path=name)
 
 
@@ -271,14 +271,14 @@ def read_board(path: Path) -> Board:
         frozen={str(scale): str(digest) for scale, digest in _section(raw, "frozen", dict, path).items()},
     )
     if "paper" in board.scales and not board.sources and not boards:
-        raise UserError(f"{path}: scales.paper is of a board that reproduces something printed; add printed")
+        raise UserError(f"{path}: scales.paper is for boards that reproduce printed numbers; add printed")
     declared = set(_names([board.base, *board.grid]))
     for name, scale in board.scales.items():
         known = {*declared, *scale.settings, *(key for rule in scale.rules for key in rule.set)}
         if idle := next((key for key in scale.keep if key not in known), None):
             raise UserError(f"{path}: scales.{name}.keep: nothing sets '{idle}'{did_you_mean(idle, known)}")
         if scale.tune and board.tune is None:
-            raise UserError(f"{path}: scales.{name}: {next(iter(scale.tune))} is of a board that tunes; add tune")
+            raise UserError(f"{path}: scales.{name}: {next(iter(scale.tune))} is for boards that tune; add tune")
     if not (boards or board.base or grid):
         raise UserError(f"{path}: it declares no cells; add base, grid or boards")
     return board
@@ -314,7 +314,7 @@ def _pieces(names: Any, asked_by: Path, merged: set[str], above: tuple[str, ...]
     asked = names if isinstance(names, list) else [names] if names is not None else []
     if len(asked) > MOST_PIECES:
         raise UserError(
-            f"{asked_by}: it extends {len(asked)} pieces, {MOST_PIECES} at most; name the rest on the board"
+            f"{asked_by}: it extends {len(asked)} pieces, more than {MOST_PIECES}; put the rest on the board"
         )
     for name in dict.fromkeys(map(str, asked)):
         if name not in known:
@@ -323,8 +323,8 @@ def _pieces(names: Any, asked_by: Path, merged: set[str], above: tuple[str, ...]
         if name in above:
             raise UserError(f"{asked_by}: it extends itself")
         if len(above) == MOST_PIECES:
-            raise UserError(f"{asked_by}: pieces extend each other {MOST_PIECES} times over; name them on the board")
-        if name not in merged:  # again, a piece would undo what others have overridden since
+            raise UserError(f"{asked_by}: pieces nest more than {MOST_PIECES} deep; extend them on the board")
+        if name not in merged:  # merged twice, a piece would undo later overrides
             raw = _mapping(known[name], PIECE_FIELDS)
             shared |= _pieces(raw.pop("extends", None), known[name], merged, (*above, name)) | _piece(raw, known[name])
             merged.add(name)

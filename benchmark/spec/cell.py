@@ -120,7 +120,7 @@ class Cell:
         if (measured := self.diagnostics.round) > (rounds := self.protocol.rounds):
             raise UserError(f"diagnostics.round is {measured}, but there are {rounds} rounds; 0 is the last one")
         canonical = self._canonical()
-        if 2 * len(canonical) > SPEC_BYTES:  # spaces add less than that
+        if 2 * len(canonical) > SPEC_BYTES:  # spaces less than double it
             size = len(json.dumps(self.what))
             require(size <= SPEC_BYTES, "the settings of a cell", f"must fit into {SPEC_BYTES} bytes", f"{size} bytes")
         object.__setattr__(self, "key", _key(canonical))

@@ -132,8 +132,8 @@ def override_words(overrides: Mapping[str, Any]) -> list[str]:
 def resolve(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration that Hydra composes from plain `overrides`; unknown names raise `UserError`.
 
-    A fast equivalent of Hydra, which takes 0.1 s per cell, for planning and for the jobs of a grid. A contract test
-    checks that the two agree for every plugin and field.
+    For planning and for the jobs of a grid: faster than Hydra, which takes 0.1 s per cell. A contract test checks that
+    the two agree for every plugin and field.
     """
     return Composer().resolve(overrides)
 
@@ -305,7 +305,7 @@ def _near(key: str, part: str, node: Any, walked: Sequence[str], config: Mapping
     if not isinstance(node, dict):
         return f"; '{'.'.join(walked)}' is a setting itself"
     if part == "tune" and not walked:
-        return "; it is a setting of boards that tune, as board=digits_tuned"
+        return "; it is a setting of boards that tune (board=digits_tuned)"
     settable = [name for name in node if walked or name in GROUPS or not isinstance(node[name], dict)]
     names = [name for name in settable if name != "name"]
     kind = prefix if (prefix := ".".join(walked)) in GROUPS and prefix != "protocol" else ""
@@ -348,7 +348,7 @@ def tuned(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kept(point: Mapping[str, Any], choice: Mapping[str, Any], keep: Collection[str] = ()) -> dict[str, Any]:
-    """Return the settings of a cell that are in `keep`, or of no plugin that `choice` replaces."""
+    """Return a cell's settings without those of plugins that `choice` replaces; `keep` stays."""
     before = {**default_choices(), **point}
     gone = [kind for kind in GROUPS if kind != "protocol" and choice.get(kind, before[kind]) != before[kind]]
     if "addons" in choice:

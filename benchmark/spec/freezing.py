@@ -30,10 +30,10 @@ def freeze(name: str) -> Path:
     Raises `UserError` if the board cannot be frozen, or is the same as its last version.
     """
     if not (FOLDER.parent / "boards").is_dir():
-        raise UserError(f"there is no {FOLDER.parent / 'boards'} here; freeze boards in the folder of their checkout")
+        raise UserError(f"there is no {FOLDER.parent / 'boards'} here; run 'fedspan freeze' in a checkout")
     board = load_board(name)
     if board.path:
-        raise UserError(f"{name} is not among the boards in {FOLDER.parent / 'boards'}, which can be frozen")
+        raise UserError(f"{name} is not a board in {FOLDER.parent / 'boards'}; only those can be frozen")
     if board.boards:
         raise UserError(f"board '{name}' is made of boards; freeze those instead")
     if board.frozen:

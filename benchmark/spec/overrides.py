@@ -90,7 +90,7 @@ def plain_value(value: Any) -> Any:
 def axes_of(arguments: Iterable[str]) -> dict[str, list[Any]]:
     """Return key -> values of a command line's overrides; a sweep has several values.
 
-    Imports the files of `plugins`: what the other overrides mean, such as the place of a dataset, may be theirs.
+    Imports the files of `plugins`, because other overrides, such as a dataset's place, may be their settings.
     """
     axes: dict[str, list[Any]] = {}
     for override in parse(arguments):
@@ -150,14 +150,14 @@ def _quote(value: Any) -> str:
 
 
 def place_words(how: How) -> list[str]:
-    """Return the words of a command that name the folder of results and the plugin files, where they are not usual."""
+    """Return the words of a command that set the results folder and plugin files, if these are not the defaults."""
     files = how.plugins
     words = [override_text("paths.results", str(how.results))] if how.results != How.results else []
     return words + ([override_text("plugins", files[0] if len(files) == 1 else files)] if files else [])
 
 
 def command_of(overrides: Iterable[str]) -> str:
-    """Return the shell command that reruns a cell on any machine; paths of the machine's images have to be added."""
+    """Return the shell command that reruns a cell on any machine; add the paths of that machine's images."""
     return shlex.join(["fedspan", "run", *(word for word in overrides if not word.startswith(NOT_REPEATED))])
 
 

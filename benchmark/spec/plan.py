@@ -127,11 +127,9 @@ def _check_settings(boards: Sequence[Any], points: Sequence[Overrides], given: C
             first = next(iter(value), "name")
             raise UserError(f"{said}: '{key}' holds several settings; write them with dots, as {key}.{first}: ...")
         if key in WRITTEN and key not in given:
-            raise UserError(
-                f"{said}: '{key}' says where files are written, which is the command's to say; leave it out"
-            )
+            raise UserError(f"{said}: '{key}' says where to write files; set it on the command line, not in a board")
         if is_how(key) and key != "board" and asked.setdefault(key, value) != value:
-            hint = "leave it out and give it to the command"
+            hint = "set it on the command line instead"
             if key == "plugins":
                 hint = "write a list of files as [[a.py, b.py]]"
             raise UserError(
@@ -145,7 +143,7 @@ def _check_frozen(name: str, rest: Mapping[str, list[Any]]) -> None:
     for board in (part for part in load_board(name).parts() if part.frozen):
         # planned by itself: in a plan of several boards, a shared cell carries the first board's name
         mine = plan(placed(board.expand(rest), alone=False))
-        for scale in {one.cell.scale for one in mine}:  # one that it did not have is a change too
+        for scale in {one.cell.scale for one in mine}:  # a new scale is a change too
             if digest_of_cells(one for one in mine if one.cell.scale == scale) != board.frozen.get(scale):
                 raise UserError(
                     f"board '{board.name}' is frozen, but its cells are no longer those of its version: a protocol, "

@@ -138,7 +138,7 @@ def _has(config: Mapping[str, Any], key: str, wanted: Any) -> bool:
     for part in key.split("."):
         if not isinstance(node, Mapping) or part not in node:
             if (hint := unknown_setting(config, key)) is not None:
-                raise UserError(f"a tuned setting asks for '{key}', which is not a setting{hint}")
+                raise UserError(f"a tuned setting depends on '{key}', which is not a setting{hint}")
             return False
         node = node[part]
     if key == "addons":
@@ -147,7 +147,7 @@ def _has(config: Mapping[str, Any], key: str, wanted: Any) -> bool:
     if isinstance(node, Mapping):
         if "name" not in node:
             one = f"{key}.{next(iter(node), 'name')}"
-            raise UserError(f"a tuned setting asks for '{key}', which holds several settings; ask for one, as {one}")
+            raise UserError(f"a tuned setting depends on '{key}', which holds several settings; name one: {one}")
         node = node["name"]
     return bool(node == wanted) or (isinstance(wanted, list) and node in wanted)
 
@@ -166,7 +166,7 @@ def _check_names(key: str, wanted: Any) -> None:
         for name in _listed(wanted):
             find(kind, str(name))
     except UnknownPlugin as error:
-        raise UserError(f"a tuned setting asks for {key}={wanted}: {error}") from None
+        raise UserError(f"a tuned setting depends on {key}={wanted}: {error}") from None
 
 
 def unknown_setting(config: Mapping[str, Any], key: str) -> str | None:

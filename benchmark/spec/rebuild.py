@@ -34,7 +34,7 @@ def rebuild(spec: Mapping[str, Any]) -> PlannedCell:
         raise CorruptFile(f"its spec is incomplete: {type(error).__name__}: {error}") from error
     for kind, name, version in versions:
         if (here := find(kind, name).version) != version:
-            raise OtherVersion(f"it is of version {version!r} of {kind} '{name}', here is version {here}")
+            raise OtherVersion(f"it was made with version {version!r} of {kind} '{name}', not {here}")
     dataset = spec["dataset"]
     if "content" in dataset and "content" not in defaults_of(find("dataset", str(dataset["name"]))):
         raise DataElsewhere(f"the images of {dataset['name']} are known by their content alone; their owner can run it")

@@ -98,7 +98,7 @@ class How:
 
     @property
     def cells_at_a_time(self) -> int:
-        """`workers`; by default as many as have their `threads` cores each, or one with ``launcher=basic``."""
+        """`workers`; by default the usable cores divided by `threads`, or one with ``launcher=basic``."""
         return self.workers or (1 if self.launcher == "basic" else max(1, usable_cores() // self.threads))
 
 
@@ -139,7 +139,7 @@ def is_place(setting: str) -> bool:
 
 
 def first_change(settings: Iterable[str]) -> str | None:
-    """Return the first setting that changes the cells of a board at its scales; None without one."""
+    """Return the first setting that changes a board's cells beyond their scale; None without one."""
     return next((name for name in settings if name != "scale" and not is_how(name) and not is_place(name)), None)
 
 

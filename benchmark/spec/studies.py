@@ -148,12 +148,12 @@ def _studies(tune: Tune, points: Sequence[Point], whole: bool) -> list[Study]:
         groups.setdefault(json.dumps(alike, sort_keys=True), []).append(point)
     cells = [_cell(group[0]) for group in groups.values()]
     if any(cell.protocol.trial for cell in cells):
-        raise UserError("protocol.validation makes trials of the reported cells; trials hold out tune.validation")
+        raise UserError("protocol.validation would make reported cells trials; set tune.validation instead")
     if whole:
         tune.check_names(cells)
     met = {seed for point in points if (seed := _cell(point).seed) in tune.seeds}
     if met:
-        raise UserError(f"tune.seeds: results are reported on {min(met)} too; trials must not see their seeds")
+        raise UserError(f"tune.seeds: {min(met)} is also a reported seed; choose seeds that are not reported")
     found = [_study(tune, group, cell) for group, cell in zip(groups.values(), cells, strict=True)]
     _check_once(found)
     return found
@@ -168,9 +168,7 @@ def _check_once(found: Sequence[Study]) -> None:
         other = seen.setdefault(json.dumps(rest, sort_keys=True), study)
         varied = [name for name in study.space if point.get(name) != other.points[0].get(name)]
         if varied:
-            raise UserError(
-                f"tune.space: {varied[0]} is searched, and the board varies it too, for {study.method}; choose one"
-            )
+            raise UserError(f"tune.space: the board both tunes and varies {varied[0]} for {study.method}; choose one")
 
 
 def _study(tune: Tune, points: Sequence[Point], cell: Cell) -> Study:

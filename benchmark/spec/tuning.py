@@ -44,7 +44,7 @@ class Tune:
 
     @property
     def budget(self) -> str:
-        """What each method is given on a task, in words, with the spaces of what all methods share."""
+        """The tuning budget of a method on a task, in words, with the spaces that all methods share."""
         trials, noun = counted_as(self.trials, "trial"), "seed" if len(self.seeds) == 1 else "seeds"
         seeds = ", ".join(map(str, self.seeds))
         given = f"{trials} on {noun} {seeds}, scored on {percent(self.validation)} of the training images"
@@ -52,7 +52,7 @@ class Tune:
         return "; ".join([given, *(f"{of_setting(name)} {_in_words(name, self.space[name])}" for name in shared)])
 
     def changed(self, settings: Mapping[str, Any]) -> Tune:
-        """Return the tuning with the settings replaced whose names begin with ``tune.``; ignore others."""
+        """Return the tuning as changed by the settings named ``tune.*``; ignore others."""
         own = {key.removeprefix(PREFIX): value for key, value in settings.items() if key.startswith(PREFIX)}
         if not own:
             return self
@@ -68,7 +68,7 @@ class Tune:
         for prefix, cls in _parts(cell):
             hints = typing.get_type_hints(cls)
             found |= {f"{prefix}.{name}": space for name, space in spaces_of(cls).items()}
-            for name in defaults_of(cls):  # their order: proposals must not depend on that of the board's lines
+            for name in defaults_of(cls):  # in class order: proposals must not depend on the board's order
                 if (setting := f"{prefix}.{name}") in self.space:
                     found[setting] = _declared(setting, self.space[setting], hints[name])
         return {setting: space for setting, space in found.items() if isinstance(space, Space)}
@@ -116,7 +116,7 @@ def _declared(name: str, value: Any, kind: Any = None) -> Space | Fixed:
 
 
 def _as_floats(values: Sequence[Any], kind: Any) -> list[Any]:
-    """Return the values of a `float` field as such: the text of a space seeds its proposals, and 1 is 1.0."""
+    """Return the values of a `float` field as floats: the text of a space seeds its proposals, so 1 is 1.0."""
     return [float(value) if kind is float and are_numbers((value,)) else value for value in values]
 
 

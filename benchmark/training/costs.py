@@ -105,7 +105,7 @@ def costs(cell: Cell, data_folder: Path) -> Costs:
     `Incompatible` for a cell that cannot run.
     """
     if cell.fleet.acts:
-        raise UserError(f"what clients cost under fleet={cell.fleet.name} depends on its draws, not on shapes alone")
+        raise UserError(f"costs under fleet={cell.fleet.name} depend on its draws, not on shapes alone")
     extent = _extent(cell, data_folder)
     data = _one_image(extent)
     trainer, state = without_values(_quick_to_make(cell), data)

@@ -42,7 +42,7 @@ def check(settings: Diagnostics, participants: Sequence[int], classes: int) -> N
         raise UserError(f"diagnostics.alignment compares local models, {settings.when} has {len(participants)}")
     for label in settings.classes if settings.embedding != "none" else ():
         if not 0 <= label < classes:
-            raise UserError(f"diagnostics.classes names class {label}, there are {classes}")
+            raise UserError(f"diagnostics.classes names class {label} of only {classes}")
 
 
 def measurable(settings: Diagnostics, own: Collection[str]) -> Diagnostics:
@@ -66,8 +66,8 @@ def check_images(settings: Diagnostics, labels: Tensor) -> None:
     least = 3 if settings.embedding == "tsne" else 1
     if settings.embedding != "none" and (count := len(_shown(settings, labels))) < least:
         raise UserError(
-            f"diagnostics.embedding={settings.embedding} shows {least} test images or more, {count} are of "
-            "diagnostics.classes"
+            f"diagnostics.embedding={settings.embedding} needs {least} test images or more; diagnostics.classes has "
+            f"{count}"
         )
 
 

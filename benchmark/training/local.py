@@ -339,7 +339,7 @@ class LocalTrainer:
         Raises `Diverged` if the mean loss exceeds the range of a record or a weight is not finite, except for a client
         in `lost`, of which only the work counts.
         """
-        visit.position.number = steps  # executors count in places of their own
+        visit.position.number = steps  # executors keep their own counters
         loss = total / max(images, 1)
         if client in self.lost and not (abs(loss) <= LARGEST and finite(self.params)):
             return ClientResult(client, self.data.size(client), steps, images, {}, {}, {}, Row({}, {}), 0.0, 0)

@@ -26,7 +26,7 @@ Switch = tuple[Callable[[], Any], Callable[[Any], object]]
 
 def _flushes_denormal() -> bool:
     tiny = torch.tensor([1e-40], dtype=torch.float32, device="cpu")
-    return int(tiny.mul(1.0).view(torch.int32)) == 0  # torch tells it in no other way
+    return int(tiny.mul(1.0).view(torch.int32)) == 0  # torch has no function to ask
 
 
 def _attribute(owner: object, name: str) -> Switch:
@@ -69,9 +69,9 @@ def set_up_process(how: How) -> None:
 
 
 def _set_deterministic(on: bool, warn_only: bool) -> None:
-    """Set whether torch uses deterministic algorithms, and only warns of others.
+    """Set whether torch uses deterministic algorithms, and whether it only warns of others.
 
-    It imports its compiler for that, which takes a second: in most processes nothing changes.
+    This imports torch's compiler, which takes a second: skip calls that change nothing.
     """
     if (on, warn_only) != _deterministic():
         torch.use_deterministic_algorithms(on, warn_only=warn_only)
@@ -105,7 +105,7 @@ def keep_freed_memory() -> bool:
 
 @contextlib.contextmanager
 def restored() -> Iterator[None]:
-    """Put back what `set_up_process` and `limit_threads` set, for a caller whose own computations go on here."""
+    """Undo `set_up_process` and `limit_threads` after the block, for a caller that goes on computing here."""
     threads = torch.get_num_threads()
     everywhere = _deterministic()
     before = [(write, _value(read)) for (read, write), _ in NEEDED]

@@ -154,7 +154,9 @@ class Run:
         self.measured_round = cell.diagnostics.round or cell.protocol.rounds
         sampled = any(self._participants(round) for round in range(cell.protocol.rounds))
         if not sampled and not cell.method().one_client:
-            raise UserError(f"protocol.sampling=poisson draws no client in any of {cell.protocol.rounds} rounds")
+            raise UserError(
+                f"protocol.sampling=poisson draws no client in {cell.protocol.rounds} rounds; raise participation"
+            )
         watched = self._participants(self.measured_round - 1)
         data = cell.dataset.prepare(how.data)
         self.method, net, self.paths = assemble(cell, data, self.meter)

@@ -114,7 +114,7 @@ def _check_origin(made_by: Any) -> None:
     try:
         msgspec.convert(made_by, MadeBy)
     except msgspec.ValidationError as error:
-        raise CorruptFile(f"what it was made by is incomplete: {error}") from error
+        raise CorruptFile(f"its made_by is incomplete: {error}") from error
 
 
 def _unlike(here: dict[str, Any], made_by: dict[str, Any]) -> str:

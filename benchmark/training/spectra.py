@@ -88,9 +88,7 @@ def linear_map(
     trial = torch.linspace(-1, 1, pixels, dtype=dtype).reshape(1, *shape)
     expected = trial.reshape(1, -1).double() @ columns
     if not torch.allclose(body(trial).double(), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max())):
-        raise UserError(
-            "diagnostics.spaces needs a model whose layers are linear and without bias, as model=linear_net"
-        )
+        raise UserError("diagnostics.spaces needs a model whose layers are linear and without bias (model=linear_net)")
     return columns.T
 
 

@@ -30,7 +30,7 @@ def client_features(trainer: LocalTrainer, client: int) -> tuple[Tensor, Tensor]
 def calibrate(trainer: LocalTrainer, state: State, seed: int, without: Collection[int] = ()) -> Tree:
     """Return the weights from the method's calibrator; the meter counts the communication.
 
-    Statistics are summed over the clients' images, client by client, in float64, `without` some clients; the weights
+    Statistics are summed over the clients' images, client by client, in float64, except for `without`; the weights
     stay as they are if no client is left.
     """
     component = trainer.method.calibrator

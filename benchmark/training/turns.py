@@ -47,7 +47,7 @@ class FleetRunner:
         return dict(zip(clients, self._checked(work, found), strict=True))
 
     def unheard(self, state: State, clients: Callable[[int], Sequence[int]]) -> set[int]:
-        """Return the clients of which every update before the current round of `state` was lost.
+        """Return the clients whose updates before the current round of `state` were all lost.
 
         `clients` returns the clients of a round.
         """
@@ -108,21 +108,21 @@ class FleetRunner:
             if seconds is not None and seconds > LONGEST:
                 raise UserError(
                     f"fleet={self.fleet.label()} lets client {one.client} take {seconds:.3g} seconds in a round, "
-                    f"at most {LONGEST:g} can be simulated; change its settings"
+                    f"more than {LONGEST:g}, the limit; change its settings"
                 )
             cut = turn.steps is not None and turn.steps < one.steps
             found.append(Turn(int(turn.steps) if cut else None, bool(turn.arrives), seconds))
         clocked = any(turn.seconds is not None for turn in found)
         for one, turn in zip(work, found, strict=True):
             if clocked and turn.arrives and turn.seconds is None:
-                raise refusal(self.fleet, "turns", wanted, f"client {one.client} has no seconds, and others have")
+                raise refusal(self.fleet, "turns", wanted, f"client {one.client} has no seconds, but others do")
         return found
 
 
 def _wrong_with(one: Work, turn: Any) -> str:
     """Return what is wrong with a client's turn; empty if it is valid."""
     if not isinstance(turn, Turn):
-        return f"gets {described(turn)}, no Turn"
+        return f"gets {described(turn)}, not a Turn"
     if not isinstance(turn.arrives, (bool, np.bool_)):
         return f"arrives: {described(turn.arrives)}, neither True nor False"
     if turn.steps is not None and not (_is(Integral, turn.steps) and 1 <= turn.steps <= one.steps):

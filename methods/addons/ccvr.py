@@ -19,14 +19,14 @@ class CCVR(HeadTraining):
 
     For each class, clients send the number of images, and the sums of features and of their outer products. The server
     computes the pooled mean and unbiased covariance, draws `per_class` virtual features of each class that any client
-    holds, and trains the head on them by SGD with cross-entropy: equally many, however many images a class has. A class
-    with one image has covariance 0.
+    holds, however many images it has, and trains the head on them by SGD with cross-entropy. A class with one image has
+    covariance 0.
 
     `tukey` is the exponent of Tukey's ladder of powers, sign(z)|z|^tukey (1: no transform). The Gaussians are fitted to
     transformed features; virtual features are transformed back, because the head reads untransformed ones (the sources
     do not say where the transform is undone). SphereFed 2022, Table 1 lists the transform beside the sampling on the
     server, without an exponent; Table 16 (App. F) lists 500 virtual features per class (TinyImageNet: 1000) and a
-    learning rate of 1e-5, but neither optimiser nor epochs. On the digits that rate moves the head by 0.5% of its
+    learning rate of 1e-5, but neither optimiser nor epochs. On the digits that rate moves the head by up to 0.5% of its
     length and changes no accuracy (measured in docs/methods.md), so the default `lr` is larger.
     """
 

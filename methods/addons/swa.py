@@ -16,8 +16,8 @@ from fedspan.benchmark.tree import Tree, sub, tree_map
 class SWA(Component):
     """Caldarola et al. 2022 (ECCV): the final model is the mean of the global models of the last rounds.
 
-    After the share `start` of all rounds (0.75 in the paper), the mean takes in the global model of every `every`-th
-    round, counted back from the last one. Training continues from the running model; the mean replaces it in the last
+    After the share `start` of all rounds (0.75 in the paper), the mean includes the global model of every `every`-th
+    round, counted back from the last. Training continues from the current model; the mean replaces it in the last
     round, so only that point of the curve shows it. A round in which no update arrives counts too, with the model of
     the round before. The paper also cycles the clients' learning rate within every `every` rounds (10 or 20); here the
     protocol's schedule holds.

@@ -21,8 +21,8 @@ class TopK(Component):
     """Stich et al. 2018 (NeurIPS), Algorithm 1, applied to updates: clients send only the largest entries.
 
     Of the D numbers of an update, a client sends the ``ceil(share D)`` of largest magnitude, each with a position of 32
-    bits. With `memory` a client adds what it did not send to its next update (Eq. 4). List `topk` then before an add-on
-    that rounds, because the sum needs more digits. Memory excludes FedAMP and FedALA, whose clients keep their weights,
+    bits. With `memory` a client adds what it did not send to its next update (Eq. 4). Then list `topk` before add-ons
+    that round, because the sum needs more digits. Memory excludes FedAMP and FedALA, whose clients keep their weights,
     so that their next update has the unsent part anyway. BatchNorm's statistics are sent in full. The paper compresses
     every gradient; here, as in federated learning since Sattler et al. 2019, it is a round's update.
     """

@@ -25,10 +25,10 @@ class APFL(Component):
     protocol's learning rate, clipped to [0, 1]: in every `step`, or, as in the authors' code, only in the first step of
     a `round`. That code mixes outputs, not weights, adds 0.02 alpha to the gradient, steps w before it takes v's
     gradient, and takes alpha's after both have moved, from gradients that alpha and 1 - alpha already scale. w is
-    averaged by numbers of samples (uniformly in Algorithm 1 and that code). v and alpha stay on the client; v's head is
-    not that of FFC's calibrations between rounds (`every`); v starts from the initial weights and uses the protocol's
-    SGD with its own momentum (plain SGD in the paper). The stage ``personalised`` scores ``alpha v + (1 - alpha) w``
-    with the last global w and the mixture's own BatchNorm statistics; ``trained`` scores w.
+    averaged by numbers of samples (uniformly in Algorithm 1 and that code). v and alpha stay on the client; v's head
+    ignores FFC's calibrations between rounds (`every`); v starts from the initial weights and uses the protocol's SGD
+    with its own momentum (plain SGD in the paper). The stage ``personalised`` scores ``alpha v + (1 - alpha) w`` with
+    the last global w and the mixture's own BatchNorm statistics; ``trained`` scores w.
     """
 
     title = "APFL"

@@ -24,9 +24,9 @@ class Ditto(Component):
     v. FFC's calibrations between rounds (`every`) change w's head, not v's.
 
     Both models use the protocol's SGD, v with its own momentum, reset every round; at momentum and weight decay 0 this
-    is the authors' code, which averages the updates of w uniformly (``mean=clients``; PFLlib's, and the default,
-    ``samples``, by numbers of samples) and may choose lam on each client's validation images (``dynamic_lam``, not
-    here). The penalties of add-ons apply to both.
+    is the authors' code, which averages the updates of w uniformly (``mean=clients``; by default, as in PFLlib, by
+    numbers of ``samples``) and may choose lam on each client's validation images (``dynamic_lam``, not here). The
+    penalties of add-ons apply to both.
     """
 
     title = "Ditto"

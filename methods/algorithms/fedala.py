@@ -22,11 +22,11 @@ class FedALA(Component):
 
     The lower layers are the global ones. In the last `layers` layers each weight is ``v + W (w - v)``, with w global
     and v from the end of the client's last training. W starts at 1 and descends the loss of the mixture by gradient
-    steps of rate `eta`, clipped to [0, 1], over batches of a random `share` of the client's images, not augmented: to
-    convergence the first time that v and w differ, by one pass in every later round. v is the initial model until the
-    client has trained, so a client that joins after the first round begins with a mixture with that model. The whole
+    steps of rate `eta`, clipped to [0, 1], over batches of a random `share` of the client's images, not augmented:
+    until convergence the first time that v and w differ, for one pass in every later round. v is the initial model
+    until the client has trained, so a client that joins after the first round starts from a mixture with it. The whole
     model is sent and averaged, as in FedAvg. The stage ``personalised`` scores the mixture of a client's last model
-    with the last global one, at which the authors' code evaluates; ``trained`` scores the global model.
+    with the last global one, as the authors' code does; ``trained`` scores the global model.
 
     W has converged when the final losses of the last 10 passes have a standard deviation below `threshold` (0.1 by
     default in the authors' code, which does not bound the `passes`). That code also mixes the models of clients that do
@@ -85,7 +85,7 @@ class FedALA(Component):
         return self.client_start(params, local)[0]
 
     def _learnt(self, params: Tree, mine: Tree, weight: Tree, local: Local) -> Tree:
-        """Return the mixing weights after one pass over a share of the images, the first time after many."""
+        """Return the mixing weights after one pass over a share of the images (many passes the first time)."""
         rows = torch.randperm(local.n, generator=local.rng)[: max(1, int(self.share * local.n))]
         losses: list[float] = []
         for _ in range(1 if local.client[LEARNT] else self.passes):

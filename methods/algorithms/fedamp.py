@@ -29,17 +29,17 @@ class FedAMP(Component):
     SGD starts at w_i, the client's `own` model, or at u_i, the `cloud` model: public implementations do either. Two of
     them state the paper's strength as lam 1 and alpha 10^4, divided by 10 every 30 rounds: u_i then hardly pulls, and
     the starting point decides what a client learns from others. A third, RigFL, describes a notebook of the authors,
-    which was not at hand: the same alpha, falling, a `self_weight` of 0.5, a sigma of 10, from the cloud model. With
+    which was not at hand: the same falling alpha, a `self_weight` of 0.5, a sigma of 10, SGD from the cloud model. With
     `cosine` only the ratio of lam to alpha matters.
 
     The stage ``personalised`` scores w_i; ``trained`` scores the sample-weighted mean of the w_i that arrived in the
     last round, which no client uses. BatchNorm's statistics are averaged in every round, and w_i keeps those of its
-    last training. PFLlib has only `distance`, and mixes the last round's participants; its term, the distance to u_i
-    unsquared, is computed from detached weights and so pulls nothing. There the others' weights can exceed 1 in sum;
+    last training. PFLlib has only `distance`, and mixes the last round's participants; its term, the unsquared distance
+    to u_i, is computed from detached weights and so has no gradient. There the others' weights can sum to more than 1;
     here settings that allow this are refused. Bytes down include the global model, as for every method; the algorithm
-    sends a client only its cloud model, half of them. As no client starts from the global model, FFC's calibrations
-    between rounds (`every`) change only the rounds' scores, unless the head is fixed: clients then train under the
-    calibrated one.
+    sends a client only its cloud model, half of those bytes. As no client starts from the global model, FFC's
+    calibrations between rounds (`every`) change only the rounds' scores, unless the head is fixed: clients then train
+    under the calibrated one.
     """
 
     title = "FedAMP"

@@ -17,7 +17,7 @@ class FedAvgM(Component):
     """Hsu et al. 2019 (arXiv 1909.06335), Sec. 4.2: momentum on the server.
 
     With the mean update D: ``m = rho m + D`` (plain) or ``m = rho m + (1 - rho) D`` (``damped``), ``w = w + m``.
-    Plain steps grow to 1 / (1 - rho) times FedAvg's; damped steps start at 1 - rho times FedAvg's and grow to them.
+    Plain steps grow to 1 / (1 - rho) times FedAvg's; damped ones from 1 - rho times FedAvg's to FedAvg's.
 
     The default is damped, like the code released with FedDecorr 2023, with rho from that paper's App. F (tuned over
     0.1, 0.5, 0.9; its CIFAR10 scripts use 0.9). Hsu et al. use the plain form with rho 0.7, 0.9, 0.97, 0.99 and 0.997,

@@ -25,8 +25,8 @@ class FedDC(FedDyn):
     for CIFAR10 and CIFAR100, 0.1 for MNIST and 0.005 for synthetic data.
 
     The variates are kept between rounds, as in SCAFFOLD and in the authors' code; the paper's text uses only the last
-    update. That code divides alpha and c by the client's share of the images and multiplies the change of c_i that it
-    sends by it (``share=divides``), takes K and eta of the mean client in the first round (``steps=mean``), and clips
+    update. That code divides alpha and c by the client's share of the images and multiplies the sent change of c_i by
+    that share (``share=divides``), takes K and eta of the mean client in the first round (``steps=mean``), and clips
     gradients at norm 10. As in SCAFFOLD here, the correction is a separate step outside the protocol's momentum; the
     paper's SGD has none. Two trees are sent in each direction.
     """

@@ -17,8 +17,8 @@ Metric = Literal["kl", "l1", "l2", "cosine"]
 class FedDisco(Component):
     """Ye et al. 2023 (ICML), Eq. 5: clients with unbalanced classes weigh less in the mean.
 
-    A participant's weight is ``max(0, share - a d + b)``, normalised over participants: `share` is its part of their
-    images, d the distance by `metric` of its class shares from uniform. As in the authors' code, Kullback-Leibler
+    A participant's weight is ``max(0, share - a d + b)``, normalised over participants: `share` is its fraction of
+    their images, d the distance (`metric`) of its class shares from uniform. As in the authors' code, Kullback-Leibler
     divergences are divided by their sum over participants, so they compare clients and do not depend on the number of
     classes. BatchNorm's statistics are averaged with the same weights. a and b default to that code's 0.5 and 0.1.
 

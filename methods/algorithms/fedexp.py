@@ -14,12 +14,12 @@ from fedspan.benchmark.tree import Tree, scale, sqnorm
 class FedExp(Component):
     """Jhunjhunwala et al. 2023 (ICLR), Algorithm 1: extrapolate more, the more the clients' updates disagree.
 
-    ``w = w + eta D`` with ``eta = max(1, mean ||D_i||^2 / (2 (||D||^2 + epsilon)))``; norms are over weights only, both
+    ``w = w + eta D`` with ``eta = max(1, mean ||D_i||^2 / (2 (||D||^2 + epsilon)))``; norms cover weights only; both
     means are weighted by numbers of samples as in the authors' code. Its epsilon is 10^-3 for CIFAR10 and CIFAR100 and
     0.1 for EMNIST.
 
     That code also multiplies epsilon by the number of participants and decays it by 0.998^2 per round; here it is
-    constant, as in the paper. Both score the mean of the last two models, here the last one is scored. In the code
+    constant, as in the paper. Both score the mean of the last two models; here the last one is scored. In the code
     released with FedDecorr 2023 step counters enter the norms, so its eta stays 1. With an add-on that compresses, D_i
     is the update that client i computed and D the mean of those that arrived: eta grows with what compression loses.
     """

@@ -30,11 +30,11 @@ class FedProto(Component):
       ``final`` is Eq. 3, with the final weights and without augmentation.
     - mean: ``clients`` weighs clients equally, ``samples`` by numbers of samples (Eq. 6, without its division by the
       number of clients).
-    - Eq. 7 compares a client's prototypes; the code, and this, compare each image's features, also averaging over
+    - Eq. 7 compares a client's prototypes; the code, as here, compares each image's features, also averaging over
       dimensions.
     - nearest: the prototype is searched among ``all`` classes, as in the paper, or among the client's ``own`` (code).
     - An upload is counted with a row for every class, including those that the client does not hold.
-    - There all clients take part; here a class that no participant holds keeps its prototype.
+    - The code trains all clients; here a class that no participant holds keeps its prototype.
     """
 
     title = "FedProto"

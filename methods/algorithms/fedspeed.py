@@ -11,7 +11,7 @@ from fedspan.methods.drift import DRIFT, DriftCorrection
 
 @algorithm("fedspeed")
 class FedSpeed(DriftCorrection):
-    """Sun et al. 2023 (ICLR): a proximal term with its correction, and a gradient taken uphill.
+    """Sun et al. 2023 (ICLR): a corrected proximal term, and gradients at a perturbed point.
 
     With the gradient g at v, and g' at ``v + rho g / ||g||``, a local step follows
     ``(1 - alpha) g + alpha g' - q_i + prox (v - w)``, where prox is the paper's 1 / lambda and the correction
@@ -20,7 +20,7 @@ class FedSpeed(DriftCorrection):
 
     The paper averages these models over the participants (``corrections=participants``). The authors' code, which the
     default follows, adds the mean h_i of all clients to the participants' mean w_i (``all``); with full participation
-    the two agree. That code divides the uphill step by the gradient's norm, as here, has alpha 1, prox 0.1 and rho 0.1,
+    the two agree. That code divides the ascent step by the gradient's norm, as here, has alpha 1, prox 0.1 and rho 0.1,
     and clips gradients at norm 10. Its SGD has no momentum; here the step above goes through the protocol's, which the
     boards set to none.
     """

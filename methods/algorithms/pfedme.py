@@ -24,9 +24,9 @@ class PFedMe(Component):
     lam, steps and beta default to the authors' values. ``lam`` times the protocol's rate is the fraction of the way to
     theta that w moves: above 1 it overshoots, and from 2 on, or earlier with momentum, it diverges; the authors' rate
     is 0.005. The same holds for theta and ``lam`` times `personal_lr`. The engine's pass at w goes unused, so training
-    costs ``steps + 1`` passes per batch where the algorithm needs `steps`. Their code also decays theta (``mu``), lets
-    all clients train in every round though only the sampled ones are averaged, and draws one batch per local epoch; not
-    here. theta has its own BatchNorm statistics.
+    costs ``steps + 1`` passes per batch where the algorithm needs `steps`. Their code, unlike this one, decays theta
+    (``mu``), lets all clients train in every round though only the sampled ones are averaged, and draws one batch per
+    local epoch. theta has its own BatchNorm statistics.
     """
 
     title = "pFedMe"

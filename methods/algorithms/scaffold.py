@@ -25,9 +25,9 @@ class Scaffold(Component):
     The paper's SGD has no momentum; FedDecorr 2023, App. C.4, ran SCAFFOLD with its usual 0.9 and released no code.
     Here momentum applies to g only and the correction is a separate step, as in the public code of NIID-Bench (Li et
     al. 2022). Momentum enlarges (x - y) / (K eta), and with it c_i, by up to 1 / (1 - momentum); a correction passed
-    through the momentum would grow again and diverge from round to round above momentum 1/2. Clients with few steps,
-    before momentum builds up, enlarge theirs less, so under strong label skew the corrections do not match and a run
-    can lose tens of points (docs/methods.md). Momentum 0 is the paper's method.
+    through the momentum would grow again and diverge from round to round above momentum 1/2. With few steps momentum
+    has not built up and enlarges c_i less, so under strong label skew the corrections do not match and a run can lose
+    tens of points (docs/methods.md). Momentum 0 is the paper's method.
     """
 
     title = "SCAFFOLD"

@@ -83,7 +83,7 @@ def _read(root: Root) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 def by_file(user: tuple[str, str, Any]) -> tuple[str, str]:
-    """Return the order of a writer: folders and archives are read in orders of their own."""
+    """Return a writer's sort key: folders and archives list files in different orders."""
     file, writer, _ = user
     return file, writer
 

@@ -10,7 +10,7 @@ from fedspan.benchmark.fleet import Draws, Fleet, Turn, Work, fleet
 class Dropout(Fleet):
     """Each client drops out after its local training with probability `rate`, drawn every round (Bonawitz et al. 2019).
 
-    It has received the model and trained, but nothing of it arrives. Bonawitz et al. saw 6% to 10% of a round's devices
+    It has received the model and trained, but no result arrives. Bonawitz et al. saw 6% to 10% of a round's devices
     drop out.
     """
 

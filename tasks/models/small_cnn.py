@@ -14,8 +14,8 @@ class SmallCNN(Model):
     """Two 3x3 convolutions with pooling and one hidden layer, after the CNN of McMahan et al. 2017, Sec. 3.
 
     For images of at least 4x4 pixels; `width` channels, then twice as many, then a representation of `features`
-    dimensions. The representation is linear by default: with ``activation=relu``, as in the original, dimensions that
-    are dead for every image satisfy a decorrelation penalty.
+    dimensions. The representation is linear by default: with ``activation=relu``, as in the original, dimensions dead
+    for every image would satisfy a decorrelation penalty.
     """
 
     title = "Small CNN"

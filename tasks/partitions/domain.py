@@ -12,7 +12,7 @@ class Domain(Partition):
 
     ``subsample=s`` > 0 keeps a random subset of each domain: s times the training images of the smallest domain.
     FedBN's released code does so with 0.5 on Office-Caltech10 and 0.05 on DomainNet (always the first images); its
-    paper only says that domains were cut to equal sizes, FedDecorr's says nothing. 0 keeps all images. The protocol
+    paper only says that domains were cut to equal sizes; FedDecorr's says nothing. 0 keeps all images. The protocol
     ``feddecorr_domain`` sets those shares.
     """
 

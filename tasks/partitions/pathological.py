@@ -13,8 +13,8 @@ class Pathological(Partition):
     """Each client holds M classes, `classes_per_client` (McMahan et al. 2017, Sec. 3; Shi et al. 2023, App. C.5).
 
     McMahan et al. sort the images by class and deal two shards to each client, so most clients hold two classes; Shi et
-    al. do not say which. Here clients, in random order, draw from the classes with the fewest holders so far, so
-    holders per class differ by at most one; a class's samples are split evenly over its holders.
+    al. do not say how. Here clients, in random order, draw from the classes with the fewest holders so far, so holders
+    per class differ by at most one; a class's samples are split evenly over its holders.
     """
 
     title = "Pathological"

@@ -73,7 +73,7 @@ def test_plugins_of_others_name_papers_by_their_address(key, link):
 
 
 def test_an_unknown_key_is_one_line_with_the_nearest():
-    with pytest.raises(UserError, match=r"'mine' names the paper 'mcmahan2007', .*; did you mean 'mcmahan2017'"):
+    with pytest.raises(UserError, match=r"'mine' cites 'mcmahan2007', .*; did you mean 'mcmahan2017'"):
         bibliography.citable(plugin_with("mcmahan2007"))
     with pytest.raises(UserError, match="mcmahan2007"):
         bibliography.cited([plugin_with("mcmahan2007")])

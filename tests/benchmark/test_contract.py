@@ -299,7 +299,7 @@ def test_what_is_kept_in_self_is_told_where_it_belongs():
         self.momentum = delta
 
     said = raised(lambda: trained(toy_cell(FedAvg(), addon_with(server=keep), protocol=ONE_ROUND)))
-    assert "cannot assign to field 'momentum' (settings alone are kept in `self`" in said
+    assert "cannot assign to field 'momentum' (`self` holds settings only" in said
 
 
 def test_a_hook_that_is_missing_is_named():

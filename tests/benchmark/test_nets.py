@@ -60,11 +60,14 @@ WRONG = {
     "nothing": (lambda: None, "it returned None; is a return missing?"),
     "a class": (lambda: Net, "it returned the class Net"),
     "no Net": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), "it returned a Sequential"),
-    "too many outputs": (lambda: net(head=nn.Linear(5, 4)), "its head makes [2, 4] of 2 images, not [2, 3]"),
-    "too few outputs": (lambda: net(head=nn.Linear(5, 1)), "its head makes [2, 1] of 2 images, not [2, 3]"),
+    "too many outputs": (lambda: net(head=nn.Linear(5, 4)), "its head returns [2, 4] for 2 images, not [2, 3]"),
+    "too few outputs": (lambda: net(head=nn.Linear(5, 1)), "its head returns [2, 1] for 2 images, not [2, 3]"),
     "a head of other features": (lambda: net(head=nn.Linear(4, 3)), "its forward raised RuntimeError: "),
     "a body of other images": (lambda: net(nn.Linear(99, 5)), "its forward raised RuntimeError: "),
-    "maps": (lambda: Net(nn.Linear(8, 5), nn.Linear(5, 3)), "its body makes [2, 1, 8, 5] of 2 images, not one row"),
+    "maps": (
+        lambda: Net(nn.Linear(8, 5), nn.Linear(5, 3)),
+        "its body returns [2, 1, 8, 5] for 2 images, not a row each",
+    ),
     "logits alone": (lambda: net(kind=Logits), "its forward returned a Tensor, not (features [B, d], logits [B, class"),
     "an error": (
         lambda: net(Forward(divides)),

@@ -308,13 +308,16 @@ def test_a_protocol_may_begin_as_another_one(folder):
         ({"tuned": [{"when": {}, "set": {"protocol.lrr": 1}}]}, "unknown setting 'protocol.lrr'; did you mean"),
         (
             {"tuned": [{"when": {"algoritm": "x"}}]},
-            "asks for 'algoritm', which is not a setting; did you mean 'algorithm'",
+            "depends on 'algoritm', which is not a setting; did you mean 'algorithm'",
         ),
         (
             {"tuned": [{"when": {"algorithm": ["fedavg", "fedprx"]}}]},
-            "asks for algorithm=.*: unknown algorithm 'fedprx'; did you mean 'fedprox'",
+            "depends on algorithm=.*: unknown algorithm 'fedprx'; did you mean 'fedprox'",
         ),
-        ({"tuned": [{"when": {"addons": ["fedecorr"]}}]}, "asks for addons=.*: unknown addon 'fedecorr'; did you mean"),
+        (
+            {"tuned": [{"when": {"addons": ["fedecorr"]}}]},
+            "depends on addons=.*: unknown addon 'fedecorr'; did you mean",
+        ),
         ({"rounds": 0}, r"protocol\.rounds must be at least 1"),
     ],
 )

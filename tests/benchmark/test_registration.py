@@ -45,7 +45,7 @@ REFUSED = {
         "'idel' is not a hook .* did you mean 'idle'",
     ),
     "a property as a hook": ({"idle": lambda self: frozenset()}, "'idle' is a property: write @property above it"),
-    "a hook as a property": ({"server": property(lambda self: 1)}, "'server' is a hook, no property"),
+    "a hook as a property": ({"server": property(lambda self: 1)}, "'server' is a hook, not a property"),
     "a hook of other arguments": (
         {"server": returning("self", "delta")},
         r"the hook server\(delta, agg\) is called with these arguments, but takes \(delta\)",
@@ -70,7 +70,7 @@ MISREAD = {
     "one name without its comma": ({"excludes": ("feddecorr")}, r"'excludes' must be a tuple .*, as \('feddecorr',\)"),
     "one paper without its comma": ({"papers": ("li2020")}, r"'papers' must be a tuple .*, as \('li2020',\)"),
     "a list": ({"excludes": ["feddecorr"]}, "'excludes' must be a tuple of names"),
-    "a number as a title": ({"title": 3}, "'title' must be a text, got 3"),
+    "a number as a title": ({"title": 3}, "'title' must be a string, got 3"),
     "a text as a switch": ({"pools": "no"}, "'pools' must be True or False, got 'no'"),
     "pairs as a mapping": ({"neutral": [("mu", 0.0)]}, "'neutral' must be a mapping"),
     "no setting": ({"neutral": {"mue": 0.0}}, "'neutral' names 'mue', which is not a setting; did you mean 'mu'"),
@@ -109,7 +109,7 @@ def test_a_default_that_dataclasses_would_not_see_is_refused():
 
         mu: float = 0.5
 
-    with pytest.raises(UserError, match="'mu' has no annotation, so its default would stay as it was"):
+    with pytest.raises(UserError, match="'mu' has no annotation, so it changes no default"):
         make(Grown, mu=0.1)
     with pytest.raises(UserError, match="'limit' has no annotation"):
         make(Dataset, "dataset", limit=5)

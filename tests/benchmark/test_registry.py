@@ -146,9 +146,9 @@ def test_a_name_near_to_nothing_is_answered_with_where_plugins_are_looked_for(mo
 @pytest.mark.parametrize(
     ("kind", "name", "answer"),
     [
-        ("algorithm", "feddecorr", "'feddecorr' is no algorithm, it is an addon; write addons=[feddecorr]"),
-        ("addon", "fedprox", "'fedprox' is no addon, it is an algorithm; write algorithm=fedprox"),
-        ("model", "digits", "'digits' is no model, it is a dataset; write dataset=digits"),
+        ("algorithm", "feddecorr", "'feddecorr' is not an algorithm but an addon; write addons=[feddecorr]"),
+        ("addon", "fedprox", "'fedprox' is not an addon but an algorithm; write algorithm=fedprox"),
+        ("model", "digits", "'digits' is not a model but a dataset; write dataset=digits"),
     ],
 )
 def test_a_name_of_another_kind_is_answered_with_how_to_write_it(kind, name, answer):
@@ -248,7 +248,7 @@ MISTAKES = {
     "empty": r"empty must be a Python file \(.py\), or a folder that holds some",
     "broken.py": r"broken.py cannot be imported: ZeroDivisionError: division by zero \(.*broken.py, line 7\)",
     "again.py": "again.py cannot be imported: algorithm 'fedavg' is registered twice",
-    "helped.py": r"No module named 'first' \(.*, line 1\); 'first' beside it cannot be imported, as a plugin",
+    "helped.py": r"No module named 'first' \(.*, line 1\); 'first' beside it cannot be imported: a plugin",
     "alone.py": r"No module named 'nowhere' \(.*, line 1\)$",
 }
 
@@ -440,8 +440,8 @@ def test_plain_values_become_typed_ones(given, kept):
         ("rate", 10**400, "must be a finite number, got 1000"),
         ("rate", float("-inf"), "must be a finite number, got -inf"),
         ("rate", False, "must be a number, got False"),
-        ("text", True, "must be a text, got True"),
-        ("text", ["a"], r"must be a text, got \['a'\]"),
+        ("text", True, "must be a string, got True"),
+        ("text", ["a"], r"must be a string, got \['a'\]"),
         ("form", "papr", "must be one of released, paper, got 'papr'; did you mean 'paper'"),
         ("form", 1, "must be one of released, paper, got 1$"),
         ("many", 3, "must be a list, got 3"),

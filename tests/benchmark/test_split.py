@@ -157,25 +157,25 @@ WRONG = {
     ),
     "an index too large": (Split(lists([0], [94])), "client 1 has 94, and there are 94 images"),
     "a negative index": (Split(lists([0], [-1])), "client 1 has -1, and there are 94 images"),
-    "indices with a half": (Split((FINE[0], FINE[1] + 0.5)), "client 1 has an array float64 [2], no whole numbers"),
-    "floats": (Split((FINE[0] * 1.0, FINE[1])), "client 0 has an array float64 [2], no whole numbers [n]"),
+    "indices with a half": (Split((FINE[0], FINE[1] + 0.5)), "client 1 has an array float64 [2], not integers"),
+    "floats": (Split((FINE[0] * 1.0, FINE[1])), "client 0 has an array float64 [2], not integers [n]"),
     "masks": (
         Split((np.arange(94) < 9, np.arange(94) > 8)),
-        "client 0 has an array bool [94], no whole numbers [n]; np.flatnonzero makes indices of a mask",
+        "client 0 has an array bool [94], not integers [n]; np.flatnonzero makes indices of a mask",
     ),
-    "columns": (Split((FINE[0][:, None], FINE[1])), "client 0 has an array int64 [2, 1], no whole numbers [n]"),
-    "lists of lists": (Split(([[0], [1, 2]], FINE[1])), "client 0 has a list of 2, no whole numbers [n]"),
-    "no indices": (Split((FINE[0], None)), "client 1 has None, no whole numbers [n]"),
+    "columns": (Split((FINE[0][:, None], FINE[1])), "client 0 has an array int64 [2, 1], not integers [n]"),
+    "lists of lists": (Split(([[0], [1, 2]], FINE[1])), "client 0 has a list of 2, not integers [n]"),
+    "no indices": (Split((FINE[0], None)), "client 1 has None, not integers [n]"),
     "no test images": (Split(FINE, lists([0], [])), "of test images for each of the 2 clients: client 1 has none"),
     "one test list": (Split(FINE, lists([0])), "of test images for each of the 2 clients: it returned a tuple of 1"),
     "a test index too large": (Split(FINE, lists([0], [30])), "client 1 has 30, and there are 30 images"),
     "a test image that is trained on": (
         Split(FINE, lists([4], [1]), pooled=True),
-        "no image for training and testing: image 1 occurs 2 times, at the clients [0, 1]",
+        "no image for both training and testing: image 1 occurs 2 times, at the clients [0, 1]",
     ),
     "all images pooled and none to test on": (
         Split(FINE, pooled=True),
-        "test images beside training ones: all images are pooled, and nobody has a test part",
+        "test images too: all images are pooled, but no client has test images",
     ),
 }
 

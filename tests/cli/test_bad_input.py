@@ -20,7 +20,7 @@ MISTAKES = {
     "run -m algorithm=fedavg,fedproxx": "unknown algorithm 'fedproxx'; did you mean 'fedprox'?",
     "run dataset=digit": "unknown dataset 'digit'; did you mean 'digits'?",
     "run protocol=digit": "unknown protocol 'digit'; did you mean 'digits'?",
-    "run addons=[fedprox]": "'fedprox' is no addon, it is an algorithm; write algorithm=fedprox",
+    "run addons=[fedprox]": "'fedprox' is not an addon but an algorithm; write algorithm=fedprox",
     "run plugins=3": "plugins must be the path of a Python file, or a list of paths, got 3",
     "run plugins=absent.py": "the plugin file absent.py does not exist",
     "run addons=[feddecor]": "unknown addon 'feddecor'; did you mean 'feddecorr'?",
@@ -76,7 +76,7 @@ MISTAKES = {
     "data fetch mnist seed=3": "manages the files of a dataset, so 'seed' cannot be set; known: dataset,",
     "list methods seed=3": "lists show every plugin as it is, so 'seed' cannot be set; known: plugins",
     "cite fedavg scale=small": "is of a plugin or of a whole board, so 'scale' cannot be set; known: board, plugins",
-    "list methods --compat board=digits": "--compat is of one task, so 'board' cannot be set; name its dataset,",
+    "list methods --compat board=digits": "--compat takes one task, so 'board' cannot be set; name its dataset,",
     "list methods --compat --spaces": "--compat and --spaces are two lists; ask for one at a time",
     "report algoritm=fedavg": "unknown setting 'algoritm'; did you mean 'algorithm'?",
     "report tune.trial=2": "unknown setting 'tune.trial'; did you mean 'tune.trials'?",
@@ -115,7 +115,7 @@ MISTAKES = {
     "report scale=huge": "unknown scale 'huge'; known: own, paper, small, smoke",
     "report scale=smoke": "no board has results at scale smoke; results: results",
     "completion": "fedspan: completion: the following arguments are required: shell; 'fedspan completion --help'",
-    "tune seed=0": "fedspan: tune needs a board that tunes, as board=digits_tuned",
+    "tune seed=0": "fedspan: tune needs a board that tunes (board=digits_tuned)",
     "doctor device=nope": "device=nope is not a device to train on",
     "run launcher=jobli": "unknown launcher 'jobli'; did you mean 'joblib'?",
     "run epochs=3": "unknown setting 'epochs'; did you mean 'protocol.local_epochs'?",
@@ -131,12 +131,12 @@ MISTAKES = {
     "report --multirun board=digits": "unknown option '--multirun'; only 'fedspan run' has it",
     "list methods CCVR": "did you mean 'ccvr'?",
     "cite SCAFFOLD": "cannot cite 'SCAFFOLD'; did you mean 'scaffold'?",
-    "freeze digits": "there is no leaderboards/boards here; freeze boards in the folder of their checkout",
+    "freeze digits": "there is no leaderboards/boards here; run 'fedspan freeze' in a checkout",
     "run lr=0.1": "unknown setting 'lr'; did you mean 'protocol.lr'?",
     "run protocol.round=5": "unknown setting 'protocol.round'; did you mean 'protocol.rounds'?",
     "run protocol.epochs=5": "unknown setting 'protocol.epochs'; did you mean 'protocol.local_epochs'?",
     "run path.results=foo": "unknown setting 'path.results'; did you mean 'paths.results'?",
-    "run tune.trials=3": "unknown setting 'tune.trials'; it is a setting of boards that tune, as board=digits_tuned",
+    "run tune.trials=3": "unknown setting 'tune.trials'; it is a setting of boards that tune (board=digits_tuned)",
     "run rounds=3": "unknown setting 'rounds'; did you mean 'protocol.rounds'?",
     "run mu=3 algorithm=fedprox": "unknown setting 'mu'; did you mean 'algorithm.mu'?",
     "run addon.nope=3": "unknown setting 'addon.nope'; known: ",
@@ -145,7 +145,7 @@ MISTAKES = {
     "plan protocol.batch_size=1000001": "protocol.batch_size must be at most 1,000,000, got 1000001",
     "run threads=100000": "threads must be at most 1,024, got 100000",
     "run -m workers=1000000": "workers must be at most 10,000, got 1000000",
-    "run workers=2 threads=2": "workers=2 train one cell with threads=1 only, not with threads=2: a worker is a core",
+    "run workers=2 threads=2": "workers=2 train one cell with threads=1 only, not with threads=2: a worker",
     "run gpus=1": "gpus=1 is a cell's share of the GPUs, which needs launcher=ray or submitit",
     "run -m gpus=0.5 launcher=joblib": "gpus=0.5 is a cell's share of the GPUs, which needs launcher=ray or submitit",
     "run workers=2 launcher=submitit": "workers=2 train one cell on this machine only, not with launcher=submitit",
@@ -223,7 +223,7 @@ BOARDS = {
     'title: "x\\e[2J"': r"board.yaml: the text 'x\x1b[2J' must not have control characters",
     'title: "x\\ud800"': r"board.yaml: the text 'x\ud800' must not have control characters",
     "title: \0": "board.yaml is not valid YAML: unacceptable character #x0000",
-    "base: {paths.results: elsewhere}": "'paths.results' says where files are written, which is the command's to say",
+    "base: {paths.results: elsewhere}": "'paths.results' says where to write files; set it on the command line",
     "gird: []": "board.yaml: unknown field 'gird'; did you mean 'grid'?",
     "grid: {seed: 0}": "board.yaml: grid must be a list",
     "grid: [seed]": "board.yaml: grid[0] must be a mapping, got 'seed'",
@@ -265,7 +265,7 @@ METHODS = "grid: [{algorithm: [fedavg, fedprox], addons: [[], [feddecorr]]}]\n"
 UNFILLED = {
     "tables: [{metric: accuracy}]": "table 1: metric 'accuracy' must be written stage.metric",
     "tables: [{metric: traned.accuracy}]": "metric 'traned.accuracy' has an unknown stage; did you mean 'trained'?",
-    "tables: [{}, {metric: trained.acuracy}]": "table 2: metric 'trained.acuracy' is none that a record has; did you",
+    "tables: [{}, {metric: trained.acuracy}]": "table 2: no record has the metric 'trained.acuracy'; did you",
     "tables: [{metric: trained.domain_acuracy.*}]": "did you mean 'trained.domain_accuracy.*'?",
     "tables: [{rows: [metod]}]": "table 1: unknown axis 'metod'; did you mean 'method'?",
     "tables: [{columns: [protocol.round]}]": "table 1: unknown axis 'protocol.round'; did you mean 'protocol.rounds'?",
@@ -274,7 +274,7 @@ UNFILLED = {
     "tables: [{minus: {method: fedprx}}]": "table 1: minus: method=fedprx selects no cell; did you mean 'fedprox'?",
     "tables: [{minus: {dataset: digits}}]": "table 1: minus: 'dataset' is not an axis of the table; known: addons,",
     "figures: [{kind: sweep, x: protocol.round}]": "figure 1: unknown axis 'protocol.round'; did you mean",
-    "figures: [{kind: bars, metric: cost.byte}]": "figure 1: metric 'cost.byte' is none that a record has; did you",
+    "figures: [{kind: bars, metric: cost.byte}]": "figure 1: no record has the metric 'cost.byte'; did you",
 }
 
 
@@ -308,7 +308,7 @@ def test_a_board_by_path_cannot_take_the_page_of_another(fedspan, here):
     for command in ("plan", "run -m", "report"):
         ran = fedspan(*command.split(), "board=digits.yaml")
         assert ran.status == 2
-        assert "digits.yaml: 'digits' is a board already, whose page this one would take; rename the file" in ran.err
+        assert "digits.yaml: this board would replace the page of board 'digits'; rename the file" in ran.err
 
 
 def test_a_board_by_path_is_compared_with_boards_that_are_links_to_themselves(fedspan, here):
@@ -318,7 +318,7 @@ def test_a_board_by_path_is_compared_with_boards_that_are_links_to_themselves(fe
     (here / "mine.yaml").write_text("grid: [{seed: [7]}]")
     ran = fedspan("plan", "board=mine.yaml")
     assert ran.status == 2
-    assert "mine.yaml: 'mine' is a board already" in ran.complaint
+    assert "mine.yaml: this board would replace the page of board 'mine'" in ran.complaint
 
 
 def test_a_board_s_file_beside_is_told_where_its_name_alone_was_given(fedspan, here):
@@ -346,7 +346,7 @@ def test_pieces_that_extend_each_other_without_end_are_refused(fedspan, here):
         text = f"extends: [p{number + 1}, p{number + 1}]\nbase: {{clients: 3}}" if number < 39 else "base: {clients: 3}"
         (here / "leaderboards" / "pieces" / f"p{number}.yaml").write_text(text)
     (here / "board.yaml").write_text("extends: p0")
-    assert "pieces extend each other 5 times over" in fedspan("plan", "board=board.yaml").complaint
+    assert "pieces nest more than 5 deep" in fedspan("plan", "board=board.yaml").complaint
 
 
 def test_a_scale_that_the_board_lacks_is_refused(fedspan, here):

@@ -169,8 +169,8 @@ def everywhere(value):
 
 
 BAD = {
-    "key": (lambda record: record.update(key="0" * 20), "its key does not belong to its spec"),
-    "spec": (lambda record: record["spec"].update(seed=77), "its key does not belong to its spec"),
+    "key": (lambda record: record.update(key="0" * 20), "its key does not match its spec"),
+    "spec": (lambda record: record["spec"].update(seed=77), "its key does not match its spec"),
     "schema": (lambda record: record.update(schema=99), "its schema is 99"),
     "score": (lambda record: record["scores"]["trained"].update(accuracy=101.0), "outside 0..100"),
     "curve": (everywhere(-1.0), "its curve.accuracy[0] is -1.0, below 0"),
@@ -300,7 +300,7 @@ def test_what_failed_is_run_again_and_what_diverged_keeps_its_record(fedspan, he
     ran = fedspan("retry", "--failed", "tracking=false", *ONE)
     assert ran.status == 0
     first, second = ran.out.splitlines()[:2]
-    assert first.startswith("1 diverged cell is not retried, a repetition diverges again; ")
+    assert first.startswith("1 diverged cell is not retried: a repetition diverges again; ")
     assert "fresh=true" in first
     assert second.startswith("2 cells: 0 with a record, 2 to run")
     assert failures() == []

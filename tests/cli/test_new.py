@@ -109,7 +109,7 @@ def test_commands_can_be_pasted_whatever_the_folder_is_called(fedspan, here):
 
 
 def hostile(kind):
-    """Return names whose class would hide what the file or its test imports, or a word of Python, or be a test."""
+    """Return names whose class would hide what the file or its test imports, or are keywords, or would be a test."""
     text = SKELETONS[kind].text + SKELETONS[kind].test
     lines = re.findall(r"^(?:from \S+ )?import (\w.*)$", text, re.MULTILINE)
     imported = {word for line in lines for word in re.split(r", | as ", line)}
@@ -181,7 +181,7 @@ def test_a_word_of_python_is_refused_if_it_cannot_name_a_module(checkout, name):
     if name == "none":
         create("algorithm", name, checkout)
         return
-    with pytest.raises(UserError, match="is a word of Python"):
+    with pytest.raises(UserError, match="is a Python keyword"):
         create("algorithm", name, checkout)
 
 

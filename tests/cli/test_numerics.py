@@ -57,7 +57,7 @@ def test_a_command_with_bf16_starts_again_natively(unprepared):
 @pytest.mark.slow
 def test_a_grid_that_needs_processes_of_two_kinds_is_refused_unless_all_of_it_is_native(fedspan, unprepared):
     mixed = (*GRID, *ONE, "protocol.precision=float32,bf16")
-    assert "run them apart, or all with numerics=native" in fedspan(*mixed).complaint
+    assert "split the grid, or use numerics=native" in fedspan(*mixed).complaint
     assert not Path("results/records").exists()
     assert unprepared(*mixed, "numerics=native").status == 0
     made = [json.loads(path.read_text())["provenance"]["numerics"] for path in Path("results/records").glob("*.json")]

@@ -363,7 +363,7 @@ def test_a_sample_is_repeated_by_submitter_and_reviewer(ran, fedspan):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["submit"], "name one board, as board=digits"),
+        (["submit"], "name one board (board=digits)"),
         (["submit", "board=tiny", "seed=7"], "so 'seed' cannot be set"),
         (["submit", "board=tiny", "sample=-1"], "sample must be a whole number, 0 or more"),
         (["submit", "board=tiny"], "has no record of board 'tiny'"),
@@ -395,7 +395,7 @@ def test_a_frozen_version_has_its_own_name_and_the_same_cells(repository, fedspa
     assert (told.status, "has the cells of its version tiny-v1" in told.complaint) == (2, True)
     shutil.copy("leaderboards/boards/tiny.yaml", "mine.yaml")
     told = fedspan("freeze", "mine.yaml")
-    assert (told.status, "mine.yaml is not among the boards" in told.complaint) == (2, True)
+    assert (told.status, "mine.yaml is not a board" in told.complaint) == (2, True)
 
 
 @pytest.mark.parametrize("digest", ["1234567890e12345", "0123456701234567"])

@@ -111,7 +111,7 @@ def test_a_frozen_version_holds_its_trials_fixed_too(fedspan, tuned):
 def test_the_share_that_trials_hold_out_is_not_set_for_the_reported_cells(fedspan, tuned):
     tuned("fedavg")
     told = fedspan("run", *ASKED, "protocol.validation=0.3")
-    assert (told.status, "; trials hold out tune.validation" in told.complaint) == (2, True)
+    assert (told.status, "; set tune.validation instead" in told.complaint) == (2, True)
     assert not records()
 
 

@@ -270,9 +270,9 @@ def without_data(record):
     ("edit", "message"),
     [
         (foreign, "unknown algorithm 'fedavk'; did you mean 'fedavg'?"),
-        (other_version, "it is of version 99 of algorithm 'fedavg', here is version 1"),
+        (other_version, "it was made with version 99 of algorithm 'fedavg', not 1"),
         (without_data, "cifar10"),
-        (of_a_gpu, "it was made on NVIDIA H100, and torch sees no CUDA device here; repeat it on a machine with one"),
+        (of_a_gpu, "it was made on NVIDIA H100, but torch sees no CUDA device here; repeat it on a machine with one"),
     ],
 )
 @pytest.mark.usefixtures("without_gpu")

@@ -168,7 +168,7 @@ def test_a_wrong_checksum_leaves_nothing(server, file, tmp_path, before):
     if before:
         (tmp_path / "file.bin.part").write_bytes(before)
     server.files["/file.bin"] = CONTENT[:-1] + b"x"
-    with pytest.raises(UserError, match=f"another checksum than the publisher states, {file.checksum}"):
+    with pytest.raises(UserError, match=f"does not match the publisher's checksum, {file.checksum}"):
         download(file, tmp_path / "file.bin")
     assert names(tmp_path) == []
 

@@ -195,7 +195,9 @@ def test_a_timeout_ends_the_wait_for_what_no_node_has(cluster, caplog, monkeypat
     monkeypatch.setattr(actors, "PATIENCE", 0.01)
     with spread(toy_cell(), **needs) as run, pytest.raises(TimedOut), stopping(0.5):
         run.advance()
-    assert [one.getMessage() for one in caplog.records] == [f"no worker is ready yet: has the Ray cluster free {what}?"]
+    assert [one.getMessage() for one in caplog.records] == [
+        f"no worker is ready yet: does the Ray cluster have {what} free?"
+    ]
 
 
 # the command --------------------------------------------------------------------------------------

@@ -201,8 +201,8 @@ def test_bytes_that_are_no_text_are_set_aside(results, record, caplog):
 
 WRONG = {
     "other schema": ({"schema": 99}, "its schema is 99, this version reads 1"),
-    "other key": ({"key": "0" * 20}, "its key does not belong to its spec"),
-    "changed spec": ({"spec__seed": 7}, "its key does not belong to its spec"),
+    "other key": ({"key": "0" * 20}, "its key does not match its spec"),
+    "changed spec": ({"spec__seed": 7}, "its key does not match its spec"),
     "unknown status": ({"status": "perfect"}, "its status is 'perfect', none of done, skipped, diverged, failed"),
     "scores are a list": ({"scores": []}, r"its scores is \[\], not an object"),
     "a stage is a number": ({"scores__trained": 3}, r"its scores\.trained is 3, not an object"),
@@ -231,7 +231,7 @@ def test_a_record_without_a_field_names_it(record, field):
 def test_another_cells_record_under_this_name_is_set_aside(results, record, caplog):
     other = run_cell(toy_cell(seed=5, protocol={"rounds": 1}), how(results.root.parent / "other"))
     assert_set_aside(results, json.dumps(other).encode(), caplog)
-    assert "its key does not belong" in caplog.text
+    assert "its key does not match" in caplog.text
 
 
 def test_every_single_flipped_bit_is_noticed(results, record):

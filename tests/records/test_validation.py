@@ -201,7 +201,7 @@ RULES = {
     ),
     "a later curve of texts": (
         lambda r: r["curve"].update(later=["a"] * 3),
-        "its curve.later holds something else than",
+        "its curve.later holds values that are not",
     ),
     "an empty curve": (lambda r: [v.clear() for v in r["curve"].values()], "it is done, but it has no curve"),
     "a curve without accuracy": (lambda r: r["curve"].pop("accuracy"), "its curve has no accuracy"),
@@ -224,7 +224,7 @@ RULES = {
         lambda r: end(r["fleet"], "seconds_at_round"),
         "seconds_at_round ends with 1e+30",
     ),
-    "more steps than images": (lambda r: r["compute"].update(images=1), "steps on 1 images in 3 rounds cannot be"),
+    "more steps than images": (lambda r: r["compute"].update(images=1), "steps on 1 images in 3 rounds are impossible"),
     "no data": (lambda r: r["provenance"].update(dataset_digest=None), "its provenance.dataset_digest is None"),
     "the best elsewhere": (lambda r: r["scores"]["best"].update(round=99), "its scores.best.round is 99"),
     "digests of other rounds": (lambda r: r["digests"]["rounds"].pop("1"), "its digests.rounds are not of the rounds"),

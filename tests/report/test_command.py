@@ -119,7 +119,7 @@ def test_a_table_that_names_cells_outside_its_grid_is_left_out_alone(boards, rep
     [
         (lambda one: one.pop("scores"), "it lacks scores"),
         (lambda one: one.update(schema=99), "its schema is 99"),
-        (lambda one: one["spec"].update(clients=99), "its key does not belong to its spec"),
+        (lambda one: one["spec"].update(clients=99), "its key does not match its spec"),
         (lambda one: one["scores"]["trained"].update(accuracy=float("nan")), "JSON is malformed"),
         (lambda one: one["scores"]["trained"].update(accuracy=123.0), "outside 0..100"),
     ],
@@ -342,7 +342,7 @@ def test_runs_of_no_board_are_not_passed_over_in_silence(boards, report, tmp_pat
     status, _, errors = report()
     assert status == 0
     assert errors == [
-        f"fedspan: 1 run in {tmp_path} but none of a board; to show them, give 'fedspan report' the settings of "
+        f"fedspan: {tmp_path} has 1 run, none of a board; to show them, give 'fedspan report' the settings of "
         "'fedspan run'"
     ]
     assert "No board has results yet." in (tmp_path / "pages" / "index.html").read_text()

@@ -117,7 +117,9 @@ def test_an_extra_beside_a_wheel_is_installed_by_its_packages(monkeypatch, tmp_p
 
 def test_a_visible_gpu_is_named_with_what_to_do(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(UserError, match="workers=2 cannot be forked where torch sees a GPU; set CUDA_VISIBLE_DEVICES="):
+    with pytest.raises(
+        UserError, match="workers=2 cannot be forked where torch sees a GPU; hide it with CUDA_VISIBLE_DEVICES="
+    ):
         check_workers(how(workers=2))
 
 

@@ -221,7 +221,7 @@ def test_a_rule_for_add_ons_asks_for_all_of_them_however_they_are_written(board,
 @pytest.mark.parametrize(
     ("when", "message"),
     [
-        ("{protocol: digits}", "'protocol', which holds several settings; ask for one, as protocol.rounds"),
+        ("{protocol: digits}", "'protocol', which holds several settings; name one: protocol.rounds"),
         (
             "{protocol.local_epoch: 5}",
             "'protocol.local_epoch', which is not a setting; did you mean 'protocol.local_ep",

@@ -286,7 +286,7 @@ def test_the_tuned_boards_of_this_checkout_have_trials_at_every_scale(name):
         ({"space": {"algorithm.mu": [-1.0, 1.0]}}, r"algorithm\.mu, .*, leaves its domain: .*must not be negative"),
         ({"space": {"protocol.lr": {"linear": [0, 1]}}}, r"leaves its domain: protocol\.lr must be positive, got 0"),
         ({"space": {"protocol.batch_size": {"log": [1.5, 3]}}}, r"the ends of a range of whole numbers must be whole"),
-        ({"seeds": [100, 1]}, r"tune\.seeds: results are reported on 1 too"),
+        ({"seeds": [100, 1]}, r"tune\.seeds: 1 is also a reported seed"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(tuned, tune, message):
@@ -297,13 +297,13 @@ def test_what_makes_no_sense_is_one_line(tuned, tune, message):
 
 def test_a_board_does_not_vary_what_it_searches(tuned):
     """Its tuned rows would be several of one name."""
-    with pytest.raises(UserError, match=r"^tune.space: protocol.lr is searched, and the board varies it too, for"):
+    with pytest.raises(UserError, match=r"^tune.space: the board both tunes and varies protocol.lr for"):
         tuned(grid=({"algorithm": "fedprox", "protocol.lr": [0.1, 0.2]},))
     assert len(tuned(grid=({"algorithm": "fedprox", "protocol.lr": 0.1, "partition.alpha": [0.1, 0.2]},))) == 2
 
 
 def test_tuning_of_a_board_that_does_not_tune_is_refused():
-    with pytest.raises(UserError, match=r"board 'digits' does not tune, so 'tune\.trials' means nothing"):
+    with pytest.raises(UserError, match=r"board 'digits' does not tune; leave out 'tune\.trials'"):
         plan_grid({"board": ["digits"], "tune.trials": [3]})
 
 

@@ -645,7 +645,7 @@ def test_an_archive_with_a_garbled_header_is_refused(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"PK\3\4 a zip", b"x" * 5000], ids=["empty", "zip", "text"])
 def test_what_is_no_archive_is_refused(tmp_path, content):
     (tmp_path / "root.tar").write_bytes(content)
-    assert "no tar or zip archive" in refused(tmp_path / "root.tar", tmp_path / "cache")
+    assert "not a tar or zip archive" in refused(tmp_path / "root.tar", tmp_path / "cache")
 
 
 def test_a_folder_with_a_loop_or_a_broken_link_or_a_pipe_is_refused(tmp_path):

@@ -77,7 +77,7 @@ WRONG = {
     "nothing": (lambda work: None, "it returned None; is a return missing?"),
     "too few": (lambda work: [WHOLE], "it returned a list of 1"),
     "by client": (lambda work: {one.client: WHOLE for one in work}, "it returned a dict of 6"),
-    "no turns": (lambda work: [None] * len(work), "client 0 gets None, no Turn"),
+    "no turns": (lambda work: [None] * len(work), "client 0 gets None, not a Turn"),
     "too many steps": (lambda work: [Turn(steps=10**6)] * len(work), "client 0 cannot take 1000000 of its 2 steps"),
     "no step": (lambda work: [Turn(steps=0)] * len(work), "client 0 cannot take 0 of its 2 steps"),
     "part of a step": (lambda work: [Turn(steps=1.5)] * len(work), "client 0 cannot take 1.5 of its 2 steps"),
@@ -87,7 +87,7 @@ WRONG = {
     "seconds as a text": (lambda work: [Turn(seconds="1")] * len(work), "client 0 cannot take '1' seconds"),
     "a clock for some": (
         lambda work: [Turn(seconds=1.0), *[WHOLE] * (len(work) - 1)],
-        "client 1 has no seconds, and others have",
+        "client 1 has no seconds, but others do",
     ),
     "half arrives": (lambda work: [Turn(arrives=0.5)] * len(work), "client 0 arrives: 0.5, neither True nor False"),
 }
@@ -149,7 +149,7 @@ class Endless(Fleet):
 
 
 @pytest.mark.parametrize(("seconds", "said"), [
-    (1e31, r"lets client 0 take 1e\+31 seconds in a round, at most 1e\+12 can be simulated; change its settings"),
+    (1e31, r"lets client 0 take 1e\+31 seconds in a round, more than 1e\+12, the limit; change its settings"),
     (1e3, r"its settings are out of range \(math range error\)"),
 ])  # fmt: skip
 def test_times_that_no_record_holds_are_refused_before_training(seconds, said):
@@ -404,7 +404,7 @@ def test_watched_penalties_are_those_of_the_steps_that_are_taken():
     [
         ({"lost": 19}, "more lost or cut visits than its 18"),
         ({"empty_rounds": 4}, "more empty rounds than 3"),
-        ({"seconds": 1.0}, "do not belong together"),
+        ({"seconds": 1.0}, "do not match"),
         ({"seconds": 1.0, "seconds_at_round": [1.0, 2.0, 3.0]}, "ends with 3.0, more than the 1.0"),
         ({"seconds": 3.0, "seconds_at_round": [1.0, 3.0]}, "does not rise with one value"),
         ({"lost": -1}, "fleet.lost"),

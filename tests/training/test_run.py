@@ -98,7 +98,7 @@ def test_a_clock_stands_still_in_rounds_before_the_first_client(tmp_path):
 
 
 def test_a_cell_in_which_nobody_ever_trains_is_refused():
-    with pytest.raises(UserError, match="sampling=poisson draws no client in any of 2 rounds"):
+    with pytest.raises(UserError, match="sampling=poisson draws no client in 2 rounds; raise participation"):
         start(toy_cell(participation=1e-9, protocol={"rounds": 2, "sampling": "poisson"}))
 
 

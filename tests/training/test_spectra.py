@@ -248,11 +248,15 @@ def test_local_models_of_one_client_have_no_alignment():
 
 def test_an_embedding_needs_images_of_its_classes():
     for settings, test, message in (
-        ({"embedding": "tsne", "classes": (2,)}, 8, "diagnostics.embedding=tsne shows 3 test images or more, 2 are of"),
+        (
+            {"embedding": "tsne", "classes": (2,)},
+            8,
+            "diagnostics.embedding=tsne needs 3 test images or more; diagnostics.classes has 2",
+        ),
         (
             {"embedding": "sphere", "classes": (2,)},
             2,
-            "diagnostics.embedding=sphere shows 1 test images or more, 0 are of",
+            "diagnostics.embedding=sphere needs 1 test images or more; diagnostics.classes has 0",
         ),
     ):
         with pytest.raises(UserError, match=message):

@@ -106,7 +106,7 @@ class ReplayLane:
         self.flops: Counter[str] = Counter()  # by purpose, of the client in training
 
     def steps(self, state: State, client: int, most: int | None) -> Iterator[None]:
-        """Submit the steps of one client, one at a time, `most` at most."""
+        """Submit one client's steps, one at a time, at most `most`."""
         trainer = self.trainer
         with self._counting():
             self.client, self.visit, self.taken, self.images = client, trainer.visit(state, client, most), 0, 0
@@ -316,7 +316,7 @@ class Width:
         self.settled = False
 
     def learn(self, rate: float, clients: int, added: int, grown: int, free: int) -> None:
-        """Update the width after a round of `clients`: images per second, new lanes, memory growth and free memory.
+        """Update the width after a round of `clients` at `rate` images/s with `added` lanes; `grown`, `free`: bytes.
 
         The rate of a round with new lanes is ignored, because it includes recording their steps.
         """

@@ -177,7 +177,7 @@ class Actors:
         found, _ = futures.wait(asked, timeout=PATIENCE if wait else 0, return_when=futures.FIRST_COMPLETED)
         if wait and not (found or self._warned or any(worker.ready for worker in asked.values())):
             self._warned = True
-            log.warning("no worker is ready yet: has the Ray cluster free %s?", self._needs)
+            log.warning("no worker is ready yet: does the Ray cluster have %s free?", self._needs)
         for answer in found:
             yield asked[answer]
 
