@@ -59,7 +59,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Places in display order, and the sure verdict of every pair of rows as +1, -1 or 0.
+    """Places in display order, and the significant verdict of every pair of rows as +1, -1 or 0.
 
     `leaders` are the rows that are better than every other row of their group, each in a direct comparison and by the
     rule for the first place; they count as significantly better than those rows, whatever the correction over all pairs
@@ -79,31 +79,51 @@ def rank(rows: int, gaps: Mapping[tuple[int, int], Gap], better: int = +1) -> Ra
     """Rank rows by the differences of pairs (i, j), i < j, first minus second; absent pairs share no task.
 
     No row is placed above one that beats it, significantly or by the interval of the pair alone. Rows share places
-    where sure comparisons on different tasks contradict each other, or where a chain of them contradicts the interval
-    of a single pair. Neighbours share a displayed place until one of them is significantly behind another with that
+    where significant comparisons on different tasks contradict each other, or where a chain of them contradicts the
+    interval of a single pair. Neighbours share a displayed place until one of them is significantly behind another with that
     place, or cannot be the best while an earlier one can.
     """
     groups = _groups(rows, gaps)
-    verdicts = {pair: sign for group in groups for pair, sign in _sure(group, gaps, better).items()}
+    verdicts = {pair: sign for group in groups for pair, sign in _significant(group, gaps, better).items()}
     beats = _beats(groups, gaps, verdicts, better)
     leaders = frozenset(row for group in groups for row in group if beats[row].sum() == len(group) - 1 > 0)
     verdicts |= {pair: (+1 if pair[0] in leaders else -1) for pair in gaps if not leaders.isdisjoint(pair)}
-    sure, alone = (np.zeros((rows, rows), bool) for _ in range(2))
-    ahead = np.zeros((rows, rows))
-    for (i, j), gap in gaps.items():
-        for known, sign in ((sure, verdicts[i, j]), (alone, better * gap.sign)):
-            if sign:
-                known[(i, j) if sign > 0 else (j, i)] = True
-        mean = better * (gap.sign or gap.mean)
-        ahead[i, j], ahead[j, i] = (0.5 * (1 + (mean > 0) - (mean < 0)), 0.5 * (1 + (mean < 0) - (mean > 0)))
-    reached = _without_contradiction(sure, alone)
-    order = _strict(reached)
-    before, contends = _precedence(alone, order), _contenders(groups, beats, reached)
+    significant = _above(rows, verdicts)
+    by_interval = _above(rows, {pair: better * gap.sign for pair, gap in gaps.items()})
+    reached = _without_contradiction(significant, by_interval)
+    order = _Order(
+        strict=_strict(reached),
+        shown=_precedence(by_interval, _strict(reached)),
+        contends=_contenders(groups, beats, reached),
+    )
+    means = {pair: better * (gap.sign or gap.mean) for pair, gap in gaps.items()}
     places = []
     for number, group in enumerate(groups):
-        found = [_place(row, number, group, gaps, order, contends, float(ahead[row].sum())) for row in group]
-        places += _with_places(_shown(found, before), order)
+        shown = _shown([_place(row, number, group, gaps, means, order) for row in group], order)
+        places += _with_places(shown, order)
     return Ranking(tuple(places), verdicts, leaders)
+
+
+@dataclass(frozen=True)
+class _Order:
+    """The order of all rows; matrices are [rows, rows], where [i, j] says that row i is above row j.
+
+    `strict` decides places, `shown` (a superset) the sequence of rows on a page. `contends` [rows] says which rows may
+    be the best of their group.
+    """
+
+    strict: np.ndarray
+    shown: np.ndarray
+    contends: np.ndarray
+
+
+def _above(rows: int, signs: Mapping[tuple[int, int], float]) -> np.ndarray:
+    """Return the matrix [i, j] of whether i is above j, from a sign per pair: +1 if its first row is, -1 its second."""
+    above = np.zeros((rows, rows), bool)
+    for (i, j), sign in signs.items():
+        if sign:
+            above[(i, j) if sign > 0 else (j, i)] = True
+    return above
 
 
 def _beats(
@@ -118,14 +138,11 @@ def _beats(
     probability of that at about 5% or less. Where the verdicts over all pairs decide, they apply as well.
     """
     size = {row: len(group) for group in groups for row in group}
-    beats = np.zeros((len(size), len(size)), bool)
-    for (i, j), gap in gaps.items():
-        sign = verdicts[i, j]
-        if not sign and (not isinstance(gap, Difference) or gap.p < LEVEL / (size[i] - 1)):
-            sign = better * gap.sign
-        if sign:
-            beats[(i, j) if sign > 0 else (j, i)] = True
-    return beats
+    signs: dict[tuple[int, int], float] = dict(verdicts)
+    for pair, gap in gaps.items():
+        if not signs[pair] and (not isinstance(gap, Difference) or gap.p < LEVEL / (size[pair[0]] - 1)):
+            signs[pair] = better * gap.sign
+    return _above(len(size), signs)
 
 
 def _contenders(groups: Iterable[list[int]], beats: np.ndarray, reached: np.ndarray) -> np.ndarray:
@@ -142,35 +159,35 @@ def _contenders(groups: Iterable[list[int]], beats: np.ndarray, reached: np.ndar
     return contends
 
 
-def _with_places(shown: list[Place], order: np.ndarray) -> list[Place]:
+def _with_places(shown: list[Place], order: _Order) -> list[Place]:
     """Return the places, given in display order, with the displayed one (`at`) and whether it is `shared`."""
     numbered: list[Place] = []
     start = 0
     for i, place in enumerate(shown):
         sharing = shown[start:i]
         behind_the_best = start == 0 and not place.contends and any(other.contends for other in sharing)
-        if behind_the_best or any(order[other.row, place.row] for other in sharing):
+        if behind_the_best or any(order.strict[other.row, place.row] for other in sharing):
             start = i
         numbered.append(replace(place, at=start + 1))
     sizes = Counter(place.at for place in numbered)
     return [replace(place, shared=sizes[place.at] > 1) for place in numbered]
 
 
-def _precedence(alone: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return which row must precede which: by the intervals of pairs alone and, within a cycle of these, significantly.
+def _precedence(by_interval: np.ndarray, strict: np.ndarray) -> np.ndarray:
+    """Return which row must precede which: by the intervals of pairs and, within a cycle of these, significantly.
 
-    Sure verdicts are a subset of the intervals' verdicts, so the result has no cycle.
+    Significant verdicts are a subset of the intervals' verdicts, so the result has no cycle.
     """
-    reached = _closure(alone)
-    return _strict(reached) | (order & reached & reached.T)
+    reached = _closure(by_interval)
+    return _strict(reached) | (strict & reached & reached.T)
 
 
-def _shown(places: Iterable[Place], before: np.ndarray) -> list[Place]:
-    """Return places sorted by the share of rows that each is ahead of, subject to the order in `before`."""
+def _shown(places: Iterable[Place], order: _Order) -> list[Place]:
+    """Return places sorted by the share of rows that each is ahead of, as far as the order of rows permits."""
     left = sorted(places, key=lambda place: (-place.ahead / max(1, place.compared), place.row))
     shown: list[Place] = []
     while left:
-        free = next(place for place in left if not any(before[other.row, place.row] for other in left))
+        free = next(place for place in left if not any(order.shown[other.row, place.row] for other in left))
         left.remove(free)
         shown.append(free)
     return shown
@@ -181,23 +198,24 @@ def _place(
     number: int,
     group: list[int],
     gaps: Mapping[tuple[int, int], Gap],
-    order: np.ndarray,
-    contends: np.ndarray,
-    ahead: float,
+    means: Mapping[tuple[int, int], float],
+    order: _Order,
 ) -> Place:
-    mine = [gap for pair, gap in gaps.items() if row in pair]
-    above = order[:, row]
-    best_elsewhere = not (contends[row] or contends[above].any())  # then the best row is another, above them all
+    """Return a row's place in its group; `means` > 0 favour a pair's first row."""
+    mine = [pair for pair in gaps if row in pair]
+    ahead = [means[pair] if pair[0] == row else -means[pair] for pair in mine]
+    above = order.strict[:, row]
+    elsewhere = not (order.contends[row] or order.contends[above].any())  # the best row is another, above all of these
     return Place(
         row=row,
         group=number,
         field=len(group),
-        first=1 + int(above.sum()) + int(best_elsewhere),
-        last=len(group) - int(order[row].sum()),
-        ahead=ahead,
+        first=1 + int(above.sum()) + int(elsewhere),
+        last=len(group) - int(order.strict[row].sum()),
+        ahead=sum(0.5 * (1 + (mean > 0) - (mean < 0)) for mean in ahead),
         compared=len(mine),
-        tested=any(isinstance(gap, Difference) or gap.sign for gap in mine),
-        contends=bool(contends[row]),
+        tested=any(isinstance(gaps[pair], Difference) or gaps[pair].sign for pair in mine),
+        contends=bool(order.contends[row]),
     )
 
 
@@ -211,7 +229,7 @@ def _groups(rows: int, gaps: Mapping[tuple[int, int], Gap]) -> list[list[int]]:
     return [list(group) for group in sorted(found, key=lambda group: (-len(group), group))]
 
 
-def _sure(group: list[int], gaps: Mapping[tuple[int, int], Gap], better: int) -> dict[tuple[int, int], int]:
+def _significant(group: list[int], gaps: Mapping[tuple[int, int], Gap], better: int) -> dict[tuple[int, int], int]:
     """Return each pair's verdict (+1: first is better, -1: second, 0: open), corrected for all pairs of the group."""
     members = set(group)
     mine = {pair: gap for pair, gap in gaps.items() if pair[0] in members}
@@ -228,10 +246,10 @@ def _closure(beats: np.ndarray) -> np.ndarray:
     return reached
 
 
-def _without_contradiction(sure: np.ndarray, alone: np.ndarray) -> np.ndarray:
-    """Return the closure of sure verdicts; a pair's interval that opposes a chain is added and closes a cycle."""
-    known, reached = sure, _closure(sure)
-    while (opposed := alone & reached.T & ~known).any():
+def _without_contradiction(significant: np.ndarray, by_interval: np.ndarray) -> np.ndarray:
+    """Return the closure of significant verdicts; an interval that opposes a chain is added and closes a cycle."""
+    known, reached = significant, _closure(significant)
+    while (opposed := by_interval & reached.T & ~known).any():
         known = known | opposed
         reached = _closure(known)
     return reached
