@@ -80,8 +80,8 @@ def rank(rows: int, gaps: Mapping[tuple[int, int], Gap], better: int = +1) -> Ra
 
     No row is placed above one that beats it, significantly or by the interval of the pair alone. Rows share places
     where significant comparisons on different tasks contradict each other, or where a chain of them contradicts the
-    interval of a single pair. Neighbours share a displayed place until one of them is significantly behind another with that
-    place, or cannot be the best while an earlier one can.
+    interval of a single pair. Neighbours share a displayed place until one of them is significantly behind another with
+    that place, or cannot be the best while an earlier one can.
     """
     groups = _groups(rows, gaps)
     verdicts = {pair: sign for group in groups for pair, sign in _significant(group, gaps, better).items()}

@@ -82,11 +82,9 @@ class ClientImages:
     visit: Visit
 
     def labels(self) -> Tensor:
-        """Return the labels [n]."""
         return self._training_images().y
 
     def forward(self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return (features [n, d], logits [n, classes]) in evaluation mode."""
         trainer, found = self.trainer, []
         for x, _ in trainer.data.in_order(self._training_images(), trainer.data.evaluation_batch):
             with trainer.meter.step("hooks", f"forward {len(x)}"):
@@ -101,8 +99,6 @@ class ClientImages:
         rows: Tensor | None,
         of: Collection[str] | None,
     ) -> tuple[Tensor, Tree, Tree]:
-        """Return the loss, its gradient in the trainable weights among `of`, and the statistics afterwards."""
-
         def loss(x: Tensor, y: Tensor, leaves: Tree, outputs: tuple[Tensor, Tensor]) -> Tensor:
             step = self.trainer.step_view(x, y, self.visit, leaves, outputs)
             return self.trainer.method.loss(step, self.visit.broadcast, self.visit.states)
@@ -113,8 +109,6 @@ class ClientImages:
     def output_gradient(
         self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], function: OfOutputs, rows: Tensor | None
     ) -> Tree:
-        """Return the gradient of ``function(features, logits)`` in the trainable weights, in evaluation mode."""
-
         def value(x: Tensor, y: Tensor, leaves: Tree, outputs: tuple[Tensor, Tensor]) -> Tensor:
             return function(*outputs)
 
