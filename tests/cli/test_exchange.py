@@ -219,7 +219,7 @@ def of_other_data(record):
 @pytest.mark.parametrize("which", [0, 2], ids=["the first", "the last"])
 def test_records_of_one_task_are_made_from_the_same_data(fedspan, made, which):
     change(made[which], of_other_data)
-    check_refused(fedspan, f"{made[which]} is refused: its provenance.dataset_digest is 000000000000, that of")
+    check_refused(fedspan, f"{made[which]} is refused: its provenance.dataset_digest is 000000000000, but ")
 
 
 @pytest.mark.parametrize("order", [["forged", "there"], ["there", "forged"]])
@@ -465,7 +465,7 @@ def test_records_of_one_task_are_made_from_the_same_partition(made):
     change(made[0], lambda record: record["provenance"].update(partition_digest="0" * 64))
     found = validate_files(made, Repeated(), [published])
     assert (found.good, list(found.refused)) == ([str(path) for path in made[1:]], [str(made[0])])
-    assert "its provenance.partition_digest is 000000000000, that of" in found.refused[str(made[0])]
+    assert "its provenance.partition_digest is 000000000000, but " in found.refused[str(made[0])]
 
 
 def test_a_record_from_elsewhere_without_its_digest_is_refused(fedspan, made):

@@ -182,7 +182,7 @@ def test_the_contract_tests_show_a_failure_once_and_in_one_line(start, mine):
     told = [line for line in ran.out.splitlines() if "algorithm 'mine', loss (" in line]
     assert len(told) == 1
     assert re.match(r"FAILED test_\S+ and \d+ other cases: algorithm 'mine', loss \(.*must return a loss with", told[0])
-    assert "FAILED test_the_papers_can_be_cited[algorithm-mine]: algorithm 'mine' names the paper 'li1999'" in ran.out
+    assert "FAILED test_the_papers_can_be_cited[algorithm-mine]: algorithm 'mine' cites 'li1999'" in ran.out
     assert "known:" not in ran.out
     assert len(ran.out.splitlines()) < 40
 

@@ -153,7 +153,7 @@ def test_a_reply_of_unknown_length_is_judged_by_its_checksum(server, file, tmp_p
     server.length = False
     download(file, tmp_path / "file.bin")
     server.cuts = 1
-    with pytest.raises(UserError, match="another checksum"):
+    with pytest.raises(UserError, match="does not match the publisher's checksum"):
         download(file, tmp_path / "other.bin")
 
 

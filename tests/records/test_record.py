@@ -231,7 +231,7 @@ def test_a_record_without_a_field_names_it(record, field):
 def test_another_cells_record_under_this_name_is_set_aside(results, record, caplog):
     other = run_cell(toy_cell(seed=5, protocol={"rounds": 1}), how(results.root.parent / "other"))
     assert_set_aside(results, json.dumps(other).encode(), caplog)
-    assert "its key does not match" in caplog.text
+    assert "its key is not that of its file" in caplog.text
 
 
 def test_every_single_flipped_bit_is_noticed(results, record):

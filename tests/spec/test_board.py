@@ -165,7 +165,7 @@ def test_no_scale_of_a_recipe_that_no_paper_has_is_called_paper(board):
     message = "declares no scale 'paper': it names nothing printed that it reproduces; it has own, smoke"
     with pytest.raises(UserError, match=message):
         board(SCALED).expand({"scale": ["paper"]})
-    with pytest.raises(UserError, match=r"scales\.paper is of a board that reproduces something printed; add printed"):
+    with pytest.raises(UserError, match=r"scales\.paper is for boards that reproduce printed numbers; add printed"):
         board("scales: {paper: {seed: 1}}")
 
 
@@ -356,12 +356,12 @@ def test_a_board_of_boards_is_their_union(folder):
         ("extends: digits", r"extends: 'digits' is a board, not a piece \(leaderboards/pieces\); known: cifar10"),
         ("grid: [{seed: $sedes}]", r"unknown axis '\$sedes'"),
         ("grid: [3]", r"grid\[0\] must be a mapping, got 3"),
-        ("extends: [a, b, c, d, e, f]", "it extends 6 pieces, 5 at most"),
+        ("extends: [a, b, c, d, e, f]", "it extends 6 pieces, more than 5; put the rest on the board"),
         (
             "base: {protocol.rounds: 40}\nscales: {smoke: {protocol.rounds: 2, keep: [protocol.round]}}",
             r"scales\.smoke\.keep: nothing sets 'protocol\.round'; did you mean 'protocol\.rounds'\?",
         ),
-        ("scales: {smoke: {tune.trials: 2}}", r"scales\.smoke: tune\.trials is of a board that tunes; add tune"),
+        ("scales: {smoke: {tune.trials: 2}}", r"scales\.smoke: tune\.trials is for boards that tune; add tune"),
         ("grid: 3", "grid must be a list"),
         ("scales: {smoke: {tuned: 3}}", r"scales\.smoke: tuned must be a list of mappings"),
         ("boards: [digits]\ntables: [{}]", "a board of boards has a title, a description and boards, nothing else"),

@@ -212,7 +212,7 @@ def test_a_round_belongs_to_the_key_only_where_one_is_named_and_something_is_mea
     ("settings", "message"),
     [
         ({"spectra": True, "round": 4}, "diagnostics.round is 4, but there are 3 rounds; 0 is the last one"),
-        ({"embedding": "sphere", "classes": (7,)}, "diagnostics.classes names class 7, there are 3"),
+        ({"embedding": "sphere", "classes": (7,)}, "diagnostics.classes names class 7 of only 3"),
         ({"spaces": True}, "diagnostics.spaces needs a model whose layers are linear"),
     ],
 )
