@@ -306,7 +306,7 @@ class Component(Plugin):
         return size
 
     def aggregate(self, updates: Mapping[int, Tree], agg: Aggregate) -> Tree:
-        """Return the round's delta from the clients' deltas (default: their mean), which the server then sees."""
+        """Return the round's delta from the clients' deltas, which the server then sees one by one (default: mean)."""
         raise NotImplementedError
 
     def server(self, delta: Tree, agg: Aggregate) -> tuple[Tree, Tree]:

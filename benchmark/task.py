@@ -63,7 +63,7 @@ class Data:
 
     By default both are those of all training images of the dataset, before `limit`, held-out images and partitions that
     pool test images, with the population's `std` (``correction=0``); a dataset may fix others. `digest` identifies its
-    images and labels: the `content_digest` of them or of its files. Records name it, so that runs on other images are
+    images and labels: their `content_digest`, or a digest of its files. Records name it, so that runs on other images are
     never taken for the same.
 
     `domains` names the domains of its images, if any, indexed by `Images.domain`. `clients` names the clients to whom
