@@ -111,7 +111,11 @@ def _misread(cls: type) -> Iterator[tuple[type, str, str]]:
             elif unknown := [item for item in _fields_named(name, value) if item not in settings]:
                 yield owner, name, f"'{name}' names '{unknown[0]}', which is not a setting{_near(unknown[0], settings)}"
             elif name == "wording" and (wrong := [text for text in _texts(value) if not _takes_a_value(text)]):
-                yield owner, name, f"'wording' has {wrong[0]!r}, which has no placeholder; write the value as {{}}"
+                yield (
+                    owner,
+                    name,
+                    f"'wording' has {wrong[0]!r}, which cannot be filled with one value; write it as {{}}",
+                )
 
 
 def _fields_named(attribute: str, value: Any) -> Iterable[str]:

@@ -63,8 +63,8 @@ class Data:
 
     By default both are those of all training images of the dataset, before `limit`, held-out images and partitions that
     pool test images, with the population's `std` (``correction=0``); a dataset may fix others. `digest` identifies its
-    images and labels: their `content_digest`, or a digest of its files. Records name it, so that runs on other images are
-    never taken for the same.
+    images and labels: their `content_digest`, or a digest of its files. Records name it, so that runs on other images
+    are never taken for the same.
 
     `domains` names the domains of its images, if any, indexed by `Images.domain`. `clients` names the clients to whom
     its images belong, if known, indexed by `Images.client`; a partition can use them as its clients.
@@ -150,7 +150,7 @@ class Dataset(Plugin):
 
 
 def _cut(images: Images, limit: int) -> Images:
-    """Return `limit` images, taking turns over classes and, within a class, over its domains or clients, if any."""
+    """Return the first `limit` images, in turns over classes and, within a class, over its domains or clients."""
     if limit >= len(images):
         return images
     labels = images.y.numpy()

@@ -40,7 +40,7 @@ def prepare(results: Results) -> None:
     """Ensure that a results folder has a complete embedded database; raise `Unusable` if impossible."""
     path = results.root / NAME
     if "?" in str(path.absolute()):
-        raise Unusable("its path has a '?', which would end its URI; rename it")
+        raise Unusable("its path has a '?', which would end the path in its URI; rename the folder")
     try:
         results.root.mkdir(parents=True, exist_ok=True)
         with _alone(results.root):

@@ -231,7 +231,7 @@ def _of_visits(record: Record) -> Iterator[str]:
     if max(found["lost"], found["cut"]) > found["visits"] or found["empty_rounds"] > last:
         yield f"its fleet has more lost or cut visits than its {found['visits']}, or more empty rounds than {last}"
     if ("seconds" in found) != ("seconds_at_round" in found):
-        yield "its fleet.seconds and fleet.seconds_at_round do not match"
+        yield "it has only one of fleet.seconds and fleet.seconds_at_round"
 
 
 def _of_digests(record: Record) -> Iterator[str]:

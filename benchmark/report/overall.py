@@ -32,7 +32,7 @@ CHOICES = (
 
 
 def merged(summaries: Iterable[Summary]) -> list[Result]:
-    """Return one result per method and task: of several, the one whose seeds most other methods also have there.
+    """Return one result per method and task: of several, the one whose seeds are shared with the most methods there.
 
     Seeds are compared in the order of how many methods have them, so seeds that few have neither count against a result
     nor make up for those that many have. A result competes unless it is an ablation on all its boards. Of the tuned

@@ -212,7 +212,7 @@ def _place(
         field=len(group),
         first=1 + int(above.sum()) + int(elsewhere),
         last=len(group) - int(order.strict[row].sum()),
-        ahead=sum(0.5 * (1 + (mean > 0) - (mean < 0)) for mean in ahead),
+        ahead=0.5 * sum(1 + (mean > 0) - (mean < 0) for mean in ahead),
         compared=len(mine),
         tested=any(isinstance(gaps[pair], Difference) or gaps[pair].sign for pair in mine),
         contends=bool(order.contends[row]),

@@ -98,7 +98,7 @@ def estimate(
 
     A cell costs the mean of records with its cost key from the same kind of machine; without any, what a few of its
     rounds take now if they are short, else its FLOPs at the current speed of a few batches of its workload. Missing
-    cells that reuse another one's training are not counted. Raises `UserError` if none of the cells can run.
+    cells that reuse another one's training are not counted. Raises `UserError` if no cell has such a record or can run.
     """
     trainings = {planned.cell.train_key: planned for planned in reversed(missing)}
     reusing, missing = len(missing) - len(trainings), [*reversed(trainings.values()), *unknown]

@@ -132,13 +132,15 @@ def outdated(
 def refresh(planned: Sequence[PlannedCell], known: Mapping[str, Entry], results: Results, fresh: bool) -> list[str]:
     """Return a line for each way in which records of these cells were not made by the current sources.
 
-    With `fresh` such records are set aside, so that their cells run again; `UserError` comes first if none of them can.
+    With `fresh` such records are set aside, so that their cells run again; raises `UserError` before that if no setting
+    names the images of one.
     """
     found = outdated(planned, known, results)
-    if fresh and found:
-        check_images(planned)
-        for cell in (cell for cells in found.values() for cell in cells):
-            results.set_record_aside(cell.cell.key)
+    again = [cell for cells in found.values() for cell in cells] if fresh else []
+    if unplaced := [cell for cell in again if cell.cell.dataset.unplaced()]:
+        check_images(unplaced)
+    for cell in again:
+        results.set_record_aside(cell.cell.key)
     what = f"moved to {results.aside}" if fresh else REMEDY
     return [
         f"{counted_as(len(cells), 'record')} {said}: {first_of(len(cells), cells[0].cell.label)}; {what}"

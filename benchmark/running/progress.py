@@ -30,7 +30,7 @@ from fedspan.benchmark.spec.plan import PlannedCell
 
 LATEST = 5  # finished cells shown above the bar
 INTERVAL = 0.5  # seconds between writes of a status file, and between looks on a terminal
-UNSEEN_INTERVAL = 2.0  # the same without a terminal: each look asks the file system for every unfinished cell
+UNSEEN_INTERVAL = 2.0  # between looks without a terminal: each asks the file system for every unfinished cell
 
 
 class StatusFile:

@@ -50,10 +50,10 @@ def _hint(word: str, after: Sequence[str]) -> str:
         return f"did you mean board={word}?"
     if kind := next((kind for kind in KINDS if word in plugins(kind)), None):
         return f"did you mean {choice(kind, word)}?"
+    if isinstance(defaults_of(How).get(word), bool):
+        return f"did you mean {word}={after[0] if after and after[0] in ('true', 'false') else 'true'}?"
     if _NAME.fullmatch(word) and after and (_PLAIN.fullmatch(after[0]) or _NUMBER.fullmatch(after[0])):
         return f"did you mean {word}={after[0]}?"
-    if isinstance(defaults_of(How).get(word), bool):
-        return f"did you mean {word}=true?"
     name, _, value = word.partition("=")
     values = takewhile(lambda one: "=" not in one, after)  # words up to the next setting
     if _NAME.fullmatch(name) and value.startswith("[") and any(one.endswith("]") for one in values):

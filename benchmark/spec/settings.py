@@ -98,7 +98,7 @@ class How:
 
     @property
     def cells_at_a_time(self) -> int:
-        """`workers`; by default the usable cores divided by `threads`, or one with ``launcher=basic``."""
+        """`workers`; by default the usable cores over `threads`, rounded down, at least 1; 1 if ``launcher=basic``."""
         return self.workers or (1 if self.launcher == "basic" else max(1, usable_cores() // self.threads))
 
 

@@ -66,8 +66,8 @@ def check_images(settings: Diagnostics, labels: Tensor) -> None:
     least = 3 if settings.embedding == "tsne" else 1
     if settings.embedding != "none" and (count := len(_shown(settings, labels))) < least:
         raise UserError(
-            f"diagnostics.embedding={settings.embedding} needs {least} test images or more; diagnostics.classes has "
-            f"{count}"
+            f"diagnostics.embedding={settings.embedding} needs {least} test images or more; the classes in "
+            f"diagnostics.classes have {count}"
         )
 
 

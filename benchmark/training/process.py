@@ -71,7 +71,7 @@ def set_up_process(how: How) -> None:
 def _set_deterministic(on: bool, warn_only: bool) -> None:
     """Set whether torch uses deterministic algorithms, and whether it only warns of others.
 
-    This imports torch's compiler, which takes a second: skip calls that change nothing.
+    Torch imports its compiler for that, which takes a second; so it is not asked where nothing changes.
     """
     if (on, warn_only) != _deterministic():
         torch.use_deterministic_algorithms(on, warn_only=warn_only)

@@ -30,8 +30,8 @@ def client_features(trainer: LocalTrainer, client: int) -> tuple[Tensor, Tensor]
 def calibrate(trainer: LocalTrainer, state: State, seed: int, without: Collection[int] = ()) -> Tree:
     """Return the weights from the method's calibrator; the meter counts the communication.
 
-    Statistics are summed over the clients' images, client by client, in float64, except for `without`; the weights
-    stay as they are if no client is left.
+    Statistics are summed in float64, client by client, over the images of all clients but those in `without`; the
+    weights stay as they are if no client is left.
     """
     component = trainer.method.calibrator
     assert component is not None

@@ -404,7 +404,7 @@ def test_watched_penalties_are_those_of_the_steps_that_are_taken():
     [
         ({"lost": 19}, "more lost or cut visits than its 18"),
         ({"empty_rounds": 4}, "more empty rounds than 3"),
-        ({"seconds": 1.0}, "do not match"),
+        ({"seconds": 1.0}, "only one of fleet.seconds and"),
         ({"seconds": 1.0, "seconds_at_round": [1.0, 2.0, 3.0]}, "ends with 3.0, more than the 1.0"),
         ({"seconds": 3.0, "seconds_at_round": [1.0, 3.0]}, "does not rise with one value"),
         ({"lost": -1}, "fleet.lost"),

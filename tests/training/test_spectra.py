@@ -251,12 +251,12 @@ def test_an_embedding_needs_images_of_its_classes():
         (
             {"embedding": "tsne", "classes": (2,)},
             8,
-            "diagnostics.embedding=tsne needs 3 test images or more; diagnostics.classes has 2",
+            "diagnostics.embedding=tsne needs 3 test images or more; the classes in diagnostics.classes have 2",
         ),
         (
             {"embedding": "sphere", "classes": (2,)},
             2,
-            "diagnostics.embedding=sphere needs 1 test images or more; diagnostics.classes has 0",
+            "diagnostics.embedding=sphere needs 1 test images or more; the classes in diagnostics.classes have 0",
         ),
     ):
         with pytest.raises(UserError, match=message):

@@ -15,7 +15,7 @@ from fedspan.benchmark.tree import Tree, nbytes
 
 @dataclass
 class RoundSums:
-    """Running sums over the clients of a round, in float64, so that order cannot change the float32 result.
+    """Running sums over the clients of a round, in float64: their order hardly ever shows in the float32 result.
 
     Means are weighted by `weights`, by client, or by numbers of images. Single updates are also kept in `updates`,
     unless it is None.

@@ -37,7 +37,7 @@ class Schedule:
 
 
 def round_seconds(clients: Sequence[float], workers: int) -> float:
-    """Return the least seconds of a round whose clients take the seconds in `clients`.
+    """Return a lower bound on the seconds of a round whose clients take the seconds in `clients`.
 
     No round is shorter than its longest client, or its work divided by the workers. Longest first exceeds the larger of
     these by less than one client (Graham 1969, Bounds on Multiprocessing Timing Anomalies).
