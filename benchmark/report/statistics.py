@@ -225,7 +225,11 @@ def _merged(scores: SeedScores, tasks: Iterable[Any], same: Mapping[Any, Any]) -
 
 
 def pooled(found: Iterable[Pairs], better: int = +1, counted: bool = False) -> Gap | None:
-    """Return the difference over some tasks from their paired differences."""
+    """Return the difference over some tasks from their paired differences; None without any.
+
+    Diverged runs decide without a test. Counted costs that never vary, and rows that are equal on enough seeds, have an
+    exact difference. With `MANY_TASKS` the interval is over tasks, with fewer over seeds, if there are enough.
+    """
     tasks = list(found)
     diverged = [sum(task.lost[i] for task in tasks) for i in (0, 1)]
     if any(diverged):
@@ -245,16 +249,18 @@ def pooled(found: Iterable[Pairs], better: int = +1, counted: bool = False) -> G
     if len(tasks) >= MANY_TASKS:
         return _over_tasks(tasks, mean, pairs)
     if few:
-        needs = (
-            f"{MANY_TASKS} tasks, or {LEAST_SEEDS} seeds per task and at least {LEAST_FREEDOM} more pairs than tasks"
-        )
-        if len(tasks) == 1:
-            needs = f"{1 + LEAST_FREEDOM} seeds on one task"
-        few_of = f"{counted_as(pairs, 'pair')} of runs on {counted_as(len(tasks), 'task')}"
-        return Withheld(f"{few_of} are too few; an interval needs {needs}", mean=mean)
+        return Withheld(_too_few(len(tasks), pairs), mean=mean)
     if any(task.mean and not task.squares for task in tasks):
         return Withheld("on some task all differences are equal, so their variance cannot be estimated", mean=mean)
     return _over_seeds(tasks, mean, pairs)
+
+
+def _too_few(tasks: int, pairs: int) -> str:
+    needs = f"{MANY_TASKS} tasks, or {LEAST_SEEDS} seeds per task and at least {LEAST_FREEDOM} more pairs than tasks"
+    if tasks == 1:
+        needs = f"{1 + LEAST_FREEDOM} seeds on one task"
+    found = f"{counted_as(pairs, 'pair')} of runs on {counted_as(tasks, 'task')}"
+    return f"{found} are too few; an interval needs {needs}"
 
 
 def _over_tasks(tasks: Sequence[Pairs], mean: float, pairs: int) -> Gap:
