@@ -25,10 +25,9 @@ from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.protocol import MOST_ROUNDS
 from fedspan.benchmark.records.provenance import machine_here
 from fedspan.benchmark.records.results import Results
-from fedspan.benchmark.running.grid import check_images
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
-from fedspan.benchmark.spec.plan import PlannedCell
+from fedspan.benchmark.spec.plan import PlannedCell, check_images
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.task import Data, Partition, Split
 from fedspan.benchmark.training.costs import without_values
@@ -111,7 +110,7 @@ def estimate(
     for planned in missing:
         kinds.setdefault(cost_key(planned.cell.what), []).append(planned)
     known = kinds.keys() & measured.keys()
-    if missing and not known:
+    if not known:
         check_images(missing)
     timed = new = len(kinds) - len(known)
     total = 0.0

@@ -37,7 +37,7 @@ from fedspan.benchmark.running.signals import GRACE, Stopped, handling
 from fedspan.benchmark.running.summary import summarise
 from fedspan.benchmark.spec.compose import override_words
 from fedspan.benchmark.spec.overrides import command_of
-from fedspan.benchmark.spec.plan import PlannedCell
+from fedspan.benchmark.spec.plan import PlannedCell, check_images
 from fedspan.benchmark.spec.settings import How
 
 log = logging.getLogger("fedspan")
@@ -93,12 +93,6 @@ def run_grid(planned: Sequence[PlannedCell], launcher: Launcher, asked: Sequence
     return sum(key not in known or known[key].status == "failed" for key in keys)
 
 
-def check_images(cells: Sequence[PlannedCell]) -> None:
-    """Raise `UserError` if no setting names the images of any cell; if only some lack them, those fail one by one."""
-    if all(planned.cell.dataset.unplaced() for planned in cells):
-        cells[0].cell.dataset.load(How.of(cells[0].config).data)  # raises what each cell would fail with
-
-
 def all_mirrored(results: Results, known: Mapping[str, Entry]) -> bool:
     """Return whether the tracking store, when last written to, held all these records unchanged."""
     if (store := store_of(results.root)) is None:
@@ -137,8 +131,7 @@ def refresh(planned: Sequence[PlannedCell], known: Mapping[str, Entry], results:
     """
     found = outdated(planned, known, results)
     again = [cell for cells in found.values() for cell in cells] if fresh else []
-    if unplaced := [cell for cell in again if cell.cell.dataset.unplaced()]:
-        check_images(unplaced)
+    check_images([cell for cell in again if cell.cell.dataset.unplaced()])
     for cell in again:
         results.set_record_aside(cell.cell.key)
     what = f"moved to {results.aside}" if fresh else REMEDY

@@ -14,7 +14,7 @@ from fedspan.benchmark.registry import how_settings
 from fedspan.benchmark.spec.board import Overrides, Point, load_board, product
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.compose import Composer, default_choices
-from fedspan.benchmark.spec.settings import FULL, first_change, is_how
+from fedspan.benchmark.spec.settings import FULL, How, first_change, is_how
 
 Asked = TypeVar("Asked", bound=Overrides)
 
@@ -92,6 +92,15 @@ def distinct(cells: Iterable[PlannedCell]) -> list[PlannedCell]:
     for planned in cells:
         found.setdefault(planned.cell.key, planned)
     return list(found.values())
+
+
+def check_images(cells: Sequence[PlannedCell]) -> None:
+    """Raise `UserError` if no setting names the images of any of these cells; if only some lack them, they fail alone.
+
+    Without cells nothing is missing.
+    """
+    if cells and all(planned.cell.dataset.unplaced() for planned in cells):
+        cells[0].cell.dataset.load(How.of(cells[0].config).data)  # raises what each cell would fail with
 
 
 def plan_grid(axes: Mapping[str, list[Any]]) -> list[PlannedCell]:

@@ -18,6 +18,7 @@ from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import settings_of
 from fedspan.benchmark.training.scoring import score_stages
 from tests.cli.conftest import ONE, QUICK, failures, records
+from tests.helpers import NOWHERE
 
 GRID = ("run", "-m", *QUICK, *ONE)
 
@@ -293,7 +294,7 @@ def test_a_failing_cell_never_stops_the_others(fedspan):
 
 
 def test_cells_whose_images_no_setting_names_fail_beside_others_however_often_they_are_tried(fedspan, here):
-    for name, base in (("here", {}), ("nowhere", {"dataset": "cifar10", "dataset.content": "0000"})):
+    for name, base in (("here", {}), ("nowhere", NOWHERE)):
         (here / f"{name}.yaml").write_text(yaml.safe_dump({"base": base, "grid": [{"algorithm": "fedavg"}]}))
     for done in (0, 1):
         ran = fedspan("run", *QUICK, *ONE, "-m", "board=here.yaml,nowhere.yaml")

@@ -30,9 +30,6 @@ from tests import helpers, toys
 SMALL = {"dataset.limit": 60, "clients": 3, "model.width": 2, "model.features": 4, "partition.min_size": 5}
 
 
-NOWHERE = {"dataset": "cifar10", "dataset.content": "0000"}
-
-
 def cells(*overrides):
     return plan([SMALL | more for more in overrides])
 
@@ -106,7 +103,7 @@ def test_cells_that_go_on_from_one_training_count_as_one(tmp_path, asked):
 
 def test_records_of_like_cells_need_no_images_and_nothing_is_timed_without_any(tmp_path, asked):
     """No setting names the images of these cells."""
-    first, again, other = (NOWHERE | more for more in ({"seed": 0}, {"seed": 1}, {"algorithm": "fedprox"}))
+    first, again, other = (helpers.NOWHERE | more for more in ({"seed": 0}, {"seed": 1}, {"algorithm": "fedprox"}))
     results = Results(tmp_path)
     with pytest.raises(UserError, match=r"dataset\.source is not set"):
         expected(cells(first, other), results)

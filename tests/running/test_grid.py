@@ -35,7 +35,7 @@ from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, override_text
 from fedspan.benchmark.spec.plan import plan, plan_grid
 from fedspan.benchmark.spec.settings import How
-from tests.helpers import PATIENCE, whole
+from tests.helpers import NOWHERE, PATIENCE, whole
 from tests.toys import Blobs, toy
 
 # what a command line asks for ---------------------------------------------------------------------
@@ -229,9 +229,6 @@ def test_an_impossible_stack_is_skipped_where_its_cell_could_not_run(tmp_path, m
     [planned] = plan([places | {"addons": ["feddecorr", "feddecorr"], **more}])
     assert grid._impossible(planned, How.of(planned.config))
     assert Results(tmp_path).read(planned.cell.key)["status"] == "skipped"
-
-
-NOWHERE = {"dataset": "cifar10", "dataset.content": "0000"}
 
 
 def test_no_record_is_set_aside_whose_images_no_setting_names(tmp_path):
