@@ -297,7 +297,7 @@ def test_cells_whose_images_no_setting_names_fail_beside_others_however_often_th
     for name, base in (("here", {}), ("nowhere", NOWHERE)):
         (here / f"{name}.yaml").write_text(yaml.safe_dump({"base": base, "grid": [{"algorithm": "fedavg"}]}))
     for done in (0, 1):
-        ran = fedspan("run", *QUICK, *ONE, "-m", "board=here.yaml,nowhere.yaml")
+        ran = fedspan("run", *QUICK, *ONE, "-m", "board=nowhere.yaml,here.yaml")
         assert ran.status == 1
         assert ran.out.startswith(f"2 cells: {done} with a record")
         assert "dataset.source is not set" in ran.err
