@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from hydra import compose, initialize
+from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -109,7 +109,7 @@ def by_hydra(words: Sequence[str], hydra_config: bool = False) -> DictConfig:
     """Return Hydra's composition of overrides as written, with `hydra_config` including Hydra's own node."""
     register()
     try:
-        with initialize(version_base="1.3", config_path=None):
+        with initialize_config_module("fedspan.benchmark", job_name="fedspan", version_base="1.3"):
             return compose(CONFIG_NAME, list(words), return_hydra_config=hydra_config)
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(str(error).strip().split("\n")[0]) from None

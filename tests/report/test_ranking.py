@@ -45,21 +45,22 @@ def gap_of(sign, p=0.0):
     return Difference(sign, sign - 0.5, sign + 0.5, p, 2, 6, "") if sign else Difference(0.1, -1, 1, 0.9, 2, 6, "")
 
 
-# Comparisons on different tasks can say anything of three rows, also that each beats the next: all that rank may get.
-free_gaps = st.integers(2, 6).flatmap(
-    lambda rows: st.tuples(
-        st.just(rows),
-        st.fixed_dictionaries({
-            pair: st.one_of(
-                st.none(),
-                st.builds(gap_of, st.sampled_from([-1, 0, 1]), st.sampled_from([1e-9, 0.03])),
-                st.builds(Withheld, st.just("why"), st.sampled_from([-1, 0, 1])),
-                st.builds(Withheld, st.just("why"), mean=st.sampled_from([-1.0, 1.0])),
-            )
-            for pair in itertools.combinations(range(rows), 2)
-        }),
-    )
-)  # fmt: skip
+# What a pair of rows may say: nothing, a difference with its p-value, or a withheld one with a sign or a mean alone.
+COMPARISONS = [
+    *[None] * 6,
+    *(gap_of(sign, p) for sign in (-1, 0, 1) for p in (1e-9, 0.03)),
+    *[Withheld("why", sign) for sign in (-1, 0, 1)] * 2,
+    *[Withheld("why", mean=mean) for mean in (-1.0, 1.0)] * 3,
+]
+
+
+@st.composite
+def free_gaps(draw):
+    """Comparisons on different tasks, which can say anything of three rows, also that each beats the next."""
+    rows = draw(st.integers(2, 6))
+    pairs = list(itertools.combinations(range(rows), 2))
+    said = draw(st.lists(st.sampled_from(COMPARISONS), min_size=len(pairs), max_size=len(pairs)))
+    return rows, {pair: gap for pair, gap in zip(pairs, said, strict=True) if gap is not None}
 
 
 def contradictions(rows, gaps):
@@ -72,9 +73,9 @@ def contradictions(rows, gaps):
 
 
 @settings(max_examples=200, deadline=None)
-@given(free_gaps)
+@given(free_gaps())
 def test_no_place_contradicts_a_comparison_whatever_the_comparisons_say(drawn):
-    rows, gaps = drawn[0], {pair: gap for pair, gap in drawn[1].items() if gap is not None}
+    rows, gaps = drawn
     assert list(contradictions(rows, gaps)) == []
     ranking = rank(rows, gaps)
     shown = [place.row for place in ranking.places]
@@ -99,9 +100,9 @@ def beaten(rows, gaps):
 
 
 @settings(max_examples=200, deadline=None)
-@given(free_gaps)
+@given(free_gaps())
 def test_rows_are_shown_by_how_many_they_are_ahead_of_unless_an_interval_forbids_it(drawn):
-    rows, gaps = drawn[0], {pair: gap for pair, gap in drawn[1].items() if gap is not None}
+    rows, gaps = drawn
     beats, shown = beaten(rows, gaps), rank(rows, gaps).places
     for earlier, later in itertools.combinations(shown, 2):
         assert earlier.row not in beats[later.row] or later.row in beats[earlier.row]
@@ -187,9 +188,9 @@ def test_a_run_that_diverges_never_helps(rows, which):
 
 
 @settings(max_examples=200, deadline=None)
-@given(free_gaps)
+@given(free_gaps())
 def test_shown_places_count_rows_and_put_nobody_before_a_row_that_surely_beats_it(drawn):
-    rows, gaps = drawn[0], {pair: gap for pair, gap in drawn[1].items() if gap is not None}
+    rows, gaps = drawn
     ranking = rank(rows, gaps)
     where = {place.row: place for place in ranking.places}
     for group in {place.group for place in ranking.places}:
@@ -240,9 +241,9 @@ def test_a_wrong_leader_is_named_in_one_draw_of_twenty_at_most(best):
 
 
 @settings(max_examples=200, deadline=None)
-@given(free_gaps)
+@given(free_gaps())
 def test_the_rows_that_may_be_the_best_are_those_whose_range_begins_at_one(drawn):
-    rows, gaps = drawn[0], {pair: gap for pair, gap in drawn[1].items() if gap is not None}
+    rows, gaps = drawn
     places = rank(rows, gaps).places
     assert all(place.contends == (place.first == 1) for place in places)
     assert {place.group for place in places if place.contends} == {place.group for place in places}
@@ -282,9 +283,9 @@ def test_the_best_row_is_left_out_in_one_draw_of_twenty_at_most(equal, noise, ef
 
 
 @settings(max_examples=300, deadline=None)
-@given(free_gaps)
+@given(free_gaps())
 def test_a_row_that_is_surely_better_than_each_other_one_of_its_group_leads(drawn):
-    rows, gaps = drawn[0], {pair: gap for pair, gap in drawn[1].items() if gap is not None}
+    rows, gaps = drawn
     ranking = rank(rows, gaps)
     for place in ranking.places:
         others = [other.row for other in ranking.places if other.group == place.group and other.row != place.row]
