@@ -61,16 +61,26 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         return
 
 
-def serve_site(pages: Path, port: int) -> http.server.ThreadingHTTPServer:
-    """Serve a folder on loopback in a thread; `port` 0 picks a free one. Raises `UserError` if the port is taken."""
+@contextlib.contextmanager
+def serving_site(pages: Path, port: int) -> Iterator[http.server.ThreadingHTTPServer]:
+    """Serve a folder on loopback until the block ends; `port` 0 picks a free one.
+
+    Raises `UserError` if the port is taken.
+    """
     try:
         server = http.server.ThreadingHTTPServer((HOST, port), functools.partial(_Handler, directory=str(pages)))
     except OSError as error:
         raise UserError(
             f"port {port} cannot be used for the site: {error.strerror or error}; choose another with --site-port"
         ) from error
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
+    thread = threading.Thread(target=server.serve_forever, args=(PAUSE,), daemon=True)
+    thread.start()
+    with server:
+        try:
+            yield server
+        finally:
+            server.shutdown()  # the thread would ask a closed socket for requests, again and again
+            thread.join()
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -89,7 +99,7 @@ def run(results: Results, pages: Path, site_port: int, mlflow_port: int) -> int:
     """Mirror new records to MLflow, print the addresses of site and MLflow, and serve both until a signal arrives."""
     if not (pages / "index.html").is_file():
         tell(f"{pages} has no site yet; run 'fedspan report' to make it")
-    with handling({signal.SIGTERM: stop_now, signal.SIGHUP: stop_now}), serve_site(pages, site_port) as server:
+    with handling({signal.SIGTERM: stop_now, signal.SIGHUP: stop_now}), serving_site(pages, site_port) as server:
         print(f"site on http://{HOST}:{server.server_port} (Ctrl-C ends it)", flush=True)
         remote = os.environ.get("MLFLOW_TRACKING_URI", "")
         boards = _mirrored(results, pages)

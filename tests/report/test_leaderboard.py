@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import urllib.error
 import urllib.request
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedspan.benchmark.cli.ui import serve_site
+from fedspan.benchmark.cli.ui import serving_site
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.mirror import boards as leaderboard
 from fedspan.benchmark.mirror.runs import Mirror
@@ -197,7 +198,7 @@ def test_the_site_is_served_on_loopback_without_listings_or_links_out_of_it(tmp_
     (site / "above").symlink_to(tmp_path)
     (site / "loop").symlink_to("loop")
     os.mkfifo(site / "pipe")
-    with serve_site(site, 0) as server:
+    with serving_site(site, 0) as server:
         assert server.server_address[0] == "127.0.0.1"
         address = f"http://127.0.0.1:{server.server_port}"
         with urllib.request.urlopen(f"{address}/", timeout=PATIENCE) as answer:
@@ -211,9 +212,16 @@ def test_the_site_is_served_on_loopback_without_listings_or_links_out_of_it(tmp_
         for name in ("rebound.example", f"rebound.example:{server.server_port}", ""):
             with pytest.raises(urllib.error.HTTPError, match="403"):
                 urllib.request.urlopen(urllib.request.Request(address, headers={"Host": name}), timeout=PATIENCE)
-        with pytest.raises(UserError, match=f"port {server.server_port} cannot be used"):
-            serve_site(site, server.server_port)
-        server.shutdown()
+        taken = pytest.raises(UserError, match=f"port {server.server_port} cannot be used")
+        with taken, serving_site(site, server.server_port):
+            pass
+
+
+def test_nothing_of_the_server_outlives_its_block(tmp_path):
+    before = threading.enumerate()
+    with pytest.raises(UserError, match="MLflow"), serving_site(tmp_path, 0):
+        raise UserError("MLflow ended")
+    assert threading.enumerate() == before
 
 
 def test_a_printed_value_is_a_metric_and_a_column(mirrored):
