@@ -101,39 +101,43 @@ def estimate(
     """
     trainings = {planned.cell.train_key: planned for planned in reversed(missing)}
     reusing, missing = len(missing) - len(trainings), [*reversed(trainings.values()), *unknown]
-    machine = machine_here(How.of(missing[0].config).device) if missing else None
-    measured: dict[str, list[float]] = {}
-    for entry, spec in results.specs():
-        if entry.status == "done" and entry.seconds is not None and entry.machine == machine:
-            measured.setdefault(cost_key(spec), []).append(entry.seconds)
     kinds: dict[str, list[PlannedCell]] = {}
     for planned in missing:
         kinds.setdefault(cost_key(planned.cell.what), []).append(planned)
-    known = kinds.keys() & measured.keys()
-    if not known:
+    recorded = _recorded_seconds(results, machine_here(How.of(missing[0].config).device))
+    seconds = {kind: recorded[kind] for kind in kinds if kind in recorded}  # of one cell
+    if not seconds:
         check_images(missing)
-    timed = new = len(kinds) - len(known)
-    total = 0.0
+    known, new = len(seconds), len(kinds) - len(seconds)
     speeds: dict[str, Speed] = {}
     failing: Counter[str] = Counter()
     impossible: Counter[str] = Counter()
     announcer = _Announcer(console, new)
     with announcer.status:
-        for name, cells in kinds.items():
+        for kind, cells in kinds.items():
+            if kind in seconds:
+                continue
+            announcer.next(cells[0].cell.label)
             try:
-                if name in known:
-                    each = fmean(measured[name])
-                else:
-                    announcer.next(cells[0].cell.label)
-                    each = expected_seconds(cells[0], speeds, max(LEAST, SECONDS / new))
-            except (UserError, Incompatible) as error:
-                (failing if isinstance(error, UserError) else impossible)[str(error)] += len(cells)
-                timed -= 1
-            else:
-                total += each * len(cells)
+                seconds[kind] = expected_seconds(cells[0], speeds, max(LEAST, SECONDS / new))
+            except UserError as error:
+                failing[str(error)] += len(cells)
+            except Incompatible as error:
+                impossible[str(error)] += len(cells)
     if failing.total() == len(missing):
         raise UserError(next(iter(failing)))
-    return Estimate(total, _basis(len(known), timed, reusing), _by_reason(failing), _by_reason(impossible))
+    total = sum(seconds[kind] * len(cells) for kind, cells in kinds.items() if kind in seconds)
+    basis = _basis(known, len(seconds) - known, reusing)
+    return Estimate(total, basis, _by_reason(failing), _by_reason(impossible))
+
+
+def _recorded_seconds(results: Results, machine: str | None) -> dict[str, float]:
+    """Return the mean seconds of a finished cell on this kind of machine, by cost key."""
+    measured: dict[str, list[float]] = {}
+    for entry, spec in results.specs():
+        if entry.status == "done" and entry.seconds is not None and entry.machine == machine:
+            measured.setdefault(cost_key(spec), []).append(entry.seconds)
+    return {kind: fmean(seconds) for kind, seconds in measured.items()}
 
 
 def _by_reason(cells: Mapping[str, int]) -> tuple[tuple[int, str], ...]:
