@@ -26,7 +26,7 @@ from fedspan.benchmark.mirror import boards as leaderboard
 from fedspan.benchmark.mirror.runs import QUIET, Mirror, Unreachable, tracking_uri
 from fedspan.benchmark.places import interpreter
 from fedspan.benchmark.records.results import Results
-from fedspan.benchmark.running.signals import Stopped, handling, stop_now
+from fedspan.benchmark.running.signals import Stopped, until_stopped
 from fedspan.benchmark.spec.settings import How
 
 HOST = "127.0.0.1"
@@ -99,7 +99,7 @@ def run(results: Results, pages: Path, site_port: int, mlflow_port: int) -> int:
     """Mirror new records to MLflow, print the addresses of site and MLflow, and serve both until a signal arrives."""
     if not (pages / "index.html").is_file():
         tell(f"{pages} has no site yet; run 'fedspan report' to make it")
-    with handling({signal.SIGTERM: stop_now, signal.SIGHUP: stop_now}), serving_site(pages, site_port) as server:
+    with until_stopped(), serving_site(pages, site_port) as server:
         print(f"site on http://{HOST}:{server.server_port} (Ctrl-C ends it)", flush=True)
         remote = os.environ.get("MLFLOW_TRACKING_URI", "")
         boards = _mirrored(results, pages)

@@ -11,7 +11,6 @@ import hashlib
 import os
 import secrets
 import shutil
-import signal
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +46,7 @@ from fedspan.benchmark.running.repetition import (
     machines,
     missing_gpu,
 )
-from fedspan.benchmark.running.signals import handling, stop_now
+from fedspan.benchmark.running.signals import until_stopped
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, single
 from fedspan.benchmark.spec.rebuild import rebuild
@@ -197,7 +196,7 @@ def show(arguments: argparse.Namespace, kept_in: Path | None = None) -> int:
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
-    """Yield a new folder that is removed at the end, after SIGTERM too; raise `UserError` if it cannot be made."""
+    """Yield a new folder that is removed at the end, after a signal too; raise `UserError` if it cannot be made."""
     try:
         folder = Path(tempfile.mkdtemp(prefix="fedspan-verify-"))
     except OSError as error:
@@ -207,7 +206,7 @@ def _scratch() -> Iterator[Path]:
         ) from error
 
     try:
-        with handling({signal.SIGTERM: stop_now}):
+        with until_stopped():
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -57,8 +57,7 @@ def run(
         raise UserError(f"'{min(twice)}' is given twice, as a setting and in `over`")
     axes = {name: [value] for name, value in given.items()} | grid
     try:
-        if reload_edited():
-            get_reusable_executor().shutdown()  # joblib's workers outlive a grid and hold the old code
+        reload_edited()
     finally:
         provenance.forget()
     if studies_of(axes):
@@ -67,8 +66,11 @@ def run(
     for one in broken():
         warnings.warn(one.text, stacklevel=2)
     how = _possible_here(planned)
-    with restored():
-        run_grid(planned, make_launcher(launcher_words(how)))
+    try:
+        with restored():
+            run_grid(planned, make_launcher(launcher_words(how)))
+    finally:
+        get_reusable_executor().shutdown()  # joblib's workers would keep today's code, folder, environment and commit
     place, keys = Results(how.results), [one.cell.key for one in planned]
     found = (record for key in keys if (record := place.read(key) or place.failure(key)) is not None)
     return frame_of(place, found, trials=True)

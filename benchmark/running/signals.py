@@ -71,6 +71,23 @@ def handling(handlers: Mapping[int, Callable[[int, FrameType | None], None]]) ->
             signal.signal(number, handler)
 
 
+def until_stopped() -> contextlib.AbstractContextManager[None]:
+    """Raise `Stopped` in the block on SIGTERM, and when the terminal closes, unless SIGHUP is ignored (nohup)."""
+    numbers = [signal.SIGTERM] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGTERM, signal.SIGHUP]
+    return handling(dict.fromkeys(numbers, stop_now))
+
+
+@contextlib.contextmanager
+def _later(seconds: float, every: float) -> Iterator[None]:
+    """Set an alarm after the block, less the time that it took; 0 `seconds` mean none."""
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        if seconds:
+            signal.setitimer(signal.ITIMER_REAL, max(seconds - (time.monotonic() - started), 0.001), every)
+
+
 @contextlib.contextmanager
 def stopping(seconds: float | None = None) -> Iterator[Stop]:
     """Yield a flag that a cluster's signal sets, and raise `TimedOut` after `seconds`; both in the main thread only.
@@ -84,7 +101,8 @@ def stopping(seconds: float | None = None) -> Iterator[Stop]:
         yield stop
         return
     report = sys.unraisablehook
-    with handling({**dict.fromkeys(of_clusters(), stop.on_signal), signal.SIGALRM: stop.on_alarm}):
+    rest, every = signal.setitimer(signal.ITIMER_REAL, 0)  # the caller's alarm waits
+    with _later(rest, every), handling({**dict.fromkeys(of_clusters(), stop.on_signal), signal.SIGALRM: stop.on_alarm}):
         sys.unraisablehook = lambda lost: None if isinstance(lost.exc_value, (Stopped, TimedOut)) else report(lost)
         try:
             if seconds is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any, cast
 
 from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -109,10 +111,22 @@ def by_hydra(words: Sequence[str], hydra_config: bool = False) -> DictConfig:
     """Return Hydra's composition of overrides as written, with `hydra_config` including Hydra's own node."""
     register()
     try:
-        with initialize_config_module("fedspan.benchmark", job_name="fedspan", version_base="1.3"):
+        with _own_hydra():
             return compose(CONFIG_NAME, list(words), return_hydra_config=hydra_config)
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(str(error).strip().split("\n")[0]) from None
+
+
+@contextlib.contextmanager
+def _own_hydra() -> Iterator[None]:
+    """Initialise Hydra, which may be in use already: by a notebook, or by an application that calls `fedspan.run`."""
+    callers = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_module("fedspan.benchmark", job_name="fedspan", version_base="1.3"):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = callers
 
 
 def plain_config(config: DictConfig) -> dict[str, Any]:

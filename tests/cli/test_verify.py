@@ -307,16 +307,19 @@ def test_a_full_scratch_folder_is_named(fedspan, made, monkeypatch):
     assert "is full or read-only; free space, or name another with TMPDIR" in ran.out
 
 
-def test_an_interrupt_removes_the_scratch_folder_and_ends_what_was_started(made, start, here):
+@pytest.mark.parametrize(
+    ("number", "status", "told"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGHUP, 143, "terminated")]
+)
+def test_a_signal_removes_the_scratch_folder_and_ends_what_was_started(made, start, here, number, status, told):
     before = content()
     process = start("verify", *ONE, *(path.stem for path in made))
     wait_for(lambda: list((here / "tmp").glob("fedspan-verify-*/*/status/*.json")))
-    [status] = (here / "tmp").glob("fedspan-verify-*/*/status/*.json")
-    pid = json.loads(status.read_text())["pid"]
-    process.send_signal(signal.SIGINT)
+    [running] = (here / "tmp").glob("fedspan-verify-*/*/status/*.json")
+    pid = json.loads(running.read_text())["pid"]
+    process.send_signal(number)
     _, err = process.communicate()
-    assert process.returncode == 130
-    assert [line for line in err.splitlines() if line] == ["fedspan: interrupted; run the same command again to resume"]
+    assert process.returncode == status
+    assert [line for line in err.splitlines() if line] == [f"fedspan: {told}; run the same command again to resume"]
     wait_for(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
     assert content() == before
 

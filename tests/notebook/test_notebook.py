@@ -182,6 +182,16 @@ def test_a_plugin_file_that_was_edited_is_imported_anew_with_its_own_source_in_t
 
 
 @pytest.mark.usefixtures("apart")
+def test_workers_follow_the_notebook_into_another_folder(tmp_path, monkeypatch):
+    for name in ("one", "two"):
+        (folder := tmp_path / name).mkdir()
+        monkeypatch.chdir(folder)
+        ran = fedspan.run(QUICK, over={"seed": [0, 1]}, results="here", workers=2)
+        assert list(ran["status"]) == ["done", "done"]
+        assert len(list((folder / "here" / "records").glob("*.json"))) == 2
+
+
+@pytest.mark.usefixtures("apart")
 def test_a_broken_file_in_a_folder_of_plugins_is_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_broken", [])
     (tmp_path / "scaled.py").write_text(SCALED.format(by="1.0"))

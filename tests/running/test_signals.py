@@ -7,7 +7,7 @@ import time
 import pytest
 
 from fedspan.benchmark.running import signals as stop
-from fedspan.benchmark.running.signals import Stopped, TimedOut, stopping
+from fedspan.benchmark.running.signals import Stopped, TimedOut, stopping, until_stopped
 
 
 def handlers():
@@ -105,6 +105,28 @@ def test_an_alarm_lost_in_a_destructor_comes_again_and_prints_nothing(monkeypatc
     with pytest.raises(TimedOut), stopping(0.05):
         work()
     assert reported == ["of the plugin"]
+
+
+@pytest.mark.parametrize("seconds", [None, 500])
+def test_the_callers_alarm_waits_until_the_cell_has_ended(seconds):
+    signal.setitimer(signal.ITIMER_REAL, 1000, 7)
+    with pytest.raises(ValueError, match="bad cell"), stopping(seconds):
+        raise ValueError("bad cell")
+    rest, every = signal.setitimer(signal.ITIMER_REAL, 0)
+    assert 500 < rest <= 1000
+    assert every == 7
+
+
+def test_a_closed_terminal_ends_a_command_unless_it_is_told_to_ignore_that():
+    with pytest.raises(Stopped), until_stopped():
+        forever(signal.SIGHUP)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with until_stopped():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_another_thread_is_ended_between_its_steps():

@@ -3,6 +3,8 @@ import shlex
 
 import pytest
 import yaml
+from hydra import initialize
+from hydra.core.global_hydra import GlobalHydra
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -214,6 +216,16 @@ def test_hydra_composes_a_preset_as_it_is_now(tmp_path, monkeypatch):
         (folder / "mine.yaml").write_text(yaml.safe_dump({"lr": rate}))
         found = compose.by_hydra(["protocol=mine"]).protocol.lr
         assert (found, type(found)) == (rate, type(rate))
+
+
+def test_hydra_of_the_caller_stays_as_it_was():
+    """A notebook may have initialised it, and a Hydra application may call `fedspan.run`."""
+    with initialize(version_base="1.3", config_path=None):
+        before = GlobalHydra.instance().hydra
+        assert compose.by_hydra(["protocol.rounds=7"]).protocol.rounds == 7
+        with pytest.raises(UserError):
+            compose.by_hydra(["no_such_setting=7"])
+        assert GlobalHydra.instance().hydra is before
 
 
 def test_the_command_of_a_cell_names_no_place_and_no_habit_of_one_machine():

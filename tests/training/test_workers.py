@@ -42,7 +42,7 @@ from fedspan.tasks.fleets.dropout import Dropout
 from fedspan.tasks.fleets.stragglers import Stragglers
 from fedspan.tasks.partitions.personal import Personal
 from tests.contract.tape import Tapes
-from tests.helpers import counted, how, numbers, start, toy_cell, trained, weights
+from tests.helpers import counted, how, numbers, start, toy_cell, trained, wait_for, weights
 from tests.toys import Blobs, NormNet, toy, toy_stacks
 from tests.training.rounds import simulated
 
@@ -147,6 +147,22 @@ def test_workers_train_clients_side_by_side_as_one_process_does(monkeypatch, exe
         finish(run)
         agree(run, outcome(trained(cell, executor=executor)))
     assert next(number for function, number in sent if function is train) == (messages or clients)
+
+
+def test_workers_end_even_if_ending_the_first_is_interrupted(monkeypatch):
+    run = start(toy_cell(**MANY))
+    start_workers(run, 3)
+    run.advance()
+    pids = [worker.pid for worker in run.trainer.pool.workers]
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run.trainer.pool.workers[0], "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stop_workers(run)
+    for pid in pids:
+        wait_for(lambda pid=pid: os.waitpid(pid, os.WNOHANG)[0] == pid)
 
 
 def test_the_message_to_a_client_is_made_when_a_worker_gets_it(monkeypatch):

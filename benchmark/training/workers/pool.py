@@ -138,5 +138,7 @@ class Pool:
 
     def close(self) -> None:
         """End the workers for good and close the transport."""
-        self._end(self.workers)
-        self.transport.close()
+        try:
+            self._end(self.workers)
+        finally:  # closing the transport ends those that are left
+            self.transport.close()
