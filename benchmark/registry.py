@@ -185,11 +185,13 @@ def load_files(given: Iterable[str]) -> None:
         _files[os.path.abspath(path)] = path
 
 
-def reload_edited() -> bool:
-    """Reimport user files edited since their import, as a notebook does before a run; return whether any was.
+def reload_edited() -> None:
+    """Reimport user files edited since their import, as a notebook does before a run.
 
-    `broken` reports those that can no longer be imported.
+    `broken` reports those that can no longer be imported. `load_files` looks into folders again, for new files.
     """
+    for path in [path for path in _files if os.path.isdir(path)]:
+        del _files[path]
     edited = discovery.forget_edited()
     if edited:
         _forget_unfinished()
@@ -198,7 +200,6 @@ def reload_edited() -> bool:
     for source in (source for path in edited if path.is_file() for source in discovery.files(str(path))):
         _load(source)
     _keep_sources()
-    return bool(edited)
 
 
 def _forget_unfinished() -> None:

@@ -182,6 +182,15 @@ def test_a_plugin_file_that_was_edited_is_imported_anew_with_its_own_source_in_t
 
 
 @pytest.mark.usefixtures("apart")
+def test_a_file_that_was_added_to_a_folder_of_plugins_is_imported(tmp_path):
+    (folder := tmp_path / "plugins").mkdir()
+    for name in ("scaled", "scaled_too"):
+        (folder / f"{name}.py").write_text(SCALED.format(by="1.0").replace('"scaled"', f'"{name}"'))
+        ran = fedspan.run(QUICK, algorithm=name, plugins=folder, results=tmp_path / "records")
+        assert list(ran["status"]) == ["done"]
+
+
+@pytest.mark.usefixtures("apart")
 def test_workers_follow_the_notebook_into_another_folder(tmp_path, monkeypatch):
     for name in ("one", "two"):
         (folder := tmp_path / name).mkdir()
