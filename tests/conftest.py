@@ -2,6 +2,7 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import sqlite3
 
 import pytest
@@ -48,6 +49,14 @@ def unchanged_process():
     logger.setLevel(level)
     os.environ.clear()
     os.environ.update(environment)
+
+
+@pytest.fixture
+def in_a_terminal():
+    """Let SIGHUP arrive here and in processes started here, also where the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(autouse=True)

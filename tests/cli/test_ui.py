@@ -28,6 +28,7 @@ def test_a_port_that_another_server_has_is_refused_before_anything_starts(fedspa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("in_a_terminal")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_no_signal_leaves_a_server_behind(start, here, empty_store, number):
     empty_store(here / "results")

@@ -307,6 +307,7 @@ def test_a_full_scratch_folder_is_named(fedspan, made, monkeypatch):
     assert "is full or read-only; free space, or name another with TMPDIR" in ran.out
 
 
+@pytest.mark.usefixtures("in_a_terminal")
 @pytest.mark.parametrize(
     ("number", "status", "told"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGHUP, 143, "terminated")]
 )

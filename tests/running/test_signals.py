@@ -117,16 +117,14 @@ def test_the_callers_alarm_waits_until_the_cell_has_ended(seconds):
     assert every == 7
 
 
+@pytest.mark.usefixtures("in_a_terminal")
 def test_a_closed_terminal_ends_a_command_unless_it_is_told_to_ignore_that():
     with pytest.raises(Stopped), until_stopped():
         forever(signal.SIGHUP)
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-    try:
-        with until_stopped():
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    with until_stopped():
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
 def test_another_thread_is_ended_between_its_steps():
