@@ -188,14 +188,13 @@ def load_files(given: Iterable[str]) -> None:
 def reload_edited() -> None:
     """Reimport user files edited since their import, as a notebook does before a run.
 
-    `broken` reports those that can no longer be imported. `load_files` looks into folders again, for new files.
+    `broken` reports those that can no longer be imported. `load_files` then looks again: for new files in a folder, and
+    at a broken file.
     """
-    for path in [path for path in _files if os.path.isdir(path)]:
-        del _files[path]
+    _files.clear()
     edited = discovery.forget_edited()
     if edited:
         _forget_unfinished()
-        _files.clear()  # naming a broken file again then reports its error
         _broken[:] = [one for one in _broken if one.path not in edited]
     for source in (source for path in edited if path.is_file() for source in discovery.files(str(path))):
         _load(source)

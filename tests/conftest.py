@@ -25,7 +25,7 @@ def one_thread():
 
 @pytest.fixture(autouse=True, scope="session")
 def nothing_waits_for_disks():
-    """Make no file outlast a loss of power: no test cuts it, and each wait takes about 10 ms."""
+    """Leave out fsync: no test cuts the power, and each call takes about 10 ms."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         yield

@@ -70,7 +70,7 @@ def run(
         with restored():
             run_grid(planned, make_launcher(launcher_words(how)))
     finally:
-        get_reusable_executor().shutdown()  # joblib's workers would keep today's code, folder, environment and commit
+        get_reusable_executor().shutdown()  # its workers would keep this run's code, folder, environment, commit
     place, keys = Results(how.results), [one.cell.key for one in planned]
     found = (record for key in keys if (record := place.read(key) or place.failure(key)) is not None)
     return frame_of(place, found, trials=True)

@@ -54,8 +54,8 @@ class Stop:
         self.check()
 
 
-def stop_now(number: int, frame: FrameType | None) -> None:
-    """Raise `Stopped`, as a handler of a signal."""
+def _stop_now(number: int, frame: FrameType | None) -> None:
+    """Handle a signal by raising `Stopped`."""
     raise Stopped
 
 
@@ -74,13 +74,14 @@ def handling(handlers: Mapping[int, Callable[[int, FrameType | None], None]]) ->
 def until_stopped() -> contextlib.AbstractContextManager[None]:
     """Raise `Stopped` in the block on SIGTERM, and when the terminal closes, unless SIGHUP is ignored (nohup)."""
     numbers = [signal.SIGTERM] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGTERM, signal.SIGHUP]
-    return handling(dict.fromkeys(numbers, stop_now))
+    return handling(dict.fromkeys(numbers, _stop_now))
 
 
 @contextlib.contextmanager
-def _later(seconds: float, every: float) -> Iterator[None]:
-    """Set an alarm after the block, less the time that it took; 0 `seconds` mean none."""
+def _callers_alarm_later() -> Iterator[None]:
+    """Put an alarm that the caller has set off until after the block, less the time that the block took."""
     started = time.monotonic()
+    seconds, every = signal.setitimer(signal.ITIMER_REAL, 0)
     try:
         yield
     finally:
@@ -101,8 +102,8 @@ def stopping(seconds: float | None = None) -> Iterator[Stop]:
         yield stop
         return
     report = sys.unraisablehook
-    rest, every = signal.setitimer(signal.ITIMER_REAL, 0)  # the caller's alarm waits
-    with _later(rest, every), handling({**dict.fromkeys(of_clusters(), stop.on_signal), signal.SIGALRM: stop.on_alarm}):
+    handlers = {**dict.fromkeys(of_clusters(), stop.on_signal), signal.SIGALRM: stop.on_alarm}
+    with _callers_alarm_later(), handling(handlers):
         sys.unraisablehook = lambda lost: None if isinstance(lost.exc_value, (Stopped, TimedOut)) else report(lost)
         try:
             if seconds is not None:

@@ -91,10 +91,9 @@ def test_half_a_command_is_answered_with_the_whole(words, capsys):
 
 @pytest.mark.parametrize("algorithm", plugins("algorithm"))
 def test_what_is_said_of_a_pair_is_what_its_cell_says(algorithm):
-    one_step = {"rounds": 1, "local_epochs": 1, "batch_size": 64}  # of each client: there are many pairs
     for addon in plugins("addon"):
         stack = plugins("algorithm")[algorithm](), plugins("addon")[addon]()
-        cell = toy_cell(*stack, protocol=one_step)
+        cell = toy_cell(*stack, protocol={"rounds": 1, "local_epochs": 1})
         try:
             trained(cell)
             said = None
