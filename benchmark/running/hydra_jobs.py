@@ -25,11 +25,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records.model import trained_accuracy
+from fedspan.benchmark.registry import load_files
 from fedspan.benchmark.running.job import run_job
 from fedspan.benchmark.running.leases import Busy
 from fedspan.benchmark.running.signals import GRACE, Stopped
 from fedspan.benchmark.spec.compose import by_hydra, plain_config, resolve
 from fedspan.benchmark.spec.overrides import settings_of
+from fedspan.benchmark.spec.settings import paths_of
 
 POLL_SECONDS = 1.0  # between checks that the driver is alive
 RENEWED = "A worker stopped while some jobs were given to the"  # the start of loky's warning
@@ -75,7 +77,9 @@ class GridJob:
     def __call__(self, config: DictConfig) -> float | UserError | Stopped:
         _end_after(self.driver)
         try:
-            record = run_job(plain_config(config), list(HydraConfig.get().overrides.task))
+            settings = plain_config(config)
+            load_files(paths_of(settings["plugins"]))  # Ray composes configurations in the driver
+            record = run_job(settings, list(HydraConfig.get().overrides.task))
         except UserError as error:
             return error
         except Busy:

@@ -1,6 +1,5 @@
 """Plugins from files that the user names: in every process, in every command that composes a cell."""
 
-import os
 import re
 
 import pytest
@@ -9,8 +8,6 @@ import torch
 from fedspan.benchmark import registry
 from fedspan.benchmark.cli.test import CasesOf
 from tests.cli.conftest import QUICK, finish, records
-
-GRID = ("run", "-m", *QUICK, "algorithm=fedavg,mine")
 
 MINE = '''
 from fedspan.benchmark.component import Component, algorithm
@@ -149,21 +146,6 @@ def test_plugins_are_how_and_change_no_key(fedspan):
     before = records()
     assert "already has a record" in fedspan("run", *QUICK).out
     assert records() == before
-
-
-@pytest.mark.parametrize(
-    ("launcher", "given"),
-    [("submitit_local", "environment"), ("ray", "setting")],  # joblib's are in test_workers
-)
-@pytest.mark.usefixtures("mine")
-def test_every_worker_process_knows_them(start, monkeypatch, launcher, given):
-    pytest.importorskip({"ray": "ray", "submitit_local": "submitit"}[launcher])
-    words = ["plugins=my.py"] if given == "setting" else []
-    if given == "environment":
-        monkeypatch.setenv("FEDSPAN_PLUGINS", os.path.abspath("my.py"))
-    ran = finish(start(*GRID, f"launcher={launcher}", "workers=2", *words))
-    assert ran.status == 0, ran.err
-    assert {one["spec"]["algorithm"]["name"] for one in records().values()} == {"fedavg", "mine"}
 
 
 @pytest.mark.slow

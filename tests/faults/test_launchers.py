@@ -9,7 +9,8 @@ import pytest
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.running.launchers import check_how, launcher_words
 from fedspan.benchmark.spec.settings import How
-from tests.cli.conftest import QUICK, Ran
+from tests.cli.conftest import QUICK, Ran, records
+from tests.cli.test_plugins import MINE
 from tests.faults.conftest import check_files, leftovers, plain, ray_nodes
 from tests.helpers import PATIENCE, wait_for
 
@@ -30,6 +31,20 @@ def undisturbed(start):
         return plain("undisturbed")
 
     return records
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", ["setting", "environment"])
+@pytest.mark.parametrize("launcher", ["ray", "submitit_local"])
+def test_every_worker_process_knows_the_plugins_of_a_file(start, here, monkeypatch, launcher, given):
+    pytest.importorskip({"ray": "ray", "submitit_local": "submitit"}[launcher], reason=f"{launcher} is not installed")
+    (here / "my.py").write_text(MINE)
+    if given == "environment":
+        monkeypatch.setenv("FEDSPAN_PLUGINS", str(here / "my.py"))
+    words = ["plugins=my.py"] if given == "setting" else []
+    ran = finish(start(*GRID, "algorithm=fedavg,mine", f"launcher={launcher}", "workers=2", *words))
+    assert ran.status == 0, ran.err
+    assert {one["spec"]["algorithm"]["name"] for one in records().values()} == {"fedavg", "mine"}
 
 
 # Ray ------------------------------------------------------------------------------------------------
