@@ -25,6 +25,7 @@ class Aside:
         switch(numerics)  # for the new process, which reads the environment
         self._process.start()
         switch(mine)
+        there.close()  # so that a process that fails ends `recv` with EOFError
         self._here.recv()
 
     def __call__(self) -> float:
