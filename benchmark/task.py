@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -130,10 +132,19 @@ class Dataset(Plugin):
         """Return shape and numbers of classes and images after `limit`, or None if unknown without the files."""
         return None
 
+    @property
+    def _places(self) -> list[Any]:
+        return [getattr(self, field.name) for field in fields(self) if field.metadata.get("how")]
+
     def unplaced(self) -> bool:
         """Return whether only the content of its images is known, so that `load` fails until a setting names them."""
-        places = [getattr(self, field.name) for field in fields(self) if field.metadata.get("how")]
-        return bool(getattr(self, "content", "") and places) and not any(places)
+        return bool(getattr(self, "content", "") and self._places) and not any(self._places)
+
+    def check_places(self) -> None:
+        """Raise `OSError` for a path at which the system cannot look, such as too long a name; it need not exist."""
+        for place in self._places:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                os.stat(os.path.expanduser(str(place)))
 
     def prepare(self, cache: Path) -> Data:
         """Return the dataset, checked and cut to `limit`."""

@@ -234,9 +234,12 @@ def sources_behind(name: str) -> dict[str, str]:
         if not f"{module}.".startswith(packages) and (beside is None or _folder(module) != beside):
             continue
         try:
-            found[module] = source_of(sys.modules[module])
+            source = source_of(sys.modules[module])
         except (OSError, TypeError):  # a class typed into an interpreter has no source
             continue
+        if not source.strip():  # an empty file: from Python 3.13 on its source is an empty line, before it has none
+            continue
+        found[module] = source
         parents = module.split(".") if hasattr(sys.modules[module], "__path__") else module.split(".")[:-1]
         for node in ast.walk(_parsed(found[module])):
             if isinstance(node, ast.ImportFrom):

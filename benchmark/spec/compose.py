@@ -26,6 +26,7 @@ from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.spec.overrides import override_text
 from fedspan.benchmark.spec.presets import SettingRule, applies, default_choices, preset, yaml_files
 from fedspan.benchmark.spec.settings import What, how_defaults, paths_of, what_defaults
+from fedspan.benchmark.task import Dataset
 
 log = logging.getLogger("fedspan")
 
@@ -226,7 +227,7 @@ class Composer:
         addons = [self._addon(name, config["addon"].get(name, {})) for name in what.addons]
         try:
             return Cell(
-                dataset=self._build("dataset", config["dataset"], _plugin),
+                dataset=self._build("dataset", config["dataset"], _dataset),
                 partition=self._build("partition", config["partition"], _plugin),
                 clients=what.clients,
                 participation=what.participation,
@@ -274,6 +275,12 @@ def _plugin(where: str, node: Mapping[str, Any]) -> Any:
         raise
     except Exception as error:  # from the plugin's own checks of its settings
         raise HookError(blame(error) or f"{kind} '{cls.name}': {type(error).__name__}: {error}") from error
+
+
+def _dataset(where: str, node: Mapping[str, Any]) -> Dataset:
+    dataset: Dataset = _plugin(where, node)
+    dataset.check_places()  # here, as Python 3.14 takes a path at which it cannot look for one that is not there
+    return dataset
 
 
 def _settings(cls: type[Any], where: str, node: Mapping[str, Any]) -> Any:

@@ -152,6 +152,13 @@ def test_values_at_a_limit_are_accepted_and_beyond_it_refused(setting, value, re
     assert read_back(setting, chosen, value) == (not refused)
 
 
+def test_places_of_images_at_which_the_system_cannot_look_are_refused():
+    for name, cls in plugins("dataset").items():
+        for place in [field.name for field in dataclasses.fields(cls) if field.metadata.get("how")]:
+            with pytest.raises(UserError, match="^cannot read x+: File name too long$"):
+                plan([{"dataset": name, f"dataset.{place}": "x" * 300}])
+
+
 def test_a_number_that_some_processes_take_for_0_is_no_text_either():
     with pytest.raises(UserError, match=r"dataset\.content must be 0 or at least 2\.22507e-308 in size"):
         plan([{"dataset": "cifar100", "dataset.content": 5e-324}])
