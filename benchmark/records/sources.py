@@ -237,7 +237,7 @@ def sources_behind(name: str) -> dict[str, str]:
             source = source_of(sys.modules[module])
         except (OSError, TypeError):  # a class typed into an interpreter has no source
             continue
-        if not source.strip():  # an empty file: from Python 3.13 on its source is an empty line, before it has none
+        if not source.strip():  # an empty file, whose source some versions of Python give as a line
             continue
         found[module] = source
         parents = module.split(".") if hasattr(sys.modules[module], "__path__") else module.split(".")[:-1]
