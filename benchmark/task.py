@@ -316,7 +316,7 @@ class Partition(Plugin):
 
     def _check_once(self, wanted: str, parts: Sequence[np.ndarray], clients: int) -> None:
         """Raise `HookError` if an index occurs twice in `parts`."""
-        times = np.bincount(np.concatenate(parts))
+        times: np.ndarray = np.bincount(np.concatenate(parts))
         if times.max() > 1:
             image = int(times.argmax())
             holders = [place % clients for place, part in enumerate(parts) for _ in range(int((part == image).sum()))]
