@@ -318,7 +318,7 @@ class Partition(Plugin):
         """Raise `HookError` if an index occurs twice in `parts`."""
         times: np.ndarray = np.bincount(np.concatenate(parts))
         if times.max() > 1:
-            image = int(times.argmax())
+            image = int(np.argmax(times))
             holders = [place % clients for place, part in enumerate(parts) for _ in range(int((part == image).sum()))]
             raise self._refusal(wanted, f"image {image} occurs {times.max()} times, at the clients {holders[:9]}")
 
