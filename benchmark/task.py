@@ -141,7 +141,7 @@ class Dataset(Plugin):
         return bool(getattr(self, "content", "") and self._places) and not any(self._places)
 
     def check_places(self) -> None:
-        """Raise `OSError` for a path at which the system cannot look, such as too long a name; it need not exist."""
+        """Raise `OSError` for a path that the system cannot look at, such as too long a name; it may be missing."""
         for place in self._places:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 os.stat(os.path.expanduser(str(place)))

@@ -279,7 +279,7 @@ def _plugin(where: str, node: Mapping[str, Any]) -> Any:
 
 def _dataset(where: str, node: Mapping[str, Any]) -> Dataset:
     dataset: Dataset = _plugin(where, node)
-    dataset.check_places()  # here, as Python 3.14 takes a path at which it cannot look for one that is not there
+    dataset.check_places()  # later, Python 3.14 would treat a path that it cannot look at as a missing one
     return dataset
 
 

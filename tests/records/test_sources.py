@@ -29,7 +29,7 @@ from tests.helpers import toy_cell
 from tests.toys import toy
 
 FILES = {
-    "__init__": "",
+    "__init__": "\n",  # what some versions of Python say of an empty file
     "plugin": "import json\nimport made_up_plugins.whole\nfrom . import sibling\n"
     "from made_up_plugins.helper import value\n",
     "helper": "from made_up_plugins.deeper import value\n",

@@ -152,7 +152,7 @@ def test_values_at_a_limit_are_accepted_and_beyond_it_refused(setting, value, re
     assert read_back(setting, chosen, value) == (not refused)
 
 
-def test_places_of_images_at_which_the_system_cannot_look_are_refused():
+def test_places_of_images_that_the_system_cannot_look_at_are_refused():
     for name, cls in plugins("dataset").items():
         for place in [field.name for field in dataclasses.fields(cls) if field.metadata.get("how")]:
             with pytest.raises(UserError, match=r"^cannot read x+: File name too long$"):
