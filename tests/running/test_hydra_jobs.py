@@ -16,7 +16,7 @@ WORDS = (*QUICK, "algorithm=mine", "plugins=my.py")
 
 @pytest.fixture
 def job_config(here):  # noqa: F811
-    """The configuration of a job, composed where its plugins were known, as Ray's launcher does in the driver."""
+    """The configuration of a job, loaded where its plugins were known, as Ray's launcher does in the driver."""
     path = here / "my.py"
     path.write_text(MINE)
     config = JobConfigs().load_sweep_config(by_hydra([], hydra_config=True), list(WORDS))
@@ -27,6 +27,6 @@ def job_config(here):  # noqa: F811
     return config
 
 
-def test_a_job_imports_the_plugins_of_its_configuration(job_config):
+def test_a_job_imports_its_plugins_in_the_process_that_runs_it(job_config):
     GridJob(os.getpid())(job_config)
     assert [one["spec"]["algorithm"]["name"] for one in records().values()] == ["mine"]
