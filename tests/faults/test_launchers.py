@@ -81,6 +81,13 @@ def test_on_two_ray_nodes_a_killed_worker_costs_only_its_cell(start, two_nodes, 
 
 
 @pytest.mark.slow
+def test_a_grid_without_an_address_starts_its_own_ray_beside_a_cluster(start, here, toys):
+    with ray_nodes(here, toys):
+        ran = finish(start(*GRID, "launcher=ray", "workers=1"))
+    assert ran.status == 0, ran.err
+
+
+@pytest.mark.slow
 def test_relative_results_on_a_cluster_are_refused(start, two_nodes):
     ran = finish(start(*GRID, "launcher=ray"))
     assert ran.status == 2
