@@ -102,8 +102,8 @@ def connect(how: How) -> None:
         if not ray.is_initialized():
             passed = [name for name in (*THREADS, numerics.CHOICE, discovery.VARIABLE) if name in os.environ]
             environment = {"env_vars": {name: os.environ[name] for name in passed}}
-            address = address or "local"  # None would join a cluster that runs here
-            ray.init(address=address, runtime_env=environment, **quiet, **here)
+            # Without an address Ray would join a cluster that runs here.
+            ray.init(address=address or "local", runtime_env=environment, **quiet, **here)
     except Exception as error:  # any error of the cluster and its network
         raise UserError(f"launcher=ray cannot use {address or 'this machine'}: {error}".split("\n")[0]) from error
 
