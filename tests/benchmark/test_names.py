@@ -76,6 +76,7 @@ def test_the_label_of_a_method_in_words(label, said):
         ("dirichlet(alpha=0.1, balanced=false)", "alpha 0.1, plain draw"),
         ("pathological(classes_per_client=3)", "Pathological (3 classes per client)"),
         ("iid", "IID"),
+        ("quantity(alpha=0.1)", "quantity alpha 0.1"),
     ],
 )
 def test_a_partition_is_told_by_its_skew_where_it_has_one(label, said):

@@ -164,7 +164,9 @@ def one_cell(monkeypatch):
     }
 
 
-def test_renewing_adds_a_family_where_nothing_differs_and_begins_anew_elsewhere(one_cell):
+def test_renewing_adds_a_family_where_nothing_differs_and_begins_anew_elsewhere(one_cell, monkeypatch):
+    assert cells.renewed(one_cell)["families"] == ["New AVX2", "Old AVX2"]
+    monkeypatch.setattr(cells, "names", lambda: ["model:a", "model:new"])
     assert cells.renewed(one_cell)["families"] == ["New AVX2", "Old AVX2"]
     one_cell["cells"]["model:a"]["rounds"]["1"] = "changed"
     assert cells.renewed(one_cell)["families"] == ["New AVX2"]

@@ -8,6 +8,7 @@ from fedspan.benchmark.rng import numpy_generator
 from fedspan.tasks.partitions import dirichlet
 from fedspan.tasks.partitions.dirichlet import Dirichlet
 from fedspan.tasks.partitions.iid import IID
+from fedspan.tasks.partitions.quantity import Quantity
 
 
 def labels_of(n, classes, seed=0):
@@ -21,6 +22,7 @@ def split(partition, labels, classes, clients, seed=0):
 partitions = st.one_of(
     st.just(IID()),
     st.builds(Dirichlet, alpha=st.sampled_from([0.1, 0.5, 5.0, 1000.0]), balanced=st.booleans(), min_size=st.just(1)),
+    st.builds(Quantity, alpha=st.sampled_from([0.5, 5.0, 1000.0]), min_size=st.integers(1, 3)),
 )
 
 

@@ -1,4 +1,4 @@
-"""Pathological, domain and personal partitions, and the statistics of the Dirichlet one."""
+"""Quantity, pathological, domain and personal partitions, and the statistics of the Dirichlet one."""
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from fedspan.tasks.partitions.domain import Domain
 from fedspan.tasks.partitions.iid import IID
 from fedspan.tasks.partitions.pathological import Pathological
 from fedspan.tasks.partitions.personal import Personal
+from fedspan.tasks.partitions.quantity import Quantity
 
 quickly = settings(max_examples=50, deadline=None)
 
@@ -87,6 +88,49 @@ def test_a_client_is_as_likely_to_hold_much_as_any_other():
     )
     spread = sizes.std() / np.sqrt(len(sizes))
     np.testing.assert_allclose(sizes.mean(0), 400, atol=4.5 * spread)
+
+
+# quantity -------------------------------------------------------------------------------------------
+
+
+def test_the_released_cut_by_quantity_step_by_step():
+    """The published loop, written out: proportions until the smallest is large enough, truncated cut points."""
+    n, clients, alpha, min_size = 500, 6, 0.7, 10
+    rng, sizes = numpy_generator(2, "partition"), [0]
+    while min(sizes) < min_size:
+        cuts = (np.cumsum(rng.dirichlet(np.repeat(alpha, clients))) * n).astype(int)[:-1]
+        sizes = np.diff([0, *cuts, n])
+    expected = np.split(rng.permutation(n), cuts)
+    found = Quantity(alpha, min_size).split(labels_of(n, 4), 4, clients, numpy_generator(2, "partition"))
+    assert [part.tolist() for part in found] == [sorted(part.tolist()) for part in expected]
+
+
+def test_sizes_vary_as_the_shares_of_a_dirichlet_distribution_do():
+    n, clients, alpha, draws = 20_000, 5, 4.0, 400
+    labels = labels_of(n, 10)
+    shares = np.array(
+        [
+            [len(part) / n for part in Quantity(alpha).split(labels, 10, clients, numpy_generator(seed, "partition"))]
+            for seed in range(draws)
+        ]
+    )
+    variance = (clients - 1) / (clients**2 * (clients * alpha + 1))
+    assert shares.mean(0) == pytest.approx(1 / clients, abs=4.5 * np.sqrt(variance / draws))
+    assert shares.var() == pytest.approx(variance, rel=0.15)
+
+
+def test_every_client_holds_the_classes_in_the_proportions_of_all_images():
+    labels = np.sort(labels_of(20_000, 4))
+    for part in Quantity(5.0).split(labels, 4, 5, numpy_generator(0, "partition")):
+        of_class = np.bincount(labels[part], minlength=4) / len(part)
+        assert of_class == pytest.approx(0.25, abs=4.5 * np.sqrt(0.25 * 0.75 / len(part)))
+
+
+def test_a_cut_by_quantity_that_cannot_be_drawn_is_refused():
+    with pytest.raises(UserError, match=r"partition\.alpha must be positive .*got 0"):
+        Quantity(alpha=0.0)
+    with pytest.raises(UserError, match=r"no draw of 1000 gave each of clients=20 .*partition\.min_size=10"):
+        prepare(Quantity(0.01), data_of(labels_of(400, 4), [0], 4), 20)
 
 
 # pathological ---------------------------------------------------------------------------------------
