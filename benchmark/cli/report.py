@@ -79,7 +79,7 @@ def show(arguments: argparse.Namespace) -> int:
     if not named and results.passed_over:  # of no board, too
         status = 2
     if not (built or named or status):
-        _tell_of_none(axes, results)
+        _report_no_results(axes, results)
     with doing("writing the pages over all boards"):
         whole = not named and "scale" not in axes
         summaries = [made.summary for made in built] if whole else site.summaries_in(pages)
@@ -192,7 +192,7 @@ def _is_current(board: Board, cells: Sequence[PlannedCell], scale: str) -> bool:
         return False
 
 
-def _tell_of_none(axes: Axes, results: Results) -> None:
+def _report_no_results(axes: Axes, results: Results) -> None:
     """Say how to show runs of no board; raise `UserError` if no board has results at a requested scale."""
     if "scale" in axes:
         raise UserError(f"no board has results at scale {', '.join(axes['scale'])}; results: {results.root}")

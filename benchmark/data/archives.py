@@ -81,7 +81,7 @@ class Archive(Root):
         if wanted:
             raise UserError(f"{min(wanted)} vanished from the archive {self.where}; start again")
 
-    def glance(self) -> tuple[int, ...]:
+    def quick_signature(self) -> tuple[int, ...]:
         return tuple(map(int, self.signature().split()))
 
     def signature(self) -> str:
@@ -103,7 +103,7 @@ class Archive(Root):
 
     @property
     def _contents(self) -> _Contents:
-        return contents_once(self, self.glance())
+        return contents_once(self, self.quick_signature())
 
     def _list(self) -> _Contents:
         """Return the contents of the archive after checking all members."""
@@ -182,7 +182,7 @@ class _Contents(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4)
-def contents_once(archive: Archive, glance: tuple[int, ...]) -> _Contents:
+def contents_once(archive: Archive, quick_signature: tuple[int, ...]) -> _Contents:
     """Return an archive's contents, listed once per process: listing a compressed one reads all of it."""
     return archive._list()
 

@@ -51,7 +51,7 @@ class Root(ABC):
         """Yield (name, content) of the files `names`, each once, in the fastest order."""
 
     @abstractmethod
-    def glance(self) -> tuple[int, ...]:
+    def quick_signature(self) -> tuple[int, ...]:
         """Return a cheap fingerprint that changes with nearly every change of the files."""
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Root(ABC):
         A process hashes a root at most once, and not at all if an earlier one stored the digest of files with the
         same sizes and times under `data_root`.
         """
-        return digest_once(self, self.glance(), rename)
+        return digest_once(self, self.quick_signature(), rename)
 
     def digest_now(self, rename: Callable[[str], str] = same_name) -> str:
         """Return `digest`, checking every file's size and time again."""
@@ -97,8 +97,8 @@ class Root(ABC):
 
 
 @functools.lru_cache
-def digest_once(root: Root, glance: tuple[int, ...], rename: Callable[[str], str]) -> str:
-    """Return `root.digest_now`, cached in the process as long as `glance` stays the same."""
+def digest_once(root: Root, quick_signature: tuple[int, ...], rename: Callable[[str], str]) -> str:
+    """Return `root.digest_now`, cached in the process as long as `quick_signature` stays the same."""
     return root.digest_now(rename)
 
 
@@ -121,7 +121,7 @@ class Folder(Root):
             except OSError as error:
                 raise UserError(f"cannot read {top / name}: {error.strerror or error}") from error
 
-    def glance(self) -> tuple[int, ...]:
+    def quick_signature(self) -> tuple[int, ...]:
         top = self._top_path()
         deepest = [top / folder for folder in self.folders if (top / folder).is_dir()]
         seen = [top, *(top / file for file in self.files if (top / file).is_file()), *deepest]

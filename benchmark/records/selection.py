@@ -26,14 +26,14 @@ class Selection:
 
     `accuracies` are the trials' accuracies on validation images, in percent, means over the tuning seeds: `WORST` for a
     trial without one, None for one that has not run on every seed. `chosen` is None until all trials have run.
-    `strangers` are the numbers of trials with a run on other data than most runs of the study; `impossible` is the
+    `on_other_data` are the numbers of trials with a run on other data than most runs of the study; `impossible` is the
     number of trials that cannot run.
     """
 
     study: Study
     accuracies: tuple[float | None, ...]
     chosen: Trial | None
-    strangers: tuple[int, ...] = ()
+    on_other_data: tuple[int, ...] = ()
     impossible: int = 0
 
     @property
@@ -71,8 +71,8 @@ class Selection:
             said.append(f"{every} {self._worst}: the default is kept")
         elif self.diverged:
             said.append(f"{self.diverged} of {trials} trials {self._worst}")
-        if self.strangers:
-            which = ("trial " if len(self.strangers) == 1 else "trials ") + ", ".join(map(str, self.strangers))
+        if self.on_other_data:
+            which = ("trial " if len(self.on_other_data) == 1 else "trials ") + ", ".join(map(str, self.on_other_data))
             said.append(f"{which} used other data than the rest (by digest), so accuracies are not comparable")
         if self.study.exhausted:
             said.append(f"the space has {counted_as(trials, 'point')}, fewer than {self.study.tune.trials} trials")

@@ -146,10 +146,10 @@ def engine_digest() -> str:
 @cache
 def engine_files() -> tuple[Path, ...]:
     """Return the files of the engine that a number can depend on, sorted by name."""
-    return tuple(sorted(path for path in _engine_root().rglob("*.py") if not numberless(path)))
+    return tuple(sorted(path for path in _engine_root().rglob("*.py") if not without_numbers(path)))
 
 
-def numberless(path: Path) -> bool:
+def without_numbers(path: Path) -> bool:
     """Return whether no number depends on a file of the engine."""
     parts = path.relative_to(_engine_root()).with_suffix("").parts
     return any(".".join(parts[:depth]) in WITHOUT_NUMBERS for depth in range(1, len(parts) + 1))

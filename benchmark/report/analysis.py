@@ -14,7 +14,7 @@ import pandas as pd
 
 from fedspan.benchmark.records.model import settled
 from fedspan.benchmark.report import forest, statistics
-from fedspan.benchmark.report.axes import DEFAULT, spoken
+from fedspan.benchmark.report.axes import DEFAULT, in_words
 from fedspan.benchmark.report.ranking import ASSUMES, Place, rank
 from fedspan.benchmark.report.statistics import Difference, Gap, SeedScores, Withheld
 from fedspan.benchmark.report.table import TableCell, TableRow, Tabulated
@@ -57,15 +57,15 @@ class Bound:
 class Analysis:
     """A table's competing rows in order of place, and its bounds.
 
-    `apart` holds the pairs of row numbers of which one is significantly better. Default and tuned rows are not compared
-    with each other: each kind has its own reference, its first row with a score.
+    `significant_pairs` holds the pairs of row numbers of which one is significantly better. Default and tuned rows are
+    not compared with each other: each kind has its own reference, its first row with a score.
     """
 
     table: Tabulated
     standings: tuple[Standing, ...]
     references: tuple[TableRow, ...]
     common: tuple[int, ...]  # positions of the columns that every competing row has
-    apart: frozenset[frozenset[int]]
+    significant_pairs: frozenset[frozenset[int]]
     bounds: tuple[Bound, ...] = ()
 
     @property
@@ -117,14 +117,14 @@ class Analysis:
         for columns in self.table.tasks:
             if len(columns) > 1:
                 axes, labels = self.table.column_axes, (self.table.columns[i] for i in columns)
-                named = "; ".join(", ".join(map(spoken, axes, mine)) for mine in labels)
+                named = "; ".join(", ".join(map(in_words, axes, mine)) for mine in labels)
                 yield f"These columns score the same models and count as one task, by their mean: {named}."
 
     @property
     def _rows_of_same_models(self) -> Iterator[str]:
         """Remarks on rows that are no evidence beside each other."""
         for rows in self.table.same_models:
-            named = "; ".join(", ".join(map(spoken, self.table.row_axes, row.labels)) for row in rows)
+            named = "; ".join(", ".join(map(in_words, self.table.row_axes, row.labels)) for row in rows)
             yield f"These rows trained the same models, to the last bit, and are one piece of evidence: {named}."
 
     @property
@@ -174,13 +174,13 @@ def analyse(table: Tabulated) -> Analysis | None:
         )
         for i, place, (average, blocks, wins) in ((place.row, place, ranks[place.row]) for place in ranking.places)
     ]
-    apart = frozenset(frozenset(rows[i][0] for i in pair) for pair, sign in ranking.verdicts.items() if sign)
+    pairs = frozenset(frozenset(rows[i][0] for i in pair) for pair, sign in ranking.verdicts.items() if sign)
     return Analysis(
         table=table,
         standings=tuple(standings),
         references=tuple(rows[i][1] for i in firsts.values()),
         common=tuple(_columns_of_all(table, common, [row for _, row in rows])),
-        apart=apart,
+        significant_pairs=pairs,
         bounds=tuple(_bounds(table, {kind: rows[i][1] for kind, i in firsts.items()}, common, differ)),
     )
 

@@ -65,10 +65,10 @@ def _refuse_minority(arranged: Arranged, index: pd.Index[int], name: str, of: st
     if recorded.empty:
         return
     kept = recorded[name].value_counts(sort=False).idxmax()
-    strangers = recorded[recorded[name] != kept]
+    others = recorded[recorded[name] != kept]
     what = name.replace("_", " ")
-    arranged.runs.loc[strangers.index, "state"] = REFUSED
-    for value, group in strangers.groupby(name, sort=False):
+    arranged.runs.loc[others.index, "state"] = REFUSED
+    for value, group in others.groupby(name, sort=False):
         reason = f"{what}{of} is {_short(value)}, the others' is {_short(kept)}"
         arranged.runs.loc[group.index, "reason"] = reason
         arranged.problems.append(

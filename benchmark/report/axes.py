@@ -57,7 +57,7 @@ def choices_of(wanted: Any) -> Sequence[Any]:
     return wanted if isinstance(wanted, (list, tuple)) and wanted else [wanted]
 
 
-def bare(label: str) -> str:
+def without_settings(label: str) -> str:
     """Return a label without the settings of its plugins: ``fedprox + feddecorr``."""
     return " + ".join(part.split("(")[0] for part in label.split(" + "))
 
@@ -75,7 +75,7 @@ def named(axis: str, label: str) -> str:
     return f"no {names.of_setting(axis)}" if label == NONE else label
 
 
-def spoken(axis: str, label: str) -> str:
+def in_words(axis: str, label: str) -> str:
     """Return a label in plain words that is clear without its axis: ``FedAvg + FedDecorr (released form)``."""
     if label == NONE:
         return f"no {names.of_setting(axis)}"
@@ -91,7 +91,7 @@ def spoken(axis: str, label: str) -> str:
 
 def under_title(axis: str, label: str) -> str:
     """Return a label in plain words where the axis is named beside it, as by a column's title or under ticks."""
-    return spoken(axis, label) if axis in PLUGIN_AXES else label
+    return in_words(axis, label) if axis in PLUGIN_AXES else label
 
 
 def common_and_distinct(tasks: Iterable[str]) -> tuple[str, dict[str, str]]:
@@ -137,7 +137,7 @@ class Axes:
         if self._full is not None:
             return self._full.matches(axis, wanted, cells)
         choices = set(map(text, choices_of(wanted)))
-        return [label in choices or bare(label) in choices for label in self.labels(axis, cells)]
+        return [label in choices or without_settings(label) in choices for label in self.labels(axis, cells)]
 
     def select(self, field: str, wanted: Mapping[str, Any], cells: Iterable[int]) -> list[int]:
         """Return those of `cells`, by position, that match along each axis `wanted` in a `field` of a table or figure.
@@ -152,7 +152,7 @@ class Axes:
                 raise UserError(f"{field}: {error}") from None
             if not left:
                 known = set((self._full or self).labels(axis))
-                near = did_you_mean(text(label), known | set(map(bare, known)))
+                near = did_you_mean(text(label), known | set(map(without_settings, known)))
                 raise UserError(f"{field}: {axis}={text(label)} selects no cell{near}")
         return left
 

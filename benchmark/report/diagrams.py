@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, MaxNLocator,
 from fedspan.benchmark.names import counted_as
 from fedspan.benchmark.report import labels
 from fedspan.benchmark.report.analysis import Analysis, Standing, pareto
-from fedspan.benchmark.report.axes import spoken
+from fedspan.benchmark.report.axes import in_words
 from fedspan.benchmark.report.figures import FORMATS, embed, save
 from fedspan.benchmark.report.style import COLOURS, INK, QUIET, STYLE, TWO_COLUMNS
 from fedspan.benchmark.report.table import TableRow, Tabulated
@@ -56,10 +56,10 @@ def _diagram(name: str, title: str, caption: str, words: str, draw: Callable[[],
     return Diagram(name=name, title=title, caption=caption, files=files, inline=inline)
 
 
-def row_spoken(table: Tabulated, row: TableRow, without: str = "") -> str:
+def row_in_words(table: Tabulated, row: TableRow, without: str = "") -> str:
     """Return a row's labels in plain words, except the one of the axis `without`."""
     labels = zip(table.row_axes, row.labels, strict=True)
-    return ", ".join(spoken(axis, label) for axis, label in labels if axis != without) or "all"
+    return ", ".join(in_words(axis, label) for axis, label in labels if axis != without) or "all"
 
 
 def average_ranks(analysis: Analysis) -> list[Diagram]:
@@ -79,11 +79,11 @@ def _ranks_of(analysis: Analysis, standings: Sequence[Standing], kind: str) -> D
     blocks = standings[0].blocks
     if not LEAST_ROWS <= len(standings) <= MOST_ROWS or blocks < LEAST_BLOCKS:
         return None
-    names = {s.number: row_spoken(analysis.table, s.row) for s in standings}
+    names = {s.number: row_in_words(analysis.table, s.row) for s in standings}
     ranks = {s.number: s.rank for s in standings}
     order = sorted(ranks, key=lambda number: (ranks[number], number))
-    bars = joined(order, analysis.apart)
-    every = all(frozenset(pair) in analysis.apart for pair in itertools.combinations(order, 2))
+    bars = joined(order, analysis.significant_pairs)
+    every = all(frozenset(pair) in analysis.significant_pairs for pair in itertools.combinations(order, 2))
     says = "All rows differ significantly" if every else "Neighbours differ significantly"
     says = "Dots on a bar are rows without a significant difference" if bars else says
     caption = (
@@ -98,14 +98,14 @@ def _ranks_of(analysis: Analysis, standings: Sequence[Standing], kind: str) -> D
     return _diagram(name, title, caption, words, lambda: _draw_ranks(ranks, names, order, bars))
 
 
-def joined(order: Sequence[int], apart: Collection[frozenset[int]]) -> list[list[int]]:
-    """Return the maximal stretches of `order`, of two rows or more, that contain no pair of `apart`."""
+def joined(order: Sequence[int], significant_pairs: Collection[frozenset[int]]) -> list[list[int]]:
+    """Return the maximal stretches of `order`, of two rows or more, that contain no pair of `significant_pairs`."""
     found: list[list[int]] = []
     last = -1
     for start in range(len(order)):
         end = start
         while end + 1 < len(order) and all(
-            frozenset((order[end + 1], row)) not in apart for row in order[start : end + 1]
+            frozenset((order[end + 1], row)) not in significant_pairs for row in order[start : end + 1]
         ):
             end += 1
         if end > max(last, start):
@@ -173,7 +173,7 @@ def score_against_cost(analysis: Analysis) -> Diagram | None:
         for name, found in points.items()
     }
     named = {name: _named(found, fronts[name], analysis) for name, found in points.items()}
-    text = {s.number: row_spoken(table, s.row) for s in analysis.standings}
+    text = {s.number: row_in_words(table, s.row) for s in analysis.standings}
     said = "; ".join(f"{name}: {', '.join(text[n] for *_, n in front)}" for name, front in fronts.items())
     caption = _caption_of_costs(analysis, all_named=named == points)
 
@@ -288,7 +288,7 @@ def _name(plot: Plot, points: list[Point], names: Mapping[int, Sequence[str]], h
     low, high = plot.get_ylim()
     order = sorted(points, key=lambda point: (point[1], -point[0]))
     sizes = [_height(names[number]) / height for *_, number in order]
-    ends = labels.apart([(score - low) / (high - low) for _, score, _ in order], sizes)
+    ends = labels.spread_out([(score - low) / (high - low) for _, score, _ in order], sizes)
     for (cost, score, number), y in zip(order, ends, strict=True):
         plot.annotate(
             "\n".join(names[number]), (cost, score), (1.03, y), "data", "axes fraction", fontsize=FONT, va="center",

@@ -150,7 +150,7 @@ def _small() -> float:
 def _name_places(plot: Plot, ticks: Sequence[str], air: float) -> None:
     if ticks:
         inches, size = plot.bbox.width / plot.figure.dpi, _small()
-        plot.set_xticks(range(len(ticks)), labels.below(ticks, inches * labels.FONT / size), fontsize=size)
+        plot.set_xticks(range(len(ticks)), labels.x_tick_lines(ticks, inches * labels.FONT / size), fontsize=size)
         plot.set_xlim(-air, len(ticks) - 1 + air)
 
 
@@ -227,7 +227,7 @@ def files(drawing: Drawing) -> dict[str, bytes]:
             _plot(plot, drawing, panel, limits)
             plot.set_title(panel.title, fontsize=min(8.5, 8.5 * 13 * layout.panel[0] / max(len(panel.title), 1)))
             if i % layout.across == 0:
-                plot.set_ylabel("\n".join(labels.beside(drawing.kind.y, tall)), fontsize=labels.LABEL)
+                plot.set_ylabel("\n".join(labels.y_label_lines(drawing.kind.y, tall)), fontsize=labels.LABEL)
             elif limits:
                 plot.tick_params(labelleft=False)
             if layout.names and i == layout.across - 1:

@@ -10,7 +10,7 @@ from decimal import ROUND_HALF_UP, Context
 from fedspan.benchmark import names
 from fedspan.benchmark.report.analysis import Analysis
 from fedspan.benchmark.report.axes import TUNING
-from fedspan.benchmark.report.diagrams import row_spoken
+from fedspan.benchmark.report.diagrams import row_in_words
 from fedspan.benchmark.report.overall import Ranked
 from fedspan.benchmark.report.ranking import Place
 from fedspan.benchmark.report.statistics import Difference, Gap, Withheld
@@ -84,7 +84,9 @@ def _verdict(analysis: Analysis) -> str:
         return _none_tested(analysis)
     kind, lead, lost = analysis.table.kind(first.row), _over_reference(analysis), _lost(analysis)
     among = f" among the {kind} rows" if kind else ""
-    rows = [(row_spoken(analysis.table, s.row, without=TUNING), s.place) for s in analysis.standings if s.kind == kind]
+    rows = [
+        (row_in_words(analysis.table, s.row, without=TUNING), s.place) for s in analysis.standings if s.kind == kind
+    ]
     if first.leads:
         why = lead or lost
         return _capital(f"{rows[0][0]} leads{among}{why and f': {why}'}.") + _so_far(analysis)
@@ -122,9 +124,9 @@ def _over_reference(analysis: Analysis) -> str:
     if isinstance(gap, Difference):
         write = table.metric.write_difference
         interval = f" (95% CI {write(gap.low)} to {write(gap.high)})" if gap.low < gap.high else ""
-        return f"{table.metric.say_difference(gap.mean)} against {row_spoken(table, base, without=TUNING)}{interval}"
+        return f"{table.metric.say_difference(gap.mean)} against {row_in_words(table, base, without=TUNING)}{interval}"
     if isinstance(gap, Withheld) and (first.row.diverged or not base.diverged):
-        return f"{gap.reason}, so no difference to {row_spoken(table, base, without=TUNING)} is given"
+        return f"{gap.reason}, so no difference to {row_in_words(table, base, without=TUNING)} is given"
     return ""
 
 
@@ -136,7 +138,7 @@ def _lost(analysis: Analysis) -> str:
         return ""
     if len(lost) > 1:
         return f"runs of {len(lost)} other rows diverged"
-    return f"{names.counted_as(lost[0].diverged, 'run')} of {row_spoken(table, lost[0])} diverged"
+    return f"{names.counted_as(lost[0].diverged, 'run')} of {row_in_words(table, lost[0])} diverged"
 
 
 def _capital(sentence: str) -> str:
@@ -161,12 +163,12 @@ def _undecided(rows: Sequence[tuple[str, Place]], word: str, among: str = "") ->
         if untested:
             why = f"{names.counted_as(untested, f'other {word}')} cannot be compared"
         return f"No clear winner{among}: {name} ranks first, but {why}.", how
-    who = _either(may) if len(may) <= NAMED else names.counted_as(len(may), word)
+    who = _joined_by_or(may) if len(may) <= NAMED else names.counted_as(len(may), word)
     more = f"; {names.counted_as(untested, f'more {word}')} cannot be compared" if untested else ""
     return f"No clear winner{among}: {who} may be the best{more}.", how
 
 
-def _either(several: Sequence[str]) -> str:
+def _joined_by_or(several: Sequence[str]) -> str:
     """Return names joined by commas and `or`; by semicolons if a name has a comma itself."""
     *others, last = several
     return (

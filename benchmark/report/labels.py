@@ -54,7 +54,7 @@ def wrapped(label: str, letters: int = LETTERS) -> list[str]:
     return [line.replace(HARD, " ") for line in lines] or [""]
 
 
-def below(ticks: Sequence[str], inches: float) -> list[str]:
+def x_tick_lines(ticks: Sequence[str], inches: float) -> list[str]:
     """Return the tick labels of x, wrapped to equal shares of an axis of `inches`.
 
     Lines have room for at least `NARROWEST` letters.
@@ -63,7 +63,7 @@ def below(ticks: Sequence[str], inches: float) -> list[str]:
     return ["\n".join(wrapped(tick, max(letters, NARROWEST))) for tick in ticks]
 
 
-def beside(label: str, inches: float) -> list[str]:
+def y_label_lines(label: str, inches: float) -> list[str]:
     """Return the lines of a y axis label beside a plot that is `inches` tall."""
     return wrapped(label, max(int(inches / (0.58 * LABEL / 72)), 12)) if label else []
 
@@ -74,7 +74,7 @@ def name_lines(plot: Plot, panel: Panel, height: float, colour: str) -> None:
     ends = [((float(line.mean[-1]) - low) / ((high - low) or 1), line) for line in panel.lines]
     ends.sort(key=lambda end: end[0])
     sizes = [len(wrapped(line.label)) * FONT * LEADING / 72 / height for _, line in ends]
-    for (at, line), y in zip(ends, apart([at for at, _ in ends], sizes), strict=True):
+    for (at, line), y in zip(ends, spread_out([at for at, _ in ends], sizes), strict=True):
         look = plot.lines[[one.get_gid() for one in plot.lines].index(f"line-{line.number}")]
         plot.annotate(
             "\n".join(wrapped(line.label)), (1, at), (1.06, y), "axes fraction", "axes fraction",
@@ -84,7 +84,7 @@ def name_lines(plot: Plot, panel: Panel, height: float, colour: str) -> None:
         )  # fmt: skip
 
 
-def apart(wanted: Sequence[float], sizes: Sequence[float]) -> list[float]:
+def spread_out(wanted: Sequence[float], sizes: Sequence[float]) -> list[float]:
     """Return ascending positions near the wanted ones (ascending), with room for names of these sizes.
 
     Names lie between 0 and 1 if all of them fit there.

@@ -58,7 +58,7 @@ class Layout:
         side = (width - names) / across
         bare = drawing.kind.style in ("points", "sphere")
         tall = min(HIGH, max(LOW, 0.8 * side))
-        left = EDGE if bare else NUMBERS + LINE * len(labels.beside(drawing.kind.y, tall - 0.7))
+        left = EDGE if bare else NUMBERS + LINE * len(labels.y_label_lines(drawing.kind.y, tall - 0.7))
         lines = 1 + max((tick.count("\n") for tick in _ticks(drawing, side - left - RIGHT)), default=0)
         bottom = EDGE + (0.0 if bare else TICKS + LINE * (lines - 1)) + (X_LABEL if drawing.kind.x else 0.0)
         columns, legend = 1, 0.0
@@ -81,4 +81,4 @@ class Layout:
 
 
 def _ticks(drawing: Drawing, inches: float) -> list[str]:
-    return [] if drawing.places else labels.below(drawing.ticks, inches)
+    return [] if drawing.places else labels.x_tick_lines(drawing.ticks, inches)

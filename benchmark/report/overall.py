@@ -49,11 +49,11 @@ def merged(summaries: Iterable[Summary]) -> list[Result]:
         for seed in result.outcomes:
             having.setdefault((result.task, result.tuned, seed), set()).add(result.method)
 
-    def worth(result: Result) -> list[int]:
+    def rivals(result: Result) -> list[int]:
         return sorted((len(having[result.task, result.tuned, seed]) for seed in result.outcomes), reverse=True)
 
     return [
-        replace(max(several, key=worth), ablation=all(result.ablation for result in several))
+        replace(max(several, key=rivals), ablation=all(result.ablation for result in several))
         for several in found.values()
     ]
 

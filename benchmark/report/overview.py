@@ -81,10 +81,10 @@ def short_names(tasks: Sequence[Task]) -> dict[Task, str]:
     found = {}
     for task in tasks:
         peers = [other for other in tasks if (other.scale, other.dataset) == (task.scale, task.dataset)]
-        telling = [name for name, write in FIELDS.items() if len({write(peer) for peer in peers}) > 1]
-        if telling != ["tested"]:  # beside others it is redundant: one of them gives clients their own test images
-            telling = [name for name in telling if name != "tested"]
-        found[task] = ", ".join(filter(None, (FIELDS[name](task) for name in telling))) or FIELDS["dataset"](task)
+        varying = [name for name, write in FIELDS.items() if len({write(peer) for peer in peers}) > 1]
+        if varying != ["tested"]:  # beside others it is redundant: one of them gives clients their own test images
+            varying = [name for name in varying if name != "tested"]
+        found[task] = ", ".join(filter(None, (FIELDS[name](task) for name in varying))) or FIELDS["dataset"](task)
     return found
 
 
@@ -201,11 +201,11 @@ class Overview:
             if not result.ablation:
                 found.add(result.method)
 
-        def telling(group: tuple[bool, tuple[str, ...]]) -> tuple[bool, bool, bool, int]:
+        def precedence(group: tuple[bool, tuple[str, ...]]) -> tuple[bool, bool, bool, int]:
             (tuned, (scale, *_)), count = group, len(methods[group])
             return count > 0, scale != "smoke", tuned and count > 1, count
 
-        return max(methods, key=telling, default=(False, ()))
+        return max(methods, key=precedence, default=(False, ()))
 
     @property
     def scale(self) -> str:

@@ -21,8 +21,8 @@ from markupsafe import Markup, escape
 from fedspan import __version__
 from fedspan.benchmark import names
 from fedspan.benchmark.report import render_text
-from fedspan.benchmark.report.axes import spoken, title, under_title
-from fedspan.benchmark.report.diagrams import row_spoken
+from fedspan.benchmark.report.axes import in_words, title, under_title
+from fedspan.benchmark.report.diagrams import row_in_words
 from fedspan.benchmark.report.headline import of_table, points, ratio, signed_points
 from fedspan.benchmark.report.labels import swatch
 from fedspan.benchmark.report.ranking import Place
@@ -46,7 +46,7 @@ def _environment() -> Environment:
     environment.filters["breakable"] = breakable
     environment.filters["coded"] = coded
     environment.filters["title"] = title
-    environment.filters["spoken"] = lambda label, kind: names.of_label(kind, label)
+    environment.filters["in_words"] = lambda label, kind: names.of_label(kind, label)
     environment.filters["method"] = names.of_method_label
     environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)
     environment.globals.update(
@@ -58,9 +58,9 @@ def _environment() -> Environment:
         signed_points=signed_points,
         seconds_text=seconds_text,
         mean_of=mean_of,
-        row_spoken=row_spoken,
+        row_in_words=row_in_words,
         table_headline=of_table,
-        spoken=spoken,
+        in_words=in_words,
         swatch=swatch,
         under_title=under_title,
         reach_text=render_text.reach_text,

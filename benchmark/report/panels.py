@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.report.arrange import arrange
-from fedspan.benchmark.report.axes import Axes, spoken, under_title
+from fedspan.benchmark.report.axes import Axes, in_words, under_title
 from fedspan.benchmark.report.drawing import (
     FLOOR,
     KINDS,
@@ -26,7 +26,7 @@ from fedspan.benchmark.report.drawing import (
     Points,
 )
 from fedspan.benchmark.report.metric import Metric
-from fedspan.benchmark.report.sweeps import along, line_through, ratios, short, swept
+from fedspan.benchmark.report.sweeps import line_through, order_along_x, ratios, short, swept_name
 from fedspan.benchmark.spec.board import Figure
 
 MEANS = "mean of the seeds, ± one sample standard deviation."
@@ -120,7 +120,7 @@ def _parts(frame: pd.DataFrame, axes: Axes, figure: Figure, kind: Kind, held: pd
 
 
 def _words(names: Sequence[str], labels: Sequence[str], otherwise: str) -> str:
-    return ", ".join(spoken(axis, label) for axis, label in zip(names, labels, strict=True)) or otherwise
+    return ", ".join(in_words(axis, label) for axis, label in zip(names, labels, strict=True)) or otherwise
 
 
 # one line per row -------------------------------------------------------------------------------------
@@ -331,13 +331,13 @@ def _draw_sweep(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) ->
         raise UserError("a figure of kind 'sweep' needs x, the axis that it sweeps over")
     parts = _with_scores(frame, axes, replace(figure, columns=(*figure.columns, figure.x)))
     found = list(dict.fromkeys(column[-1] for column in parts.columns))
-    inner, ticks, places = along(found, [under_title(figure.x, label) for label in found])
+    inner, ticks, places = order_along_x(found, [under_title(figure.x, label) for label in found])
     position = dict(zip(inner, places or range(len(inner)), strict=True))
     panels = []
     for outer in dict.fromkeys(column[:-1] for column in parts.columns):
         positions = {column: position[column[-1]] for column in parts.columns if column[:-1] == outer}
         panels.append(Panel(_words(figure.columns, outer, ""), tuple(_score_lines(parts, positions))))
-    over = swept(figure.x, inner)
+    over = swept_name(figure.x, inner)
     return Drawing(
         number=number,
         title=figure.title or parts.kind.y,

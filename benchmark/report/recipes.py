@@ -108,7 +108,7 @@ def examine(board: Board, cells: Iterable[PlannedCell]) -> Recipe:
     papers = {source.partition("/")[0] for source in board.sources}
     for source in board.sources:
         paper, _, table = source.partition("/")
-        if not any(_speaks_of(row, {(paper, table)}) for row in known):
+        if not any(_covers(row, {(paper, table)}) for row in known):
             recipe.problems.append(f"board '{board.name}': {source} has no settings in hyperparameters.csv")
     rows = [row for row in known if row.paper in papers]
     missing: dict[str, list[PlannedCell]] = {}
@@ -127,7 +127,7 @@ def examine(board: Board, cells: Iterable[PlannedCell]) -> Recipe:
         for number in own:
             owners.setdefault(number.name, set()).add(point)
         tables = _tables(board, own)
-        fitting = [row for row in rows if _speaks_of(row, tables) and _applies(row.cells, what)]
+        fitting = [row for row in rows if _covers(row, tables) and _applies(row.cells, what)]
         lawful = [line for line in mine if _applies(line.when, what)]
         for name in ["seed"] if again else _needed(planned, what, board.full):
             problem = _source(recipe, name, what[name], fitting, own, lawful)
@@ -172,7 +172,7 @@ def _split(source: str) -> tuple[str, str]:
     return paper, table
 
 
-def _speaks_of(row: Stated, tables: set[tuple[str, str]]) -> bool:
+def _covers(row: Stated, tables: set[tuple[str, str]]) -> bool:
     return any(row.paper == paper and (not row.tables or table in row.tables) for paper, table in tables)
 
 
@@ -205,19 +205,19 @@ def _source(
         found = Sourced(setting=name, value=shown, of="", source=f"{name_of(number.paper)}, {number.place}")
     elif line is not None:
         recipe.used.add(id(line))
-        stated_as = f"The paper states {_either(row.settings[name])} ({row.source}). " if row else ""
+        stated_as = f"The paper states {_alternatives(row.settings[name])} ({row.source}). " if row else ""
         found = Sourced(
             setting=name, value=shown, of=_condition(line.when), source=line.source, reason=stated_as + line.reason
         )
     elif row is not None:
-        return f"{name} is {shown}, {row.source} states {_either(row.settings[name])}, and no line says why"
+        return f"{name} is {shown}, {row.source} states {_alternatives(row.settings[name])}, and no line says why"
     else:
         return f"{name}={shown} has no source: no paper states it, and no line says where it comes from"
     recipe.settings.add(found)
     return None
 
 
-def _either(values: Sequence[Any]) -> str:
+def _alternatives(values: Sequence[Any]) -> str:
     return " or ".join(map(text, values))
 
 

@@ -18,7 +18,7 @@ from fedspan.benchmark.records.verification import samples
 from fedspan.benchmark.registry import plugins
 from fedspan.benchmark.report import figures
 from fedspan.benchmark.report.analysis import Analysis, Targets
-from fedspan.benchmark.report.axes import TUNING, bare, common_and_distinct, flat, text
+from fedspan.benchmark.report.axes import TUNING, common_and_distinct, flat, text, without_settings
 from fedspan.benchmark.report.diagrams import Diagram
 from fedspan.benchmark.report.frame import COSTS, STATUSES
 from fedspan.benchmark.report.metric import Metric
@@ -106,7 +106,7 @@ def board_page(board: Board, content: Content, root: str, how: How) -> bytes:
         needs_archive=any("dataset.content" in settings for settings in frame["paper"]),
         tables=[_best_first(board, table, extras[table.number].analysis) for table in content.tables],
         families=content.families,
-        bare=bare,
+        without_settings=without_settings,
         slug=slug,
         analyses={number: extra.analysis for number, extra in extras.items()},
         reached={number: extra.targets for number, extra in extras.items()},

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fedspan.benchmark import names
 from fedspan.benchmark.report.analysis import Analysis
-from fedspan.benchmark.report.axes import spoken, title
+from fedspan.benchmark.report.axes import in_words, title
 from fedspan.benchmark.report.headline import of_table
 from fedspan.benchmark.report.pages import place_text
 from fedspan.benchmark.report.render_text import measured_text, printed_text
@@ -83,7 +83,7 @@ def _name(table: Tabulated, row: TableRow) -> str:
 
 def _heading(table: Tabulated, column: int) -> str:
     pairs = zip(table.column_axes, table.columns[column], strict=True)
-    return ", ".join(spoken(axis, label) for axis, label in pairs) or table.metric.label
+    return ", ".join(in_words(axis, label) for axis, label in pairs) or table.metric.label
 
 
 def _cell(table: Tabulated, entry: TableCell | None) -> Text:

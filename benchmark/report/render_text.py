@@ -99,7 +99,7 @@ def to_markdown(table: Tabulated) -> str:
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def inert_csv(lines: Sequence[Mapping[Any, Any]]) -> str:
+def safe_csv(lines: Sequence[Mapping[Any, Any]]) -> str:
     """Return lines as CSV, with an apostrophe before text that a spreadsheet would evaluate as a formula.
 
     As objects, because whole numbers beside a missing one would become floats.
@@ -145,7 +145,7 @@ def to_csv(table: Tabulated) -> str:
                     "reasons": "; ".join(dict.fromkeys(run.reason for run in entry.runs if run.reason)),
                 }
             )
-    return inert_csv(lines)
+    return safe_csv(lines)
 
 
 def _means(reach: TimeToTarget, clocked: bool) -> dict[str, float]:
@@ -207,7 +207,7 @@ def targets_to_csv(found: Targets) -> str:
         for column, target, reach in zip(table.columns, found.targets, reached, strict=True)
         if reach is not None
     ]
-    return inert_csv(lines)
+    return safe_csv(lines)
 
 
 def standings_to_csv(analysis: Analysis) -> str:
@@ -240,7 +240,7 @@ def standings_to_csv(analysis: Analysis) -> str:
                 "bound": standing is None,
             }
         )
-    return inert_csv(lines)
+    return safe_csv(lines)
 
 
 LATEX = {

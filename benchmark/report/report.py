@@ -125,7 +125,7 @@ def _made(
             problems.add(f"table {number}", made.problems)
     for number, figure in enumerate(board.figures, 1):
         if reported.tuning and TUNING not in (*figure.rows, *figure.columns):
-            figure = _both(figure)
+            figure = _with_tuning_axis(figure)
         try:
             drawings.append(panels.draw(frame, reported.axes, figure, number))
             problems.add(f"figure {number}", drawings[-1].problems)
@@ -134,7 +134,7 @@ def _made(
     return tables, drawings
 
 
-def _both(figure: Figure) -> Figure:
+def _with_tuning_axis(figure: Figure) -> Figure:
     """Return a figure of a tuned board with default and tuned runs, in separate panels if a panel has only one row."""
     if KINDS[figure.kind].of_one_row:
         return replace(figure, columns=(*figure.columns, TUNING))
@@ -163,7 +163,7 @@ def _tuning_files(tuned: Sequence[TunedMethod]) -> dict[str, bytes]:
     if not tuned:
         return {}
     frames = {"tuning": outcomes_frame(tuned), "trials": trials_frame(tuned), "budget": best_frame(tuned)}
-    return {f"{name}.csv": render_text.inert_csv(frame.to_dict("records")).encode() for name, frame in frames.items()}
+    return {f"{name}.csv": render_text.safe_csv(frame.to_dict("records")).encode() for name, frame in frames.items()}
 
 
 def _recipe(board: Board, cells: Sequence[PlannedCell]) -> list[Sourced]:

@@ -25,7 +25,7 @@ from fedspan.benchmark.records.atomic import content_of, read_json
 from fedspan.benchmark.records.model import STAGES
 from fedspan.benchmark.registry import plugins, prefix
 from fedspan.benchmark.report import preview, statistics
-from fedspan.benchmark.report.axes import TUNED, bare, text
+from fedspan.benchmark.report.axes import TUNED, text, without_settings
 from fedspan.benchmark.report.figures import embed
 from fedspan.benchmark.report.overall import (
     RELATIVE_COSTS,
@@ -52,7 +52,7 @@ MOST_LINES = 300  # on the page of a method; the overview shows all
 COST_UNITS = (1.0, 1e9, 1e3)  # of RELATIVE_COSTS in page data, which serves only for ratios
 
 
-class Said(msgspec.Struct):
+class Caption(msgspec.Struct):
     """Title and description stored beside the picture of a partition."""
 
     title: str
@@ -188,7 +188,7 @@ class _Site:
         self.family = {result.method: result.family for result in results}
         self.families = sorted(set(self.family.values()))
         self.machines = ["", *sorted({result.machine for result in results} - {""})]
-        self.datasets = sorted({bare(task.dataset) for task in self.tasks})
+        self.datasets = sorted({without_settings(task.dataset) for task in self.tasks})
         self.scales = [scale for scale in SCALES if any(task.scale == scale for task in self.tasks)]
         self.view = self.rankings.opening_view
         self.pictured = bool(self.view and self.view.lines)  # whether pages have a picture for their links
@@ -198,7 +198,7 @@ class _Site:
 
     def overview(self, summaries: Sequence[Summary], without: Sequence[tuple[str, str]]) -> bytes:
         counted = Counter(result.family for result in self.results)
-        tasks = Counter(bare(task.dataset) for task in self.tasks)
+        tasks = Counter(without_settings(task.dataset) for task in self.tasks)
         return render(
             "overview.html.j2",
             "",
@@ -277,8 +277,10 @@ class _Site:
         )  # fmt: skip
 
     def _line(self, result: Result) -> MethodLine:
-        worths = [o.worth for o in self.by_task[result.task] if o.tuned == result.tuned and not o.ablation]
-        return MethodLine(result, None if result.ablation else statistics.position(result.worth, worths), len(worths))
+        values = [o.compared for o in self.by_task[result.task] if o.tuned == result.tuned and not o.ablation]
+        return MethodLine(
+            result, None if result.ablation else statistics.position(result.compared, values), len(values)
+        )
 
     def _against(self, family: str) -> Iterator[str]:
         """Yield the verdict on a method with add-ons against its base, by setting and scale."""
@@ -295,7 +297,7 @@ class _Site:
 
     def dataset(self, name: str, pictures: Path) -> bytes:
         """Return the page of a dataset; `pictures` is the folder of the pictures of partitions."""
-        tasks = sorted((task for task in self.tasks if bare(task.dataset) == name), key=_order)
+        tasks = sorted((task for task in self.tasks if without_settings(task.dataset) == name), key=_order)
         rows = [_task_line(task, self.by_task[task]) for task in tasks]
         return render(
             "dataset.html.j2", "../", "dataset", names.title_of("dataset", name), skew=dict(self._filters())["skew"],
@@ -381,14 +383,14 @@ def _best(results: Sequence[Result]) -> Result:
 
     One with a diverged run is only returned if each has one.
     """
-    return max(results, key=lambda result: (not result.ablation, result.worth, result.mean if result.seeds else 0.0))
+    return max(results, key=lambda result: (not result.ablation, result.compared, result.mean if result.seeds else 0.0))
 
 
 def _pictures(name: str, folder: Path) -> Iterator[tuple[str, str]]:
     """Yield title and HTML element of each picture of a dataset's partitions."""
     for path in sorted(folder.glob(f"{slug(name)}.*.json"))[:MOST_PICTURES]:
         try:
-            said = read_json(path, Said, PICTURE_BYTES)
+            said = read_json(path, Caption, PICTURE_BYTES)
             svg = content_of(path.with_suffix(".svg"), PICTURE_BYTES).decode()
             element = embed(svg, path.stem.replace(".", "-"), said.title, said.words)
         except (CorruptFile, OSError, UnicodeDecodeError, ParseError) as error:

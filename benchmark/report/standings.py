@@ -22,14 +22,14 @@ UNDECIDED = "too few runs for a place"
 
 
 @dataclass(frozen=True)
-class Stand:
+class ShownStanding:
     """A row's place and mean, as shown on its page; `place` says so if too few runs decide it."""
 
     place: str
     mean: str
 
 
-Standings = Mapping[str, Mapping[str, Stand]]  # table -> row -> place and mean
+Standings = Mapping[str, Mapping[str, ShownStanding]]  # table -> row -> place and mean
 
 
 def standings(board: Board, cells: Sequence[PlannedCell], results: Results, studies: Sequence[Study] = ()) -> Standings:
@@ -38,11 +38,11 @@ def standings(board: Board, cells: Sequence[PlannedCell], results: Results, stud
     `studies` are those of a tuned board, whose methods also have rows with the settings chosen by their trials.
     """
     reported = Reported.of(cells, [select(study, results.read) for study in studies])
-    found: dict[str, dict[str, Stand]] = {}
+    found: dict[str, dict[str, ShownStanding]] = {}
     for number, table in tables_of(board.tables, collect(reported.cells, results), reported):
         if not isinstance(table, UserError) and (analysis := analyse(table)) is not None:
             found[f"Table {number}. {table.title}"] = {
-                ", ".join(map(names.of_axis_label, table.row_axes, one.row.labels)): Stand(
+                ", ".join(map(names.of_axis_label, table.row_axes, one.row.labels)): ShownStanding(
                     f"place {place_text(one.place, analysis.several)}" if one.place.tested else UNDECIDED,
                     table.metric.write(one.mean) if math.isfinite(one.mean) else "—",
                 )
@@ -63,7 +63,7 @@ def changes(before: Standings, after: Standings) -> list[str]:
     return lines or ["no table has two rows to compare yet"]
 
 
-def _change(row: str, before: Stand | None, after: Stand) -> str:
+def _change(row: str, before: ShownStanding | None, after: ShownStanding) -> str:
     if before is None:
         return f"{row}: new, {after.place} ({after.mean})"
     if before.place != after.place:

@@ -103,7 +103,7 @@ class Result:
         return statistics.mean_of(self.seeds.values())
 
     @cached_property
-    def worth(self) -> float:
+    def compared(self) -> float:
         """The value compared on a task: the mean, or minus infinity if a run diverged."""
         return statistics.mean_of(self.outcomes.values())
 
@@ -221,9 +221,9 @@ def _entries(table: Tabulated) -> Iterator[TableNumber]:
     better = table.metric.better
     for i, column in enumerate(table.columns):
         known = [(row, entry) for row in table.rows if (entry := row.entries[i]) and entry.outcomes(+1)]
-        worth = [better * statistics.mean_of(entry.outcomes(better).values()) for _, entry in known] if better else []
+        values = [better * statistics.mean_of(entry.outcomes(better).values()) for _, entry in known] if better else []
         competing: dict[str, list[float]] = {}  # by kind: tuned rows among themselves
-        for value, (row, _) in zip(worth, known, strict=False):
+        for value, (row, _) in zip(values, known, strict=False):
             if not row.bound:
                 competing.setdefault(table.kind(row), []).append(value)
         for number, (row, entry) in enumerate(known):
@@ -237,7 +237,7 @@ def _entries(table: Tabulated) -> Iterator[TableNumber]:
                 std=entry.std,
                 n=entry.n,
                 asked=entry.asked,
-                rank=statistics.position(worth[number], competing[table.kind(row)])
+                rank=statistics.position(values[number], competing[table.kind(row)])
                 if better and not row.bound
                 else None,
                 printed=entry.printed.printed.value if entry.printed else None,

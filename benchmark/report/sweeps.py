@@ -16,7 +16,7 @@ from fedspan.benchmark.report.drawing import Panel, PlotLine
 FIRST = r"(\w+\((?:\w+=)?)([^,)]+)(.*)"  # a plugin's label: the text before its first setting, the setting, the rest
 
 
-def along(labels: list[str], called: Sequence[str]) -> tuple[list[str], tuple[str, ...], tuple[float, ...]]:
+def order_along_x(labels: list[str], called: Sequence[str]) -> tuple[list[str], tuple[str, ...], tuple[float, ...]]:
     """Return the labels along x, their ticks, and their positions if they differ only in a number (else none).
 
     `called` are the labels' display names. Labels that differ only in a number are sorted by it.
@@ -35,7 +35,7 @@ def _split(label: str) -> tuple[str, str]:
     return (found[2], found[1] + found[3]) if found else (label, "")
 
 
-def swept(axis: str, labels: Sequence[str]) -> str:
+def swept_name(axis: str, labels: Sequence[str]) -> str:
     """Return the name of what a figure sweeps over: an axis, or the only setting in its plugins' labels."""
     fields = {found[1] if (found := re.fullmatch(r"\w+\((\w+)=[^,]*\)", label)) else "" for label in labels}
     [field] = fields if len(fields) == 1 else [""]

@@ -102,7 +102,7 @@ def run_cell(
     except CorruptFile as error:
         if run is None or run.began_with is None:
             raise
-        _distrust(run.began_with, error, results)
+        _set_aside(run.began_with, error, results)
         return run_cell(cell, how, watch, beside, share)
     _warn_of_idle_fleet(record)
     return record
@@ -163,13 +163,13 @@ def _start_from(take: Callable[[Run, Path], bool], run: Run, path: Path, results
     try:
         taken = take(run, path)
     except CorruptFile as error:
-        _distrust(path, error, results)
+        _set_aside(path, error, results)
         return False
     run.began_with = path if taken else None
     return taken
 
 
-def _distrust(path: Path, error: CorruptFile, results: Results) -> None:
+def _set_aside(path: Path, error: CorruptFile, results: Results) -> None:
     """Set aside a file from which a cell cannot resume."""
     if path.exists():  # another worker may have removed it
         now = set_aside(path, results.aside)

@@ -45,12 +45,12 @@ def run_job(config: Mapping[str, Any], words: Sequence[str], lone: bool = False)
                 status(progress)
                 return stop.asked
 
-            def beside() -> int:
+            def other_cells() -> int:
                 lease.check(at_once=True)  # the stages after the last round may outlast it, and the other has a record
-                return lease.most_cells_beside()
+                return lease.most_other_cells()
 
-            share = SingleRunWorkers(how) if lone else GridWorkers(how, lease.beside)
-            return run_cell(cell, how, watch, beside, share)
+            share = SingleRunWorkers(how) if lone else GridWorkers(how, lease.other_cells)
+            return run_cell(cell, how, watch, other_cells, share)
     except Busy:
         raise
     except (Exception, SystemExit) as error:

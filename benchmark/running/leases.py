@@ -242,7 +242,7 @@ class Lease:
     def __init__(self, leases: Leases, key: str, number: int, path: Path) -> None:
         self.leases, self.key, self.number, self.path = leases, key, number, path
         self.lost = False
-        self._beside = self.beside()
+        self._other_cells = self.other_cells()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"lease {key}", daemon=True)
         self._thread.start()
@@ -254,25 +254,25 @@ class Lease:
                     self.lost = True
                     return
                 os.utime(self.path)
-                self._beside = max(self._beside, self.beside())
+                self._other_cells = max(self._other_cells, self.other_cells())
 
-    def beside(self) -> int:
+    def other_cells(self) -> int:
         """Return the number of cells that other processes of this machine are computing now.
 
-        `most_cells_beside` says which of them count.
+        `most_other_cells` says which of them count.
         """
         try:
             return sum(owner.machine == machine() and owner.pid != os.getpid() for owner in self.leases.held())
         except OSError:
             return 0
 
-    def most_cells_beside(self) -> int:
+    def most_other_cells(self) -> int:
         """Return the most cells seen in other processes of this machine: at the claim, at each beat, and now.
 
         Only cells with leases in the same folder count; any other load on the machine is unknown.
         """
-        self._beside = max(self._beside, self.beside())
-        return self._beside
+        self._other_cells = max(self._other_cells, self.other_cells())
+        return self._other_cells
 
     @property
     def mine(self) -> bool:

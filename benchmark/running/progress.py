@@ -181,9 +181,9 @@ def labels_of(cells: Sequence[PlannedCell]) -> dict[str, str]:
     found = {planned.cell.key: label for label, group in alike.items() for planned in group}
     for label, group in alike.items():
         names = dict.fromkeys(name for planned in group for name in planned.overrides)
-        apart = [name for name in names if len({str(planned.overrides.get(name)) for planned in group}) > 1]
+        varying = [name for name in names if len({str(planned.overrides.get(name)) for planned in group}) > 1]
         for planned in group:
-            settings = [f"{name}={planned.overrides[name]}" for name in apart if name in planned.overrides]
+            settings = [f"{name}={planned.overrides[name]}" for name in varying if name in planned.overrides]
             found[planned.cell.key] = ", ".join([label, *settings])
     return {planned.cell.key: found[planned.cell.key] for planned in cells}
 

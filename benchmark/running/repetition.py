@@ -53,16 +53,16 @@ def compare(record: Record, again: Record) -> FirstDifference | None:
         )
     for where, there, here in _data(record, again):
         if there != here:
-            return FirstDifference(where, None, points, f"it differs in {_both(where, there, here)}{_by(points)}")
+            return FirstDifference(where, None, points, f"it differs in {_mismatch(where, there, here)}{_by(points)}")
     for when, where, there, here in _rounds(record, again):
         if there != here:
             text = f"it differs from round {when} on"
             if not where.startswith("digests"):
-                text += f" ({_both(where, there, here)})"
+                text += f" ({_mismatch(where, there, here)})"
             return FirstDifference(where, when, points, text + _by(points))
     for where, there, here in _ends(record, again):
         if there != here:
-            said = where if where.startswith("digests") else _both(where, there, here)
+            said = where if where.startswith("digests") else _mismatch(where, there, here)
             same = " although its digests match" if where.startswith("scores") and record.get("digests") else ""
             return FirstDifference(where, None, points, f"it differs in {said}{same}{_by(points)}")
     return None
@@ -111,7 +111,7 @@ def _ends(record: Record, again: Record) -> Iterator[tuple[str, Any, Any]]:
             yield dotted(where), there, here
 
 
-def _both(where: str, there: Any, here: Any) -> str:
+def _mismatch(where: str, there: Any, here: Any) -> str:
     def short(value: Any) -> str:
         return f"{value:.10g}" if is_number(value) else "absent" if value is None else str(value)[:40]
 

@@ -277,8 +277,8 @@ class Run:
 
     def calibrated(self) -> Tree:
         """Return the weights from the method's calibrator, without clients whose updates have all been lost so far."""
-        unheard = self.fleet.unheard(self.state, self._participants)
-        return stages.calibrate(self.trainer, self.state, self.cell.seed, unheard)
+        never_heard = self.fleet.never_heard(self.state, self._participants)
+        return stages.calibrate(self.trainer, self.state, self.cell.seed, never_heard)
 
     def _go_on_calibrated(self) -> None:
         """Replace the trained weights by calibrated ones; count the bytes that clients would not receive otherwise."""

@@ -46,7 +46,7 @@ class FleetRunner:
             raise UserError(f"fleet={self.fleet.label()}: its settings are out of range ({error})") from error
         return dict(zip(clients, self._checked(work, found), strict=True))
 
-    def unheard(self, state: State, clients: Callable[[int], Sequence[int]]) -> set[int]:
+    def never_heard(self, state: State, clients: Callable[[int], Sequence[int]]) -> set[int]:
         """Return the clients whose updates before the current round of `state` were all lost.
 
         `clients` returns the clients of a round.

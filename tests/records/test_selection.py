@@ -103,8 +103,8 @@ def test_what_is_said_of_trials_agrees_with_their_number(trials, outcomes, said)
 @given(st.lists(st.sampled_from(["aa", "bb", None]), min_size=5, max_size=5))
 def test_trials_on_other_data_than_most_are_named(data):
     found = select(STUDY, read_from(STUDY, 5 * [(1, 1)], data))
-    rest = [digest for number, digest in enumerate(data) if digest and number not in found.strangers]
-    strange = [data[number] for number in found.strangers]
+    rest = [digest for number, digest in enumerate(data) if digest and number not in found.on_other_data]
+    strange = [data[number] for number in found.on_other_data]
     assert len(set(rest)) <= 1
     assert None not in strange
     assert not set(rest) & set(strange)

@@ -263,7 +263,7 @@ def modules():
 
 def test_of_every_module_of_the_engine_it_is_said_whether_a_number_can_depend_on_it():
     """A new module belongs into `sources.WITHOUT_NUMBERS` or into `NUMBERS` above; where in doubt into the latter."""
-    counted = {name for name, path in modules() if not sources.numberless(path)}
+    counted = {name for name, path in modules() if not sources.without_numbers(path)}
     rooms = {name for name in counted if name.startswith(("data.", "training."))}
     assert counted - rooms == NUMBERS
     there = {".".join(name.split(".")[:depth]) for name, _ in modules() for depth in (1, 2)}
@@ -276,7 +276,7 @@ KEPT = ("records.", "places", "running.signals", "search", "spec.settings")
 
 def test_what_trains_does_not_import_what_has_no_numbers_but_to_keep_and_to_name_them():
     for _, path in modules():
-        if not sources.numberless(path):
+        if not sources.without_numbers(path):
             text = path.read_text()
             wrong = [
                 name

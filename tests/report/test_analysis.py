@@ -17,16 +17,16 @@ from fedspan.benchmark.report.diagrams import (
     _points,
     average_ranks,
     joined,
-    row_spoken,
+    row_in_words,
     score_against_cost,
 )
 from fedspan.benchmark.report.frame import collect
-from fedspan.benchmark.report.headline import _either, of_table, signed_points
+from fedspan.benchmark.report.headline import _joined_by_or, of_table, signed_points
 from fedspan.benchmark.report.metric import Metric
 from fedspan.benchmark.report.render_page import Content, Extras, board_page
 from fedspan.benchmark.report.render_text import reach_text, standings_to_csv, to_markdown
 from fedspan.benchmark.report.report import write_report
-from fedspan.benchmark.report.standings import Stand, changes, standings
+from fedspan.benchmark.report.standings import ShownStanding, changes, standings
 from fedspan.benchmark.report.statistics import Difference
 from fedspan.benchmark.report.tabulation import tabulate
 from fedspan.benchmark.report.units import COST_COLUMNS, signed
@@ -208,7 +208,7 @@ def test_equal_rows_share_a_place_and_no_mark_says_otherwise(made):
         2: ("1=", 0),
         3: ("3", -1),
     }
-    assert analysis.apart == {frozenset({1, 3}), frozenset({2, 3})}
+    assert analysis.significant_pairs == {frozenset({1, 3}), frozenset({2, 3})}
     assert [entry.best for row in table.rows for entry in row.entries] == [True, True, False, False, False, False]
 
 
@@ -281,19 +281,22 @@ def test_each_diagram_of_ranks_has_the_rows_of_one_kind_of_which_every_pair_was_
         assert sorted(standing.rank for standing in mine) == [1, 2, 3]
         assert sorted(standing.wins for standing in mine) == [0, 50, 100]
         for standing in analysis.standings:
-            assert (row_spoken(analysis.table, standing.row) in diagram.inline) is (standing in mine)
+            assert (row_in_words(analysis.table, standing.row) in diagram.inline) is (standing in mine)
         assert f"every {kind} row" in diagram.caption
         assert ("Dots on a bar" in diagram.caption) is any(
-            frozenset((one.number, other.number)) not in analysis.apart for one, other in itertools.pairwise(mine)
+            frozenset((one.number, other.number)) not in analysis.significant_pairs
+            for one, other in itertools.pairwise(mine)
         )
 
 
 def test_a_bar_of_average_ranks_is_named_in_words_and_ends_at_the_first_and_last_of_its_rows(made):
     cells = cells_of(board())
-    analysis = replace(analyse(made(cells, seeded(cells))[0]), apart=frozenset())
+    analysis = replace(analyse(made(cells, seeded(cells))[0]), significant_pairs=frozenset())
     [diagram] = average_ranks(analysis)
     first, *_, last = sorted(analysis.standings, key=lambda standing: standing.rank)
-    assert "A bar joins {} to {}.".format(*(row_spoken(analysis.table, s.row) for s in (first, last))) in diagram.inline
+    assert (
+        "A bar joins {} to {}.".format(*(row_in_words(analysis.table, s.row) for s in (first, last))) in diagram.inline
+    )
     drawn = _draw_ranks({0: 1.0, 1: 1.5, 2: 3.5, 3: 4.0}, dict.fromkeys(range(4), "row"), [0, 1, 2, 3], [[0, 1, 2]])
     lines = drawn.axes[0].lines
     [dots] = [line for line in lines if line.get_marker() == "o"]
@@ -474,7 +477,7 @@ def test_neighbours_that_differ_are_not_all_rows(made):
         ([(first, middle), (middle, last), (first, last)], "All rows differ significantly."),
     ):
         ranked = [replace(s, rank={first: 1.0, middle: 2.0, last: 3.0}[s.number]) for s in analysis.standings]
-        one = replace(analysis, standings=tuple(ranked), apart=frozenset(map(frozenset, apart)))
+        one = replace(analysis, standings=tuple(ranked), significant_pairs=frozenset(map(frozenset, apart)))
         [diagram] = average_ranks(one)
         assert said in diagram.caption
 
@@ -492,7 +495,7 @@ def test_diagrams_say_in_words_what_they_show(made):
     for made_of in (diagram, score_against_cost(analysis)):
         assert set(made_of.files) == {"svg", "pdf", "png"}
         assert "style" not in made_of.inline
-    names = {row_spoken(analysis.table, standing.row) for standing in analysis.standings}
+    names = {row_in_words(analysis.table, standing.row) for standing in analysis.standings}
     cost = score_against_cost(analysis)
     assert all(
         cost.inline.partition("</desc>")[2].count(f">{name}<") == cost.inline.count("Compute<") for name in names
@@ -590,7 +593,7 @@ def test_a_row_that_no_comparison_could_decide_shares_no_place(made):
     ],
 )
 def test_names_with_commas_are_told_apart(several, said):
-    assert _either(several) == said
+    assert _joined_by_or(several) == said
 
 
 def test_diverged_runs_of_other_rows_do_not_explain_why_one_is_shown_first(made):
@@ -856,13 +859,17 @@ def test_standings_name_a_place_only_where_the_page_does(tmp_path):
 
 
 def test_a_change_is_told_with_both_places_or_as_before():
-    first, second, better = Stand("place 1", "90"), Stand("place 2", "80"), Stand("place 1", "91")
+    first, second, better = (
+        ShownStanding("place 1", "90"),
+        ShownStanding("place 2", "80"),
+        ShownStanding("place 1", "91"),
+    )
     told = changes({"T": {"a": first, "b": second}}, {"T": {"a": better, "b": first}})
     assert told == ["T", "  a: place 1, as before (90 -> 91)", "  b: place 2 -> place 1 (80 -> 90)"]
 
 
 def test_what_is_ranked_no_more_is_a_change():
-    first, second = Stand("place 1", "90"), Stand("place 2", "80")
+    first, second = ShownStanding("place 1", "90"), ShownStanding("place 2", "80")
     gone = changes({"T": {"a": first, "b": second}, "U": {"c": first}}, {"T": {"a": first}})
     assert gone == ["T", "  b: no longer ranked (was place 2)", "U", "  c: no longer ranked (was place 1)"]
 
@@ -961,7 +968,7 @@ def test_the_words_beside_a_picture_of_costs_keep_to_their_panel(made, monkeypat
 def test_however_long_the_names_beside_a_picture_of_costs_the_plot_keeps_its_room(made, monkeypatch, words):
     monkeypatch.setattr(diagrams, "_diagram", lambda *parts: parts[-1]())  # the canvas itself
     names = iter([" ".join([letter * (120 // words)] * words) for letter in "abc"])
-    monkeypatch.setattr(diagrams, "row_spoken", lambda table, row, without="": next(names))
+    monkeypatch.setattr(diagrams, "row_in_words", lambda table, row, without="": next(names))
     cells = cells_of(board({"partition": "iid", "algorithm": ["fedavg", "fedprox", "fedavgm"], "seed": [0]}))
     records = [record(planned, 50.0) for planned in cells]
     for number, one in enumerate(records):

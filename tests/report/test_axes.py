@@ -1,7 +1,7 @@
 import pytest
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.report.axes import Axes, common_and_distinct, named, spoken, title
+from fedspan.benchmark.report.axes import Axes, common_and_distinct, in_words, named, title
 from tests.report.made import board, cells_of
 
 
@@ -141,7 +141,7 @@ def test_a_heading_says_what_a_setting_is():
     ],
 )
 def test_a_label_is_clear_without_its_axis(axis, label, said):
-    assert spoken(axis, label) == said
+    assert in_words(axis, label) == said
 
 
 def test_where_takes_labels_bare_names_and_lists(digits):

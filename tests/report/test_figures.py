@@ -20,7 +20,7 @@ from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.pages import TEMPLATES
 from fedspan.benchmark.report.panels import draw
 from fedspan.benchmark.report.style import COLOURS, LINES, fill_of
-from fedspan.benchmark.report.sweeps import along, short
+from fedspan.benchmark.report.sweeps import order_along_x, short
 from fedspan.benchmark.spec.board import Figure
 from tests.report.made import board, cells_of, record, results_of, stopped
 
@@ -284,8 +284,8 @@ def test_places_that_are_no_numbers_are_called_as_people_call_them(drawn):
     ],
 )
 def test_labels_that_differ_in_more_than_a_number_have_names_and_no_positions(labels):
-    assert along(labels, labels) == (labels, tuple(labels), ())
-    assert along(["a(x=0.5, y=1)", "a(x=0.1, y=1)"], labels)[1:] == (("0.1", "0.5"), (0.1, 0.5))
+    assert order_along_x(labels, labels) == (labels, tuple(labels), ())
+    assert order_along_x(["a(x=0.5, y=1)", "a(x=0.1, y=1)"], labels)[1:] == (("0.1", "0.5"), (0.1, 0.5))
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ UNITS = st.sampled_from(["IID", "alpha 0.5", "ResNet18", "(group norm)", "+"])
 def test_names_of_places_leave_room_for_their_neighbours(ticks, inches):
     names = [" ".join(units) for units in ticks]
     room = int(0.95 * inches / len(ticks) / labels.LETTER)
-    for name, units, lines in zip(names, ticks, labels.below(names, inches), strict=True):
+    for name, units, lines in zip(names, ticks, labels.x_tick_lines(names, inches), strict=True):
         assert lines.split() == name.split(), "nothing is cut"
         assert all(len(line) <= max(room, labels.NARROWEST, *map(len, units)) for line in lines.split("\n"))
 
@@ -364,7 +364,7 @@ def test_few_lines_are_named_at_their_ends_and_many_in_a_legend(drawn):
 def test_names_keep_their_order_and_cover_no_other(ends):
     ends = sorted(ends)
     wanted, sizes = [end for end, _ in ends], [size for _, size in ends]
-    found = labels.apart(wanted, sizes)
+    found = labels.spread_out(wanted, sizes)
     for (low, small), (high, large) in itertools.pairwise(zip(found, sizes, strict=True)):
         assert high - low >= (small + large) / 2 - 1e-9
     if all(b - a >= (s + t) / 2 for (a, s), (b, t) in itertools.pairwise(ends)):

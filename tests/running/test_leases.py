@@ -161,7 +161,7 @@ def test_while_the_folder_cannot_be_read_nobody_knows_of_a_loss(leases, monkeypa
     with monkeypatch.context() as outage:
         outage.setattr(lease.leases, "_files", stale)
         lease.check(at_once=True)
-        assert lease.most_cells_beside() == 0
+        assert lease.most_other_cells() == 0
     leases.folder.rename(leases.folder.with_name("unmounted"))
     lease.check(at_once=True)
     leases.folder.with_name("unmounted").rename(leases.folder)
@@ -223,15 +223,15 @@ def test_of_many_that_claim_at_once_one_wins(leases, before):
 def test_a_lease_knows_how_many_cells_its_machine_computed_beside(leases, process_that_sleeps):
     """A cell that came and went counts; one on another machine does not, nor one whose owner is dead."""
     mine = leases.claim(KEY)
-    assert mine.most_cells_beside() == 0
+    assert mine.most_other_cells() == 0
     owner = asdict(Owner.me()) | {"pid": process_that_sleeps, "started": process(process_that_sleeps)[19]}
     others = [leases.folder / f"{number}{KEY[1:]}.1.json" for number in (1, 2, 3)]
     for path, changes in zip(others, ({}, ELSEWHERE, {"started": "1"}), strict=True):
         path.write_text(json.dumps({**owner, **changes}))
-    assert mine.most_cells_beside() == 1
+    assert mine.most_other_cells() == 1
     for path in others:
         path.unlink()
-    assert mine.most_cells_beside() == 1
+    assert mine.most_other_cells() == 1
     mine.release(finished=True)
 
 

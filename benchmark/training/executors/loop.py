@@ -113,4 +113,4 @@ class Loop:
             state.remember(done.client, done.row)
             sums.add(done)
         else:
-            sums.lose(done)
+            sums.add_lost(done)

@@ -58,7 +58,7 @@ class RoundSums:
             _accumulate(self._uploads.setdefault(name, {}), tensors, 1)
             self._types |= {f"{name}/{path}": _wide(leaf) for path, leaf in tensors.items()}
 
-    def lose(self, done: ClientResult) -> None:
+    def add_lost(self, done: ClientResult) -> None:
         """Count the work of a client whose result is lost."""
         self.steps += done.steps
         self.images += done.images
