@@ -46,6 +46,7 @@ RANKED = {"field": "fedavg", "personal": "local_only"}  # board: reference metho
 SHOWN = (  # board, table, scale
     ("fleet", 1, "own"),
     ("fleet", 2, "own"),
+    ("quantity", 1, "own"),
     ("domains_fidelity", 1, "paper"),
     ("cifar10_rates", 1, "own"),
 )
@@ -61,6 +62,7 @@ MADE = {  # board: scale, of boards whose records are portable
     "personal": "own",
     "personal_fidelity": "own",
     "fleet": "own",
+    "quantity": "own",
     "feddecorr_domains": "small",
 }
 ALPHAS = (0.05, 0.5)
