@@ -39,9 +39,8 @@ INSTEAD = {  # how to show a single protocol or board
     "board": "'fedspan plan board={}' counts its cells",
 }
 NEXT = """\
-fedspan list methods           what each is (or datasets, partitions, models, boards, ...)
-fedspan list methods NAME      its settings, and its papers with links
-fedspan list methods --spaces  search spaces of settings; --compat: which add-on works on what"""
+fedspan list methods       what each is (or datasets, ...); --spaces: what is tuned; --compat: what combines
+fedspan list methods NAME  its settings, and its papers with links"""
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -80,7 +79,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 def _show_names(console: Console) -> None:
     """Print all names by kind."""
-    table = Table(box=None, show_header=False, padding=(0, 1), pad_edge=False)
+    table = Table(box=None, show_header=False, padding=(0, 1), collapse_padding=True, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
