@@ -6,6 +6,7 @@ Each table is enclosed by two HTML comments, the first of which names it. The te
 from __future__ import annotations
 
 import math
+import operator
 import re
 import sys
 from collections import Counter
@@ -31,9 +32,12 @@ from fedspan.benchmark.report.statistics import Difference, Gap, difference
 from fedspan.benchmark.report.table import TableCell
 from fedspan.benchmark.report.tabulation import tabulate
 from fedspan.benchmark.report.tuning import TunedMethod, tuned_methods
+from fedspan.benchmark.rng import numpy_generator
 from fedspan.benchmark.spec.board import load_board
 from fedspan.benchmark.spec.plan import plan_grid
+from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.spec.studies import studies_of
+from fedspan.methods.algorithms.fednova import effective_steps
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "docs" / name for name in ("findings.md", "reproducibility.md")]
@@ -324,6 +328,31 @@ def ended(scores: Mapping[str, float | None]) -> str:
     return f"{scores['domain_accuracy']:.1f} ({right})"
 
 
+def nova_weights(runs: Runs) -> list[list[str]]:
+    """Return the runs of FedNova under quantity skew, in the order of the sum of the clients' weights in its mean.
+
+    A client's weight is its share of the images times the mean number of effective steps over its own.
+    """
+    found = []
+    for cell in (planned.cell for planned in plan_grid({"board": ["quantity"]})):
+        if cell.algorithm.name != "fednova" or cell.partition.name != "quantity":
+            continue
+        parts = cell.partition.prepare(
+            cell.dataset.prepare(How().data), cell.clients, numpy_generator(cell.seed, "partition")
+        ).train
+        images = [len(part) for part in parts]
+        shares = [number / sum(images) for number in images]
+        batches = [math.ceil(number / cell.protocol.batch_size) for number in images]
+        steps = [effective_steps(cell.protocol.local_epochs * number, cell.protocol.momentum) for number in batches]
+        mean = sum(map(operator.mul, shares, steps))
+        weight = mean * sum(map(operator.truediv, shares, steps))
+        record = runs.place.read(cell.key)
+        assert record is not None, cell.key
+        found.append((weight, cell.partition.alpha, cell.seed, max(images), Run.of(record).accuracy))
+    rows = [[f"{weight:.1f}", *map(str, one), f"{accuracy:.1f}"] for weight, *one, accuracy in sorted(found)]
+    return [["sum of weights", "alpha", "seed", "images of the largest client", "accuracy"], *rows]
+
+
 def domains(runs: Runs, scale: str) -> list[list[str]]:
     """Return mean accuracy over domains with and without FedDecorr, beside Table 3 of the journal paper."""
     table = pd.read_csv(ROOT / "results" / "paper" / "feddecorr_tpami.csv", dtype=str)
@@ -502,7 +531,16 @@ def studied(runs: Runs, board: str) -> list[TunedMethod]:
 TABLES: dict[str, Callable[[Runs], list[list[str]]]] = {
     **{
         table.__name__: table
-        for table in (machines, repetitions, collapse, gains, disagreements, collapse_over_rates, portable_domains)
+        for table in (
+            machines,
+            repetitions,
+            collapse,
+            gains,
+            disagreements,
+            collapse_over_rates,
+            portable_domains,
+            nova_weights,
+        )
     },
     **{f"{domains.__name__}_{scale}": partial(domains, scale=scale) for scale in PHOTOGRAPHS},
     **{f"{board}_{table.__name__}": partial(table, board=board) for board in TUNED for table in (tuning, leads)},
