@@ -14,6 +14,7 @@ from fedspan.benchmark.errors import require
 from fedspan.benchmark.registry import later, what_of
 from fedspan.benchmark.search import choice
 
+OF_THE_TASK = ("rounds", "local_epochs", "eval_every")  # fields that all methods share; the others belong to a method
 MOST_ROUNDS = 1_000_000
 MOST_EPOCHS = 10_000  # per client and round
 MOST_IMAGES = 1_000_000  # per batch

@@ -26,7 +26,7 @@ from fedspan.benchmark.spec.studies import studies_of
 
 OWN = "own_results"  # the folder of your own runs; holds nothing published, and no board reads it by default
 PUBLISHED = "results"
-OF_THE_TASK = ("rounds", "local_epochs")  # protocol settings of a task; the rest may be tuned per method
+LENGTH = ("rounds", "local_epochs")  # protocol settings of a task; the rest may be tuned per method
 
 # The columns of `results`: type and meaning.
 COLUMNS = {
@@ -186,7 +186,7 @@ def _row(record: Record, repeated: Repeated) -> dict[str, Any]:
         "partition": partition["name"],
         "skew": partition.get(getattr(plugins("partition").get(partition["name"]), "skew_field", "")),
         **{name: spec[name] for name in ("seed", "clients", "participation", "scale")},
-        **{name: protocol.get(name) for name in (*OF_THE_TASK, "lr")},
+        **{name: protocol.get(name) for name in (*LENGTH, "lr")},
         **_costs(record),
         "repeated": repeated.of_record(record).text if record["status"] != "failed" else None,
         "task_id": _task_id(spec),
@@ -211,7 +211,7 @@ def _task_id(spec: Mapping[str, Any]) -> str:
     """Return the same text for cells on the same task: ``TASK`` without a fleet, else ``TASK-FLEET``."""
     parts = ("dataset", "partition", "clients", "participation", "model", "scale", "unseen")
     shared = {name: spec[name] for name in parts if name in spec} | {
-        name: spec["protocol"][name] for name in (*OF_THE_TASK, "validation") if name in spec["protocol"]
+        name: spec["protocol"][name] for name in (*LENGTH, "validation") if name in spec["protocol"]
     }
     return "-".join(map(_digest, [shared, spec["fleet"]] if "fleet" in spec else [shared]))
 

@@ -199,7 +199,7 @@ def pairwise(table: Tabulated) -> Callable[[TableRow, TableRow], Gap | None]:
 
     def differ(one: TableRow, other: TableRow) -> Gap | None:
         (mine, same), (theirs, also) = known[id(one)], known[id(other)]
-        return difference(mine, theirs, same=same | also)
+        return difference(mine, theirs, same=statistics.united(same, also))
 
     return differ
 

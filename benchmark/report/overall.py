@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -36,13 +37,14 @@ def merged(summaries: Iterable[Summary]) -> list[Result]:
 
     Seeds are compared in the order of how many methods have them, so seeds that few have neither count against a result
     nor make up for those that many have. A result competes unless it is an ablation on all its boards. Of the tuned
-    results on a task, those with another budget than most methods are left out: they are on their board's page.
+    results on a task, those with another budget than most methods are left out: they are on their board's page. So are
+    runs on other clients' images than most runs of their seed have.
     """
-    summaries = list(summaries)
-    usual = _usual_budgets(result for summary in summaries for result in summary.results)
+    results = _on_usual_partitions([result for summary in summaries for result in summary.results])
+    usual = _usual_budgets(results)
     found: dict[tuple[str, Task], list[Result]] = {}
     having: dict[tuple[Task, bool, int], set[str]] = {}  # methods that have a seed
-    for result in (result for summary in summaries for result in summary.results):
+    for result in results:
         if result.budget and result.budget != usual[result.task]:
             continue
         found.setdefault((result.method, result.task), []).append(result)
@@ -56,6 +58,24 @@ def merged(summaries: Iterable[Summary]) -> list[Result]:
         replace(max(several, key=rivals), ablation=all(result.ablation for result in several))
         for several in found.values()
     ]
+
+
+def _on_usual_partitions(results: Sequence[Result]) -> list[Result]:
+    """Return the results without runs whose partition, by digest, is not that of most runs of their task and seed."""
+    counts: dict[tuple[Task, str], Counter[str]] = {}
+    for result in results:
+        for seed, digest in result.partitions.items():
+            counts.setdefault((result.task, seed), Counter())[digest] += 1
+    if all(len(digests) == 1 for digests in counts.values()):
+        return list(results)
+    usual = {of_seed: digests.most_common(1)[0][0] for of_seed, digests in counts.items()}
+
+    def counted(result: Result) -> Result:
+        other = {seed for seed, digest in result.partitions.items() if digest != usual[result.task, seed]}
+        seeds = {seed: accuracy for seed, accuracy in result.seeds.items() if seed not in other}
+        return replace(result, seeds=seeds, lost=tuple(seed for seed in result.lost if str(seed) not in other))
+
+    return [found for found in map(counted, results) if found.outcomes]
 
 
 def _usual_budgets(results: Iterable[Result]) -> dict[Task, str]:
@@ -126,7 +146,7 @@ class Comparisons:
         count once.
         """
         found = self._pairs.get((one, other), {})
-        same = self.same | self.alike.get(one, {}) | self.alike.get(other, {})
+        same = statistics.united(self.same, self.alike.get(one, {}), self.alike.get(other, {}))
         groups: dict[Task, list[Task]] = {}
         for task in found:
             if task in tasks:

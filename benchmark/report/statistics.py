@@ -128,6 +128,21 @@ def same_tasks(
     return same
 
 
+def united(*maps: Mapping[T, T]) -> dict[T, T]:
+    """Return maps of repeated tasks as one: all tasks that any of them connects, also through others, map to one."""
+    found: dict[T, T] = {}
+
+    def first_of(task: T) -> T:
+        while task in found:
+            task = found[task]
+        return task
+
+    for other, first in (pair for one in maps for pair in one.items()):
+        if (end := first_of(other)) != (start := first_of(first)):
+            found[end] = start
+    return {task: first_of(task) for task in found}
+
+
 def mean_of(values: Iterable[float]) -> float:
     """Return the mean of a row's scores on a task: infinite if a run diverged, NaN without scores."""
     listed = list(values)

@@ -20,6 +20,7 @@ from msgspec import Meta
 
 from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.fields import defaults_of
+from fedspan.benchmark.protocol import OF_THE_TASK
 from fedspan.benchmark.records.atomic import read_json
 from fedspan.benchmark.records.model import STAGES, Count, Finite, Key, Number, Percent, Share, accuracy_of
 from fedspan.benchmark.records.record import digest_of
@@ -41,7 +42,6 @@ LIMIT_BYTES = 2**28
 Stage = Annotated[str, Meta(pattern=f"^({'|'.join(STAGES)}|)$")]
 ScaleName = Annotated[str, Meta(pattern=f"^({'|'.join(SCALES)})$")]
 Costs = dict[str, Finite | None]  # by name, None where unknown
-OF_THE_TASK = ("rounds", "local_epochs", "eval_every")  # of a protocol; its other fields are settings of the method
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ class Result:
     machine: str = ""
     budget: str = ""  # of tuned results
     models: dict[str, str] = field(default_factory=dict)  # by seed, digests of the scored models where known
+    partitions: dict[str, str] = field(default_factory=dict)  # by seed, digests of the images of the clients
 
     @property
     def diverged(self) -> int:
@@ -256,15 +257,12 @@ def _results(
     planned = runs[0][0]
     rows = [(str(row.dataset_digest or "")[:12], *_judged(row.scores), row) for _, row in runs]
     done = [(digest, stage, accuracy, row) for digest, stage, accuracy, row in rows if accuracy is not None]
-    lost: dict[str, list[int]] = {}
-    for digest, *_, row in rows:
-        if row.status == "diverged":
-            lost.setdefault(digest, []).append(int(row.seed))
+    lost = [(digest, row) for digest, *_, row in rows if row.status == "diverged"]
     kinds = dict.fromkeys((digest, stage) for digest, stage, *_ in done)
-    kinds |= {(digest, ""): None for digest in lost if not any(known == digest for known, _ in kinds)}
+    kinds |= {(digest, ""): None for digest, _ in lost if not any(known == digest for known, _ in kinds)}
     for digest, stage in kinds:
         found = [(accuracy, row) for *kind, accuracy, row in done if kind == [digest, stage]]
-        mine = [row for _, row in found]
+        mine, gone = [row for _, row in found], [row for known, row in lost if known == digest]
         machines = {row.device if row.beside == 0 else "" for row in mine}
         yield Result(
             point=point,
@@ -275,7 +273,7 @@ def _results(
             seeds={str(row.seed): accuracy for accuracy, row in found},
             asked=len(runs),
             cost={name: value if math.isfinite(value) else None for name, value in mean_cost(mine).items()},
-            lost=tuple(lost.get(digest, ())),
+            lost=tuple(int(row.seed) for row in gone),
             ablation=all(one.ablation or one.cell.bound for one, _ in runs),
             tuned=tuning == TUNED,
             budget=budget,
@@ -283,6 +281,7 @@ def _results(
             refuted=sum(row.badge.state in ("refuted", "mixed") for row in mine),
             machine=str(machines.pop() or "") if len(machines) == 1 else "",
             models={str(row.seed): digest_of({"": row.models})[:12] for row in mine if row.models},
+            partitions={str(row.seed): str(row.partition_digest)[:12] for row in [*mine, *gone]},
         )
 
 

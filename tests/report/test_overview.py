@@ -222,6 +222,18 @@ def test_tasks_on_which_one_of_two_methods_scores_the_same_models_are_one_task_f
     assert Comparisons(apart).gap("fedavg", "pooled", tasks) is None, "no seed has runs of both tasks"
 
 
+def test_a_task_repeated_under_another_clock_is_one_task_in_whatever_order_they_come():
+    results = [
+        replace(one, models={seed: f"{one.method} {seed}" for seed in one.seeds})
+        for one in results_on({"moon": {"a": 60.0}, "fedavg": {"a": 50.0}})
+    ]
+    timed = [replace(one, task=replace(one.task, fleet="speeds")) for one in results]
+    tasks = frozenset(one.task for one in (*results, *timed))
+    for order in ((*results, *timed), (*timed, *results)):
+        gap = Comparisons(order).gap("fedavg", "moon", tasks)
+        assert "3 pairs of runs on 1 task are too few" in gap.reason
+
+
 def test_a_mean_counts_a_task_once_whatever_the_clocks():
     results = results_on({"moon": {"a": 60.0, "b": 50.0}, "fedavg": {"a": 50.0, "b": 50.0}})
     timed = [replace(one, task=replace(one.task, fleet="speeds")) for one in results if one.task.partition == "a"]

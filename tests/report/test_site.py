@@ -452,6 +452,18 @@ def test_ablations_compete_only_if_asked_for():
     assert [(row.method, row.place.text) for row in ranking(marked, True)] == [("variant", "1"), ("plain", "2")]
 
 
+def test_runs_on_other_clients_images_than_most_of_their_seed_are_not_compared(summary):
+    """A C library that draws another partition makes another experiment of the same cell."""
+    digests = {"0": "aaa", "1": "bbb", "2": "ccc"}
+    results = [replace(one, partitions=digests) for one in results_on({name: {"a": 50.0} for name in ("x", "y", "z")})]
+    odd = replace(results[2], partitions=digests | {"1": "other"}, lost=(2,))
+    found = merged([replace(summary, results=(*results[:2], odd))])
+    assert [list(one.outcomes) for one in found] == [[0, 1, 2], [0, 1, 2], [0, 2]]
+    gone = replace(odd, partitions=dict.fromkeys(digests, "other"))
+    assert merged([replace(summary, results=(*results[:2], gone))]) == results[:2]
+    assert merged([replace(summary, results=results)]) == results
+
+
 def test_what_some_board_has_as_a_method_of_its_own_is_no_ablation(summary):
     first = summary.results[0]
     for order in ((first, replace(first, ablation=True)), (replace(first, ablation=True), first)):

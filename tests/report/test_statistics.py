@@ -15,6 +15,7 @@ from fedspan.benchmark.report.statistics import (
     diverged_score,
     holm,
     mean_of,
+    united,
     win_rates,
 )
 
@@ -26,6 +27,18 @@ def scores(values, first_seed=0):
 
 def drawn(seed, *shape):
     return np.random.default_rng(seed).normal(80, 3, shape)
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 6), st.integers(0, 6)), max_size=3))
+def test_united_maps_send_exactly_the_connected_tasks_to_one(maps):
+    found = united(*maps)
+    pairs = [pair for one in maps for pair in one.items()]
+    assert all(found.get(other, other) == found.get(first, first) for other, first in pairs)
+    classes = {task: {task} for task in range(7)}
+    for other, first in pairs:
+        joined = classes[other] | classes[first]
+        classes |= dict.fromkeys(joined, joined)
+    assert len({found.get(task, task) for task in range(7)}) == len({frozenset(one) for one in classes.values()})
 
 
 @pytest.mark.parametrize("shape", [(6, 1), (3, 3), (1, 5)])
