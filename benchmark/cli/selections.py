@@ -33,12 +33,13 @@ def show_selections(selections: Sequence[Selection]) -> None:
 
 def _row(found: Selection) -> tuple[str, ...]:
     study, chosen = found.study, found.chosen
-    start = (study.method, _percent(found.accuracies[0]))
+    start = (study.method, _percent(found, 0))
     if chosen is None:
         return (*start, "", f"? of {len(study.trials)}", "")
     values = ", ".join(f"{setting}={value}" for setting, value in study.values_of(chosen).items())
-    return (*start, _percent(found.accuracies[chosen.number]), f"{chosen.number} of {len(study.trials)}", values)
+    return (*start, _percent(found, chosen.number), f"{chosen.number} of {len(study.trials)}", values)
 
 
-def _percent(accuracy: float | None) -> str:
-    return "" if accuracy is None else "diverged" if accuracy == WORST else f"{accuracy:.2f}%"
+def _percent(found: Selection, number: int) -> str:
+    accuracy = found.accuracies[number]
+    return "" if accuracy is None else found.worst if accuracy == WORST else f"{accuracy:.2f}%"

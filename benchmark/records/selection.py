@@ -47,7 +47,7 @@ class Selection:
         return sum(accuracy == WORST for accuracy in self.accuracies)
 
     @property
-    def _worst(self) -> str:
+    def worst(self) -> str:
         """The outcome of the trials that count as worst, in words."""
         if not self.impossible:
             return "diverged"
@@ -68,9 +68,9 @@ class Selection:
             said.append(f"{self.missing} of {trials} trials {'has' if self.missing == 1 else 'have'} no record yet")
         elif self.diverged == trials:
             every = "the only trial" if trials == 1 else f"all {trials} trials"
-            said.append(f"{every} {self._worst}: the default is kept")
+            said.append(f"{every} {self.worst}: the default is kept")
         elif self.diverged:
-            said.append(f"{self.diverged} of {trials} trials {self._worst}")
+            said.append(f"{self.diverged} of {trials} trials {self.worst}")
         if self.on_other_data:
             which = ("trial " if len(self.on_other_data) == 1 else "trials ") + ", ".join(map(str, self.on_other_data))
             said.append(f"{which} used other data than the rest (by digest), so accuracies are not comparable")
@@ -90,7 +90,7 @@ def select(study: Study, read: Read) -> Selection:
     complete = len(known) == len(accuracies)
     chosen = study.trials[known.index(max(known))] if complete else None
     impossible = sum(any(record and record["status"] == "skipped" for record in records) for records in runs)
-    return Selection(study, accuracies, chosen, _strangers(runs), impossible)
+    return Selection(study, accuracies, chosen, _on_other_data(runs), impossible)
 
 
 def cells_of(axes: Mapping[str, list[Any]], read: Read) -> list[PlannedCell]:
@@ -104,7 +104,7 @@ def cells_of(axes: Mapping[str, list[Any]], read: Read) -> list[PlannedCell]:
     return distinct(cells)
 
 
-def _strangers(runs: Sequence[Sequence[Record | None]]) -> tuple[int, ...]:
+def _on_other_data(runs: Sequence[Sequence[Record | None]]) -> tuple[int, ...]:
     """Return the numbers of trials with a run on other data than most runs; at a tie, the first trial's data counts."""
     told = [[record["provenance"].get("dataset_digest") for record in records if record] for records in runs]
     digests = [{digest for digest in of_trial if digest} for of_trial in told]

@@ -131,14 +131,14 @@ def _over_reference(analysis: Analysis) -> str:
 
 
 def _lost(analysis: Analysis) -> str:
-    """Return which other rows have diverged runs; empty if none has, or the first one has too."""
+    """Return which other rows of the first one's kind have diverged runs; empty if none has, or the first one too."""
     table, (first, *others) = analysis.table, analysis.standings
-    lost = [other.row for other in others if other.row.diverged]
+    lost = [other.row for other in others if other.kind == first.kind and other.row.diverged]
     if first.row.diverged or not lost:
         return ""
     if len(lost) > 1:
         return f"runs of {len(lost)} other rows diverged"
-    return f"{names.counted_as(lost[0].diverged, 'run')} of {row_in_words(table, lost[0])} diverged"
+    return f"{names.counted_as(lost[0].diverged, 'run')} of {row_in_words(table, lost[0], without=TUNING)} diverged"
 
 
 def _capital(sentence: str) -> str:

@@ -279,7 +279,7 @@ class Sensitivity:
 
     `points` are (place in the search space from 0 to 1, accuracy, trial number); values outside the space, possible for
     defaults, are placed at the nearest end. `correlation` is Spearman's, of the values themselves, NaN where ranks are
-    meaningless.
+    meaningless. The accuracy of a diverged trial is `WORST`: it has the lowest rank.
     """
 
     setting: str
@@ -289,25 +289,33 @@ class Sensitivity:
     best: str
     correlation: float
 
+    @property
+    def range(self) -> tuple[float, float]:
+        """The lowest and the highest accuracy of finished trials."""
+        finished = [accuracy for _, accuracy, _ in self.points if accuracy != WORST]
+        return min(finished), max(finished)
+
 
 def sensitivities(outcome: TunedMethod) -> list[Sensitivity]:
-    """Return the sensitivity to each tuned setting with more than one value among finished trials."""
+    """Return the sensitivity to each tuned setting with more than one value among trials that could run."""
     from scipy import stats  # takes a second to import, and untuned boards do not need it
 
-    done = [trial for trial in outcome.trials if trial.status == "done"]
+    ran = [trial for trial in outcome.trials if trial.status in ("done", "diverged")]
+    if not any(trial.status == "done" for trial in ran):
+        return []
     found = []
     for setting, space in outcome.space.items():
-        values = [trial.values[setting] for trial in done]
+        values = [trial.values[setting] for trial in ran]
         if len(set(map(str, values))) < 2:
             continue
         places = [space.place(value) for value in values]
-        accuracies = [trial.accuracy for trial in done]
-        ranked = are_numbers(values) and len(done) > 2 and len(set(accuracies)) > 1
+        accuracies = [trial.accuracy for trial in ran]
+        ranked = are_numbers(values) and len(ran) > 2 and len(set(accuracies)) > 1
         found.append(
             Sensitivity(
                 setting=setting,
                 space=str(space),
-                points=tuple(zip(places, accuracies, (trial.number for trial in done), strict=True)),
+                points=tuple(zip(places, accuracies, (trial.number for trial in ran), strict=True)),
                 ends=(text(space.ordered[0]), text(space.ordered[-1])),
                 best=text(max(zip(accuracies, values, strict=True), key=lambda pair: pair[0])[1]),
                 correlation=float(stats.spearmanr(values, accuracies).statistic) if ranked else math.nan,

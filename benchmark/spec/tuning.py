@@ -10,7 +10,7 @@ from typing import Any
 from fedspan.benchmark.errors import UserError, did_you_mean, require
 from fedspan.benchmark.fields import defaults_of, from_values
 from fedspan.benchmark.names import counted_as, of_setting, percent
-from fedspan.benchmark.protocol import Protocol
+from fedspan.benchmark.protocol import OF_THE_TASK, Protocol
 from fedspan.benchmark.registry import prefix_of
 from fedspan.benchmark.search import Fixed, Space, are_numbers, choice, fixed, linear, log, spaces_of, typed
 from fedspan.benchmark.spec.cell import Cell
@@ -78,6 +78,8 @@ class Tune:
         known = {f"{prefix}.{name}" for cell in cells for prefix, cls in _parts(cell) for name in defaults_of(cls)}
         if "protocol.validation" in self.space:
             raise UserError("tune.space: all trials hold out the same share; set it as tune.validation")
+        if shared := [name for name in self.space if name in {f"protocol.{one}" for one in OF_THE_TASK}]:
+            raise UserError(f"tune.space: '{shared[0]}' is the same for all methods of a task; set it in base or grid")
         for name in self.space:
             if name not in known:
                 raise UserError(f"tune.space: no method of the board has '{name}'{did_you_mean(name, known)}")

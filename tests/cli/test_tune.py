@@ -7,16 +7,26 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fedspan.benchmark.cli.selections import show_selections
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
 from fedspan.benchmark.spec.studies import studies_of
 from tests.cli.conftest import ONE, records
+from tests.records.test_selection import STUDY, read_from
 
 BASE = {
     "dataset.limit": 60, "clients": 2, "partition": "iid", "model.width": 2, "model.features": 4,
     "protocol.rounds": 2, "protocol.local_epochs": 1, "seed": [0, 1],
 }  # fmt: skip
 ASKED = ("board=mine", "tracking=false", *ONE)
+
+
+@pytest.mark.parametrize("outcome", ["diverged", "skipped"])
+def test_the_table_of_selections_says_why_a_trial_has_no_accuracy(capsys, outcome):
+    show_selections([select(STUDY, read_from(STUDY, 5 * [(outcome, outcome)]))])
+    [row] = [line for line in capsys.readouterr().out.splitlines() if "0 of 5" in line]
+    assert row.count("diverged") == 2 * (outcome == "diverged")
+    assert row.count("cannot run") == 2 * (outcome == "skipped")
 
 
 @pytest.fixture

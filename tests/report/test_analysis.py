@@ -638,6 +638,18 @@ def test_a_table_says_that_its_leader_is_ahead_because_other_rows_diverged(made,
     assert of_table(analyse(made(cells, records)[0])) == said
 
 
+def test_a_lead_among_rows_of_one_kind_is_not_explained_by_diverged_runs_of_the_other(made):
+    cells = cells_of(board({"partition": SKEWS, "algorithm": ["fedavg", "fedprox"], "seed": [0, 1, 2]}))
+    values = {"fedavg": 60.0, "fedprox": 50.0}
+    records = [record(p, values[p.cell.algorithm.name] + p.cell.seed) for p in cells]
+    records[-1] = stopped(cells[-1], "diverged", "why")
+    analysis = analyse(made(cells, records)[0])
+    assert of_table(analysis) == "FedAvg leads: 1 run of FedProx diverged."
+    first, other = analysis.standings
+    apart = replace(analysis, standings=(first, replace(other, kind="default")))
+    assert of_table(apart).startswith("FedAvg leads. ")
+
+
 def test_sentences_over_a_table_begin_with_a_capital(made):
     """Rows are called by a setting here, ``mu 0.1``."""
     grid = {"partition": SKEWS, "algorithm": "fedprox", "algorithm.mu": [0.1, 0.2], "seed": [0, 1, 2]}

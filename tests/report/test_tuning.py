@@ -15,7 +15,7 @@ from scipy import stats
 from fedspan.benchmark.mirror.boards import mirror
 from fedspan.benchmark.mirror.runs import Mirror
 from fedspan.benchmark.records.results import Results
-from fedspan.benchmark.records.selection import select
+from fedspan.benchmark.records.selection import WORST, select
 from fedspan.benchmark.records.sources import REMEDY, source_digests
 from fedspan.benchmark.report.analysis import analyse
 from fedspan.benchmark.report.axes import TUNING, Axes
@@ -311,6 +311,31 @@ def test_a_correlation_is_that_of_the_values_however_a_list_names_them(order):
     assert found.correlation == pytest.approx(stats.spearmanr(values, accuracies).statistic)
     assert found.ends == ("0.01", "1.0")
     assert [place for place, _, _ in found.points] == [0.0, 0.5, 1.0, 1.0], "100 lies beyond the high end"
+
+
+def test_a_diverged_trial_has_the_lowest_rank_and_a_place_on_the_lower_edge(made, tmp_path):
+    values, accuracies = [0.01, 0.1, 1.0, 0.5, 0.05], [60.0, 70.0, WORST, WORST, WORST]
+    trials = tuple(
+        TrialRow(i, {"a.b": values[i]}, accuracies[i], 1.0, (str(i),), possible=i < 4) for i in range(len(values))
+    )
+    one = TunedMethod("m", "t", 0.15, {"a.b": choice(0.01, 0.1, 1.0)}, trials, 1, "", {}, {}, None)
+    [found] = sensitivities(one)
+    assert [number for _, _, number in found.points] == [0, 1, 2, 3], "the last one cannot run"
+    assert found.correlation == pytest.approx(stats.spearmanr(values[:4], [60.0, 70.0, 0.0, 0.0]).statistic)
+    assert found.correlation < 0 < stats.spearmanr(values[:2], accuracies[:2]).statistic
+    assert (found.range, found.best) == ((60.0, 70.0), "0.1")
+    assert sensitivities(replace(one, trials=trials[2:])) == []
+    example, cells, studied, _, _ = made
+    results = results_of(tmp_path / "some", [])
+    for study in studied:
+        for tried in study.trials:
+            lost = tried.number == 2
+            keep(results, [stopped(p, "diverged", "why") if lost else trial(p, 50.0 + tried.number)
+                           for p in tried.cells])  # fmt: skip
+    write_report(example, cells, results, tmp_path / "pages", [select(study, results.read) for study in studied])
+    page = (tmp_path / "pages" / "example" / "index.html").read_text()
+    drawn = page[page.index("How much a setting matters") :]
+    assert drawn.count('cy="96" r="3" fill="none"') == drawn.count("<figure>") > 1
 
 
 def means_of(folder):

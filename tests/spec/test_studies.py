@@ -283,6 +283,7 @@ def test_the_tuned_boards_of_this_checkout_have_trials_at_every_scale(name):
         ({"space": {"protocol.lx": [1]}}, r"no method of the board has 'protocol\.lx'; did you mean 'protocol\.lr'"),
         ({"space": {"algorithm.rho": [1]}}, r"no method of the board has 'algorithm\.rho'"),
         ({"space": {"protocol.validation": [0.1]}}, r"hold out the same share; set it as tune\.validation"),
+        ({"space": {"protocol.rounds": [8, 80]}}, r"'protocol\.rounds' is the same for all methods of a task"),
         ({"space": {"algorithm.mu": [-1.0, 1.0]}}, r"algorithm\.mu, .*, leaves its domain: .*must not be negative"),
         ({"space": {"protocol.lr": {"linear": [0, 1]}}}, r"leaves its domain: protocol\.lr must be positive, got 0"),
         ({"space": {"protocol.batch_size": {"log": [1.5, 3]}}}, r"the ends of a range of whole numbers must be whole"),
