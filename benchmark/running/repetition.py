@@ -137,6 +137,8 @@ def incomparable(record: Record, again: Record) -> str:
         return f"the code of {', '.join(edited)} is not the record's"
     if otherwise := differing_settings(record, again):
         return f"the record was not made with {', '.join(otherwise)}, which changes the rounding"
+    if elsewhere := _other_rounding(record, again):
+        return f"the record was made with {elsewhere}, which may round differently"
     return ""
 
 
@@ -152,6 +154,21 @@ def differing_settings(record: Record, again: Record) -> list[str]:
         for name in ("device", "executor", "threads", "numerics")
         if name in made and str(made[name]).split(":")[0] != str(here[name]).split(":")[0]
     ]
+
+
+def _other_rounding(record: Record, again: Record) -> str:
+    """Return what made the record but not its repetition and may round differently; empty if nothing.
+
+    Any other version of torch may, and with native numerics any other kind of processor or GPU.
+    """
+    there, here = record["provenance"], again["provenance"]
+    versions = there.get("versions", {}), here["versions"]
+    if len(torches := {one.get("torch") for one in versions}) > 1 and None not in torches:
+        return f"torch {versions[0]['torch']}"
+    if here["numerics"] == numerics.NATIVE:
+        made, repeated = (one.get("gpu") or one.get("processor") for one in (there, here))
+        return f"native numerics on {made}" if made and made != repeated else ""
+    return ""
 
 
 def machines(record: Record, again: Record) -> Iterator[str]:

@@ -423,6 +423,28 @@ def test_each_setting_that_changes_the_rounding_is_told(name, value):
     assert repetition.differing_settings(again, again) == []
 
 
+HERE = MADE | {"processor": "Xeon (AVX512)", "versions": {"torch": "2.15.0"}}
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "said"),
+    [
+        ({"versions": {"torch": "2.11.0"}}, {}, "torch 2.11.0"),
+        ({"processor": "EPYC (AVX2)"}, {}, ""),
+        ({"processor": "EPYC (AVX2)", "numerics": "native"}, {"numerics": "native"}, "native numerics on EPYC (AVX2)"),
+        ({"gpu": "H100", "numerics": "native"}, {"gpu": "A100", "numerics": "native"}, "native numerics on H100"),
+        ({"gpu": "H100", "numerics": "native", "processor": "EPYC"}, {"gpu": "H100", "numerics": "native"}, ""),
+    ],
+)
+def test_a_difference_with_other_hardware_or_torch_proves_nothing_unless_bits_are_promised(there, here, said):
+    for made in (there, here):
+        if "gpu" in made:
+            made["device"] = "cuda"
+    record, again = ({"provenance": HERE | {"sources": {}} | made} for made in (there, here))
+    why = f"the record was made with {said}, which may round differently"
+    assert repetition.incomparable(record, again) == (why if said else "")
+
+
 def test_a_record_of_more_threads_than_this_machine_has_cores_is_left_to_another(monkeypatch, tmp_path):
     monkeypatch.setattr(repetition, "missing_gpu", lambda record, how: "")
     monkeypatch.setattr(repetition, "usable_cores", lambda: 1)
