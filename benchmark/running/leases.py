@@ -165,9 +165,8 @@ class Leases:
             discard(path)
 
     def _files(self, key: str) -> list[Path]:
-        return [
-            path for path in self.folder.glob(f"{key}.*.json") if re.fullmatch("[0-9]{1,18}", path.name.split(".")[1])
-        ]
+        paths = self.folder.glob(f"{key}.*.json")
+        return [path for path in paths if re.fullmatch(r"[^.]+\.[0-9]{1,18}\.json", path.name)]
 
     def newest(self, key: str) -> tuple[int, Owner | None]:
         """Return (number, owner) of a cell's newest lease; number 0 if it has none, owner None if it is free."""

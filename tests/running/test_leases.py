@@ -280,6 +280,14 @@ def test_a_file_with_another_number_is_no_lease(leases):
     assert leases.newest(KEY) == (0, None)
 
 
+def test_a_copy_that_a_file_synchroniser_leaves_is_no_lease(leases):
+    leases.folder.mkdir()
+    for name in ("1.sync-conflict", "1.2"):
+        (leases.folder / f"{KEY}.{name}.json").write_text("{}")
+    assert list(leases.held()) == []
+    assert leases.claim(KEY).number == 1
+
+
 def test_only_the_system_says_from_whom_a_process_descends(leases):
     """A lease that names a living process of somebody else as our worker does not make it one."""
     child = subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
