@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,10 +26,11 @@ from fedspan.benchmark.spec.plan import PlannedCell
 from fedspan.benchmark.spec.settings import How, first_change
 
 MOST_TASKS, MOST_METHODS = 3, 12  # shown on the terminal; the page of a board has all
+DIVERGED = -math.inf  # accuracy of a diverged run: worse than any
 
 
 def show_scores(console: Console, planned: Sequence[PlannedCell], accuracies: Mapping[str, float | None]) -> None:
-    """Print the mean accuracy of each method over its seeds, by task, best first."""
+    """Print the mean accuracy of each method over its finished seeds, by task, best first, as `scores` orders them."""
     found = scores(planned, accuracies)
     for task, methods in list(found.items())[:MOST_TASKS]:
         console.print(Text(task, style="bold"))
@@ -37,8 +39,11 @@ def show_scores(console: Console, planned: Sequence[PlannedCell], accuracies: Ma
         for heading in ("accuracy, %", "seeds"):
             table.add_column(heading, justify="right", no_wrap=True)
         for method, values in list(methods.items())[:MOST_METHODS]:
-            spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
-            table.add_row(Text(method), f"{fmean(values):.2f}{spread}", str(len(values)))
+            finished = [value for value in values if value != DIVERGED]
+            mean = f"{fmean(finished):.2f}" if finished else ""
+            spread = f" ± {stdev(finished):.2f}" if len(finished) > 1 else ""
+            lost = f", {len(values) - len(finished)} diverged" if len(finished) < len(values) else ""
+            table.add_row(Text(method), mean + spread, f"{len(finished)}{lost}")
         console.print(table)
         if len(methods) > MOST_METHODS:
             console.print(f"and {len(methods) - MOST_METHODS} more methods", highlight=False)
@@ -47,11 +52,11 @@ def show_scores(console: Console, planned: Sequence[PlannedCell], accuracies: Ma
 
 
 def scores(planned: Sequence[PlannedCell], accuracies: Mapping[str, float | None]) -> dict[str, dict[str, list[float]]]:
-    """Return task -> method -> accuracies of its seeds, methods ordered by mean, highest first.
+    """Return task -> method -> accuracies of its seeds, methods ordered by mean, highest first, diverged ones last.
 
-    `accuracies` are those of finished cells by key, in percent; None where a method has none. A method under several
-    protocols gets one entry per protocol, named with the fields that differ; cells that differ in their diagnostics
-    alone train the same model and count once. Tasks of several scales are named with them.
+    `accuracies` are those of cells by key, in percent: `DIVERGED` for diverged runs, None where a method has none. A
+    method under several protocols gets one entry per protocol, named with the fields that differ; cells that differ in
+    their diagnostics alone train the same model and count once. Tasks of several scales are named with them.
     """
     found: dict[str, dict[str, dict[Protocol, dict[int, float]]]] = {}
     scales = {one.cell.scale for one in planned}
@@ -113,7 +118,9 @@ def summarise(
     if lost:
         table.add_row("without outcome", str(lost), str(lost))
     console.print(table)
-    show_scores(console, planned, {entry.key: entry.accuracy for entry in known if entry.status == "done"})
+    accuracies = {entry.key: entry.accuracy for entry in known if entry.status == "done"}
+    accuracies |= {entry.key: DIVERGED for entry in known if entry.status == "diverged"}
+    show_scores(console, planned, accuracies)
     _tell_reasons(outcomes, {cell.cell.key: cell.cell for cell in planned}, failed, how)
     if any(entry.status == "done" for entry in known) and not planned[0].cell.protocol.trial:
         step = next_step(how, asked)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedspan.benchmark.running.summary import next_step, scores, show_scores
+from fedspan.benchmark.running.summary import DIVERGED, next_step, scores, show_scores
 from fedspan.benchmark.spec.plan import plan
 from fedspan.benchmark.spec.settings import How
 
@@ -24,6 +24,17 @@ def test_methods_stand_by_their_mean_the_highest_first(grid):
     show_scores(console, *grid)
     said = console.file.getvalue()
     assert said.index("60.00") < said.index("51.00 ± 1.41")
+
+
+def test_a_method_with_diverged_runs_is_last_whatever_the_others_reached(grid):
+    cells, accuracies = grid
+    accuracies = accuracies | {cells[3].cell.key: DIVERGED}
+    assert list(*map(list, scores(cells, accuracies).values())) == ["FedAvg", "FedProx"]
+    console = Console(file=io.StringIO(), width=80)
+    show_scores(console, cells, accuracies)
+    show_scores(console, cells, dict.fromkeys(accuracies, DIVERGED))
+    shown = [line.split() for line in console.file.getvalue().splitlines() if "FedProx" in line]
+    assert shown == [["FedProx", "60.00", "1,", "1", "diverged"], ["FedProx", "0,", "2", "diverged"]]
 
 
 def test_runs_of_one_method_under_several_protocols_are_no_seeds_of_one():
