@@ -88,8 +88,9 @@ def measure(
     if settings.spectra and (spectra := _spectra(trainer, state, settings, kept)):
         found["spectra"] = spectra
     if settings.shares:
-        clients = range(trainer.data.clients)
-        found["shares"] = [trainer.data.counts(client).long().tolist() for client in clients]
+        data = trainer.data
+        labels = (data.train.y[mine.to(data.device)] for mine in data.indices)
+        found["shares"] = [torch.bincount(own, minlength=data.classes).tolist() for own in labels]
     if settings.spaces:
         found["spaces"] = spaces(trainer, state)
     if settings.embedding != "none" and (embedding := _embedding(trainer, state, settings, kept, seed)):

@@ -28,15 +28,20 @@ def count_round(trainer: LocalTrainer, clients: Sequence[int], down: int, sums: 
         meter.bytes_down += down
 
 
-def download_bytes(trainer: LocalTrainer, state: State, clients: Sequence[int]) -> list[int]:
+def download_bytes(trainer: LocalTrainer, state: State, clients: Sequence[int], beside: int | None = None) -> list[int]:
     """Return the bytes that each client receives in the current round of `state`, before it trains.
 
     After a warm-up, a client receives its own weights once and keeps them from then on. Without a warm-up they are
-    initialised from the seed and never sent.
+    initialised from the seed and never sent. `beside` are the `bytes_beside_model`, if known.
     """
-    shared = model_bytes(trainer, state) + sum(nbytes(tree) for tree in received(trainer, state, 0).values())
+    shared = model_bytes(trainer, state) + (bytes_beside_model(trainer, state) if beside is None else beside)
     own = nbytes(state.first_row.own) if 0 < trainer.paths.warm_rounds <= state.round else 0
     return [shared if client in state.rows and state.rows[client].own else shared + own for client in clients]
+
+
+def bytes_beside_model(trainer: LocalTrainer, state: State) -> int:
+    """Return the bytes that each client receives from components in a round; they follow from shapes alone."""
+    return sum(nbytes(tree) for tree in received(trainer, state, 0).values())
 
 
 def count_calibration(trainer: LocalTrainer, state: State, clients: int, numbers: int) -> None:

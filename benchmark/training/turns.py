@@ -17,7 +17,7 @@ from fedspan.benchmark.training.executors.round_sums import RoundSums
 from fedspan.benchmark.training.local import LocalTrainer
 from fedspan.benchmark.training.meter import Meter
 from fedspan.benchmark.training.state import State
-from fedspan.benchmark.training.traffic import download_bytes
+from fedspan.benchmark.training.traffic import bytes_beside_model, download_bytes
 
 LONGEST = 1e12  # seconds of a simulated round, about 30,000 years
 
@@ -31,13 +31,17 @@ class FleetRunner:
                 f"'{one.name}' trains on all images in one place, where fleet={fleet.name} means nothing"
             )
         self.fleet, self.trainer, self.seed = fleet, trainer, seed
+        # Bytes that follow from shapes, kept because a trained model lacks the server's trees.
         self._uploads: dict[bool, int] = {}  # of one client, by whether the round is in the warm-up
+        self._beside: int | None = None  # received by one client from components
 
     def turns(self, state: State, clients: Sequence[int]) -> Turns:
         """Return the clients' turns in the current round of `state`; raise `HookError` for invalid ones."""
         if not self.fleet.acts:
             return NO_TURNS
-        downs = download_bytes(self.trainer, state, clients)
+        if self._beside is None:
+            self._beside = bytes_beside_model(self.trainer, state)
+        downs = download_bytes(self.trainer, state, clients, self._beside)
         work = [self._work(state, client, down) for client, down in zip(clients, downs, strict=True)]
         try:
             with repeatable(self.fleet, "turns", "draw from `draws`"):

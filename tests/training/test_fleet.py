@@ -342,6 +342,15 @@ def test_a_client_whose_updates_are_all_lost_does_not_calibrate(every, calls, le
     assert not torch.equal(*heads)
 
 
+def test_a_trained_model_without_the_servers_trees_has_the_same_late_clients():
+    """SCAFFOLD's download is twice the model, which a final calibration must still know."""
+    run = trained(toy_cell(Scaffold(), FFC(), fleet=Speeds(step_seconds=0, deadline=0.006)))
+    late = run.fleet.never_heard(run.state, run._participants)
+    run.state = run.state.models_only()
+    assert run.fleet.never_heard(run.state, run._participants) == late
+    assert 0 < len(late) < CLIENTS
+
+
 def test_the_server_need_not_wait_for_a_lost_update(tmp_path):
     record = run_cell(toy_cell(fleet=Unwaited()), how(tmp_path))
     assert (record["fleet"]["lost"], record["fleet"]["seconds"]) == (3, 6.0)

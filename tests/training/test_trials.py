@@ -201,6 +201,12 @@ def test_shares_count_what_is_trained_on(tmp_path):
     assert np.sum(record["diagnostics"]["shares"]) == 94 - record["scores"]["validation"]["images"]
 
 
+def test_shares_are_those_of_the_clients_although_one_place_trains_on_all(tmp_path):
+    cells = [toy_cell(*method, diagnostics=Diagnostics(shares=True)) for method in ([], [Centralized()])]
+    found = [run_cell(cell, how(tmp_path))["diagnostics"]["shares"] for cell in cells]
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("executor", ["vmap", "graph"])
 def test_executors_agree_on_a_trial(executor, monkeypatch):
     monkeypatch.setattr(Graph, "machine", Tapes)
