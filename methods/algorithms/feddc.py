@@ -26,9 +26,10 @@ class FedDC(FedDyn):
 
     The variates are kept between rounds, as in SCAFFOLD and in the authors' code; the paper's text uses only the last
     update. That code divides alpha and c by the client's share of the images and multiplies the sent change of c_i by
-    that share (``share=divides``), takes K and eta of the mean client in the first round (``steps=mean``), and clips
-    gradients at norm 10. As in SCAFFOLD here, the correction is a separate step outside the protocol's momentum; the
-    paper's SGD has none. Two trees are sent in each direction.
+    that share (``share=divides``), takes K and eta of the mean client in the first round (``steps=mean``; K counts a
+    short last batch even if ``protocol.last_batch`` drops it), and clips gradients at norm 10. As in SCAFFOLD here, the
+    correction is a separate step outside the protocol's momentum; the paper's SGD has none. Two trees are sent in each
+    direction.
     """
 
     title = "FedDC"

@@ -35,6 +35,9 @@ class FedProto(Component):
     - nearest: the prototype is searched among ``all`` classes, as in the paper, or among the client's ``own`` (code).
     - An upload is counted with a row for every class, including those that the client does not hold.
     - The code trains all clients; here a class that no participant holds keeps its prototype.
+
+    A class without a prototype gets a logit of -1e9: each test image of such a class adds about 1e9 to the loss of the
+    stage ``personalised``, whose accuracy is the one to read.
     """
 
     title = "FedProto"
