@@ -55,6 +55,9 @@ def fetch(dataset: Dataset, data: Path) -> int:
         if here := [path for path in dataset.present(data) if path.exists()]:
             print(f"{dataset.name}: already here, {here[0]}")
             return 0
+        if dataset.root and Path(dataset.root).expanduser().exists() and "content" in dataset.what():
+            print(f"{dataset.name}: reads your own files, {dataset.root}")
+            return 0
         raise UserError(dataset.absent((), data).replace(f"run 'fedspan data fetch {dataset.name}', or ", ""))
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
@@ -62,6 +65,10 @@ def fetch(dataset: Dataset, data: Path) -> int:
             if path.is_file() and file.is_at(path):
                 progress.console.print(f"{path}: already here", highlight=False, soft_wrap=True)
                 continue
+            if dataset.root and path.is_file():
+                raise UserError(
+                    f"{path} differs from the publisher's file; move it away to fetch that, or keep your own"
+                )
             task = progress.add_task(file.name, total=None)
             try:
                 download(file, path, lambda done, total, task=task: progress.update(task, completed=done, total=total))  # type: ignore[misc]

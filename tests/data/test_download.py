@@ -21,6 +21,7 @@ from fedspan.benchmark.data.download import download
 from fedspan.benchmark.data.published import PublishedFile
 from fedspan.benchmark.data.roots import Folder, digest_once
 from fedspan.benchmark.errors import UserError
+from fedspan.tasks.datasets.mnist import Mnist
 from fedspan.tasks.datasets.office_caltech10 import OfficeCaltech10
 from tests.tasks.files import png, write
 
@@ -347,6 +348,25 @@ def test_own_images_instead_of_published_ones_are_verified_and_never_fetched(mni
     assert (code, "cifar10: 10 training and 10 test images" in out) == (0, True)
     assert fedspan(capsys, "fetch", *own) == (0, f"cifar10: reads your own files, {tmp_path / 'own'}\n", "")
     assert not (mnist / "cifar10").exists()
+
+
+def test_a_file_of_ones_own_in_the_place_of_a_published_one_is_kept(mnist, capsys, tmp_path):
+    place = tmp_path / "mine"
+    first, *_ = Mnist(root=str(place)).places(tmp_path)
+    write(place, {first[1].name: b"mine"})
+    code, _, err = fedspan(capsys, "fetch", "mnist", f"dataset.root={place}")
+    assert code == 2
+    assert f"{first[1]} differs from the publisher's file; move it away" in err
+    assert first[1].read_bytes() == b"mine"
+
+
+def test_a_copy_of_ones_own_in_a_published_layout_has_nothing_to_fetch(mnist, capsys, monkeypatch, tmp_path):
+    place = tmp_path / "mine"
+    place.mkdir()
+    monkeypatch.setattr(Mnist, "files", lambda self: ())
+    monkeypatch.setattr(Mnist, "what", lambda self: {"content": "c" * 64})
+    said = f"mnist: reads your own files, {place}\n"
+    assert fedspan(capsys, "fetch", "mnist", f"dataset.root={place}") == (0, said, "")
 
 
 def test_decoded_images_are_no_files_to_verify(mnist, capsys, monkeypatch):
