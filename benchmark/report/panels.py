@@ -17,6 +17,7 @@ from fedspan.benchmark.report.drawing import (
     KINDS,
     MOST_LINES,
     MOST_PANELS,
+    ONE_SEED,
     PERCENT,
     VIEW,
     Drawing,
@@ -356,11 +357,12 @@ def _draw_bars(frame: pd.DataFrame, axes: Axes, figure: Figure, number: int) -> 
     titles = list(dict.fromkeys(map(parts.column_title, parts.columns)))
     positions = {column: titles.index(parts.column_title(column)) for column in parts.columns}
     labels, panel = tuple(map(parts.row_label, parts.rows)), Panel("", tuple(_score_lines(parts, positions)))
-    kind, problems = replace(parts.kind, caption=f"{parts.kind.y}: {MEANS}"), parts.problems
+    means = MEANS if any(line.n > 1 for line in panel.lines) else ONE_SEED
+    kind, problems = replace(parts.kind, caption=f"{parts.kind.y}: {means}"), parts.problems
     if figure.relative:
         panel, lost = ratios(panel, labels[0], len(titles))
         problems += lost
-        caption = f"{parts.kind.y}, over that of {labels[0]}: {MEANS}"
+        caption = f"{parts.kind.y}, over that of {labels[0]}: {means}"
         kind = replace(kind, y=f"Ratio to {labels[0]}", caption=caption)
     return Drawing(
         number=number,

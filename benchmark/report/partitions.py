@@ -18,7 +18,8 @@ from fedspan.benchmark.spec.plan import PlannedCell
 
 def picture_of(cell: Cell) -> str:
     """Return the name of a partition's picture: all that the counts depend on, except the seed, which it shows."""
-    apart = {"unseen": cell.unseen, "validation": cell.protocol.validation}
+    content = str(cell.what["dataset"].get("content", ""))[:12]
+    apart = {"unseen": cell.unseen, "validation": cell.protocol.validation, "content": content}
     words = [cell.dataset.label(), cell.partition.label(), str(cell.clients)]
     words.append(f"versions {cell.dataset.version} {cell.partition.version}")
     return slug(" ".join([*words, *(f"{name} {share}" for name, share in apart.items() if share)]))

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from fedspan.benchmark import names
 from fedspan.benchmark.data.published import Published
+from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.records.model import STAGES, compared_metric
 from fedspan.benchmark.records.verification import samples
 from fedspan.benchmark.registry import plugins
@@ -103,7 +104,9 @@ def board_page(board: Board, content: Content, root: str, how: How) -> bytes:
         facts=_facts(frame),
         pictured=content.pictured,
         where=_where(how),
-        needs_archive=any("dataset.content" in settings for settings in frame["paper"]),
+        images=(images := _images(frame.itertuples(index=False))),
+        verify_words=_words(images),
+        run_words=_words(images, () if board.sweep else {name for part in (board.base, *board.grid) for name in part}),
         tables=[_best_first(board, table, extras[table.number].analysis) for table in content.tables],
         families=content.families,
         without_settings=without_settings,
@@ -208,6 +211,8 @@ def _runs_page(
         shared=any(run["cost"]["beside"] > 0 for run in shown),
         metrics=_metrics(runs),
         provenance=provenance(runs),
+        images=(images := _images(runs)),
+        image_words=_words(images),
         spec={name: text(value) for name, value in flat(cell.settings).items() if name != "seed"},
     )  # fmt: skip
 
@@ -226,13 +231,36 @@ def _metrics(runs: Sequence[Any]) -> list[Metric]:
     return [Metric.of(".".join(pair)) for pair in sorted(found, key=lambda pair: (pair != compared, pair[0] != last))]
 
 
+def _images(runs: Iterable[Any]) -> dict[str, str]:
+    """Return what stands for images that only a digest names, and the setting that tells commands where they are.
+
+    ``{"ARCHIVE": "dataset.source"}`` for datasets that read one, else ``{"FOLDER": "dataset.root"}``.
+    """
+    found = {}
+    for name in dict.fromkeys(run.dataset_name for run in runs if run.what["dataset"].get("content")):
+        archive = "source" in defaults_of(plugins("dataset")[name])
+        found["ARCHIVE" if archive else "FOLDER"] = f"dataset.{'source' if archive else 'root'}"
+    return found
+
+
+def _words(images: Mapping[str, str], stated: Collection[str] = ()) -> str:
+    """Return the end of a command that says where the images are, without the settings that its board states."""
+    return "".join(f" {setting}={place}" for place, setting in images.items() if setting not in stated)
+
+
 def _absent(frame: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return name and title of the datasets to fetch that have no runs; none if no other dataset has any."""
+    """Return name and title of the published datasets that have no runs; none if no other dataset has any.
+
+    The name is empty if a digest names the images, which then are not the published ones.
+    """
     begun = set(frame.loc[frame["status"] != "missing", "dataset_name"])
-    waiting = sorted(set(frame["dataset_name"]) - begun) if begun else []
+    waiting = frame[~frame["dataset_name"].isin(begun)].drop_duplicates("dataset_name").sort_values("dataset_name")
+    rows: list[Any] = list(waiting.itertuples(index=False)) if begun else []
     known = plugins("dataset")
     return [
-        (name, names.title_of("dataset", name)) for name in waiting if issubclass(known.get(name, object), Published)
+        ("" if row.what["dataset"].get("content") else row.dataset_name, names.title_of("dataset", row.dataset_name))
+        for row in rows
+        if issubclass(known.get(row.dataset_name, object), Published)
     ]
 
 

@@ -12,6 +12,8 @@ from fedspan.benchmark.records.verification import Verification
 from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.report import write_report
 from tests.report.made import board, cells_of, markdown, record, results_of
+from tests.tasks.files import write
+from tests.tasks.test_image_folder import small
 
 GRID = {"partition": "iid", "seed": [0, 1]}
 SAMPLE = {"size": 2, "of": 2, "sample_seed": 7, "among": "board example"}
@@ -103,6 +105,24 @@ def test_commands_say_that_they_need_the_archive_of_the_images(tmp_path):
     assert f"fedspan verify {keys} dataset.source=ARCHIVE" in commands
     assert len(commands) == 5, "two runs, their repetition, a sample of the board, the board"
     assert all(command.endswith(" dataset.source=ARCHIVE") for command in commands)
+
+
+def test_commands_for_ones_own_images_name_their_folder_unless_the_board_does(tmp_path):
+    """No setting of `image_folder` takes an archive of images that a digest names."""
+    grid = {"dataset": "image_folder", "dataset.root": str(write(tmp_path / "photos", small())), "seed": [0]}
+    cells = cells_of(board(grid))
+    write_report(board(grid), cells, results_of(tmp_path, [record(cell) for cell in cells]), tmp_path)
+    runs, table = page(tmp_path)
+    commands = re.findall(r'<code class="command">([^<]*)</code>', runs + table)
+    named = {command.removesuffix(" dataset.root=FOLDER") for command in commands if command.endswith("=FOLDER")}
+    key = cells[0].cell.key
+    assert named == {
+        "fedspan run dataset=image_folder seed=0",
+        f"fedspan verify {key}",
+        "fedspan verify board=example sample=3",
+    }
+    assert set(commands) - {f"{command} dataset.root=FOLDER" for command in named} == {"fedspan run -m board=example"}
+    assert "ARCHIVE" not in runs + table
 
 
 def test_the_command_of_a_page_is_made_from_the_cell_and_never_from_the_record(cells, tmp_path):

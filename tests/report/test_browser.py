@@ -606,6 +606,15 @@ def test_the_page_opens_with_tuned_methods_and_shows_the_others_where_nothing_is
     assert pressed(opened(browser, address + "#dataset=mnist&tuned=yes", 1280, 900)) == ["default"]
 
 
+def test_the_switch_finds_tuned_methods_at_another_scale(browser, tmp_path):
+    results = tuned_on({"fedavg": {"a": 50.0}, "fedprox": {"a": 60.0}, "fedavg, tuned": {"b": 55.0}})
+    results[2] = replace(results[2], task=replace(results[2].task, scale="smoke"))
+    page = site_of(results, tmp_path, browser)
+    assert pressed(page) == ["default"]
+    one(page, "#ranking [name=tuned][value=yes]").click()
+    assert (pressed(page), texts(page, "#ranking tbody th a")) == (["tuned"], ["FedAvg"])
+
+
 @pytest.mark.parametrize(
     "elsewhere", [{"tuned": True}, {"ablation": True}, {"scale": "own"}, {"dataset": "mnist"}], ids=str
 )
@@ -648,6 +657,7 @@ def test_the_ranking_downloads_as_numbers(browser, tmp_path):
     means = {name: float(average[name]) for name in average if name.endswith(": mean")}
     assert sorted(means.values()) == pytest.approx([40, 50], abs=0.1)
     assert all(average[name.replace("mean", "n")] == "3" for name in means)
+    assert all(average[name.replace("mean", "diverged")] == "0" for name in means)
 
 
 def test_a_mean_over_fewer_runs_than_that_of_others_says_so(browser, tmp_path):

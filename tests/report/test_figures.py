@@ -243,7 +243,11 @@ def test_shares_have_a_line_at_one_and_are_called_ratios(drawn):
     records = [record(p, 10.0) for p in cells]
     drawing = drawn(cells, records, Figure(kind="bars", columns=("clients",), relative=True))
     assert (drawing.kind.y, drawing.level) == ("Ratio to FedAvg", 1.0)
-    assert drawn(cells, records, Figure(kind="bars", columns=("clients",))).level is None
+    plain = drawn(cells, records, Figure(kind="bars", columns=("clients",)))
+    assert plain.level is None
+    assert (plain.caption, drawing.caption) == (
+        "Accuracy (trained), %: one seed.", "Accuracy (trained), %, over that of FedAvg: one seed.",
+    )  # fmt: skip
 
 
 def test_numbers_that_are_swept_over_lie_as_far_apart_as_they_are_and_in_order(drawn):

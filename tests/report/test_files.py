@@ -160,6 +160,16 @@ def test_a_page_folds_columns_and_tables_without_results_away_and_names_what_was
     assert folded(list(map(record, cells))) == (False, False, False)
 
 
+def test_images_that_only_a_digest_names_are_not_said_to_be_fetched(tmp_path):
+    tasks = [{"dataset": "digits"}, {"dataset": "cifar10", "dataset.content": "c" * 64}]
+    example = board({"partition": "iid", "task": tasks, "seed": [0]}, tables=(Table(columns=["dataset"]),))
+    cells = cells_of(example)
+    write_report(example, cells, results_of(tmp_path / "results", [record(cells[0])]), tmp_path)
+    page = (tmp_path / "example" / "index.html").read_text()
+    assert "Nothing has been run on CIFAR-10 yet." in page
+    assert "data fetch" not in page
+
+
 def test_methods_stand_best_first_on_the_page_unless_a_paper_gives_their_order(tmp_path):
     grid = {"partition": "iid", "algorithm": ["fedavg", "fedprox", "fednova"], "seed": [0, 1]}
     for printed, rows in (

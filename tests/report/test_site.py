@@ -23,6 +23,8 @@ from fedspan.benchmark.report.statistics import Difference, Withheld
 from fedspan.benchmark.report.summary import Result, Summary, Task, method_name, read, to_json
 from tests.report.made import board, cells_of, record, results_of, seeded, stopped, with_digest
 from tests.report.test_files import NASTY, Page
+from tests.tasks.files import write
+from tests.tasks.test_image_folder import small
 
 
 @pytest.fixture
@@ -133,6 +135,17 @@ def test_a_partition_that_is_impossible_on_a_dataset_leaves_the_pictures_of_othe
     domain, iid = (cells_of(board({"partition": name}))[0] for name in ("domain", "iid"))
     draw_partitions([domain, iid], tmp_path, tmp_path)
     assert [path.name for path in tmp_path.glob("*.svg")] == [f"digits.{picture_of(iid.cell)}.svg"]
+
+
+def test_ones_own_images_have_another_picture_once_they_change(tmp_path):
+    pictures = set()
+    for size in (4, 5):
+        place = write(tmp_path / str(size), small(train=size))
+        [cell] = cells_of(
+            board({"partition": "iid", "clients": 2, "dataset": "image_folder", "dataset.root": str(place)})
+        )
+        pictures.add(picture_of(cell.cell))
+    assert len(pictures) == 2
 
 
 @pytest.mark.parametrize("more", [{"unseen": 0.2}, {"protocol.validation": 0.2}])
@@ -307,6 +320,13 @@ def pages_of(results, folder):
         for path, content in files.items()
         if path.suffix == ".html"
     }
+
+
+def test_a_place_is_one_among_the_methods_that_share_a_task(tmp_path):
+    tasks = {"fedavg": "a", "moon": "a", "fedprox": "a", "scaffold": "bc", "fednova": "bc"}
+    results = results_on({one: dict.fromkeys(names, 50.0 + i) for i, (one, names) in enumerate(tasks.items())})
+    page = pages_of(results, tmp_path)["methods/fednova.html"]
+    assert re.findall("Place (.*?) of (\\d+)", page)[0] == ("B 1", "2")
 
 
 def test_the_page_of_a_method_says_where_it_stands(tmp_path):

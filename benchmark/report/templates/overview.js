@@ -166,11 +166,11 @@ function resultsTable(results, cut) {
 function toCsv({ columns, rows }) {
   const quoted = (value) => typeof value === "string" ? `"${value.replaceAll('"', '""')}"` : value ?? "";
   const heads = ["place", "possible places", "method", "settings", "gain", "gain low", "gain high", "withheld",
-    ...columns.flatMap((task) => ["mean", "sd", "n"].map((what) => `${headingOf(task, columns)}: ${what}`)),
+    ...columns.flatMap((task) => ["mean", "sd", "n", "diverged"].map((what) => `${headingOf(task, columns)}: ${what}`)),
     "mean", "runs", "compute", "traffic", "repeated"];
   const lines = rows.map(({ row, below, numbers }) => [row.place, row.range, row.names[0], below,
     ...(row.gain ?? [null, null, null]), row.why,
-    ...numbers.scores.flatMap((result) => result ? [result.mean, result.std, result.n] : [null, null, null]),
+    ...numbers.scores.flatMap((result) => result ? [result.mean, result.std, result.n, result.diverged] : [null, null, null, null]),
     numbers.mean, numbers.runs, ...numbers.costs, numbers.repeated]);
   return [heads, ...lines].map((line) => line.map(quoted).join(",")).join("\n") + "\n";
 }
@@ -249,6 +249,7 @@ function leaderboard() {
     button.addEventListener("click", () => {
       asked = isTuned(button);
       if (!has(asked)) filters.widen();
+      if (!has(asked)) restored(tools.querySelector("[name=scale]"), site.results.find((one) => Boolean(one.tuned) === asked).task.scale);
       changed();
     });
   }
