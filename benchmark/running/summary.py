@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from statistics import fmean, stdev
@@ -56,18 +57,23 @@ def scores(planned: Sequence[PlannedCell], accuracies: Mapping[str, float | None
 
     `accuracies` are those of cells by key, in percent: `DIVERGED` for diverged runs, None where a method has none. A
     method under several protocols gets one entry per protocol, named with the fields that differ; cells that differ in
-    their diagnostics alone train the same model and count once. Tasks of several scales are named with them.
+    their diagnostics alone train the same model and count once. Tasks of several scales, or on several copies of the
+    images, are named with them.
     """
-    found: dict[str, dict[str, dict[Protocol, dict[int, float]]]] = {}
+    found: dict[tuple[str, str], dict[str, dict[Protocol, dict[int, float]]]] = {}
     scales = {one.cell.scale for one in planned}
-    called: dict[tuple[object, ...], tuple[str, str]] = {}
+    called: dict[tuple[object, ...], tuple[str, str, str]] = {}
     for one in planned:
         if (accuracy := accuracies.get(one.cell.key)) is not None:
-            task, method = _called(one.cell, called)
+            task, images, method = _called(one.cell, called)
             task += f", scale {one.cell.scale}" if len(scales) > 1 else ""
-            protocols = found.setdefault(task, {}).setdefault(method, {})
+            protocols = found.setdefault((task, images), {}).setdefault(method, {})
             protocols.setdefault(one.cell.protocol, {}).setdefault(one.cell.seed, accuracy)
-    return {task: _ranked(methods) for task, methods in found.items()}
+    copies = Counter(task for task, _ in found)
+    return {
+        f"{task}, images {images}" if copies[task] > 1 else task: _ranked(methods)
+        for (task, images), methods in found.items()
+    }
 
 
 def _ranked(methods: Mapping[str, Mapping[Protocol, Mapping[int, float]]]) -> dict[str, list[float]]:
@@ -80,12 +86,13 @@ def _ranked(methods: Mapping[str, Mapping[Protocol, Mapping[int, float]]]) -> di
     return dict(sorted(found.items(), key=lambda item: -fmean(item[1])))
 
 
-def _called(cell: Cell, known: dict[tuple[object, ...], tuple[str, str]]) -> tuple[str, str]:
-    """Return the names of a cell's task and method; `known` caches them by the identity of its parts."""
+def _called(cell: Cell, known: dict[tuple[object, ...], tuple[str, str, str]]) -> tuple[str, str, str]:
+    """Return the names of a cell's task, images and method; `known` caches them by the identity of its parts."""
     if (alike := cell.identity_without_seed) not in known:
         what = cell.settings
         said = f"{names.task_name(what)}, {names.name_from('model', what['model'])}"
-        known[alike] = said, names.method_name(what)
+        images = str(what["dataset"].get("content", ""))[:8] or "as published"
+        known[alike] = said, images, names.method_name(what)
     return known[alike]
 
 

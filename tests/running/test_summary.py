@@ -9,6 +9,8 @@ from rich.console import Console
 from fedspan.benchmark.running.summary import DIVERGED, next_step, scores, show_scores
 from fedspan.benchmark.spec.plan import plan
 from fedspan.benchmark.spec.settings import How
+from tests.tasks.files import write
+from tests.tasks.test_image_folder import small
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +62,16 @@ def test_a_seed_counts_once_and_scales_are_told_apart():
     cells = plan([{"scale": scale} for scale in ("own", "paper")])
     found = scores(cells, {one.cell.key: 50.0 for one in cells})
     assert [task.rpartition(", ")[2] for task in found] == ["scale own", "scale paper"]
+
+
+def test_two_folders_of_images_are_two_tasks(tmp_path):
+    roots = [str(write(tmp_path / str(size), small(train=size))) for size in (4, 5)]
+    cells = plan([{"dataset": "image_folder", "dataset.root": root, "seed": seed} for root in roots for seed in (0, 1)])
+    accuracies = dict(zip((one.cell.key for one in cells), (90.0, 91.0, 10.0, 11.0), strict=True))
+    found = scores(cells, accuracies)
+    assert [list(*methods.values()) for methods in found.values()] == [[90.0, 91.0], [10.0, 11.0]]
+    contents = {one.cell.what["dataset"]["content"][:8] for one in cells}
+    assert {task.rpartition(", images ")[2] for task in found} == contents
 
 
 @pytest.mark.parametrize(
