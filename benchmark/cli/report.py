@@ -22,6 +22,7 @@ from fedspan.benchmark.records.atomic import discard
 from fedspan.benchmark.records.record import is_record_file
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
+from fedspan.benchmark.registry import load_files
 from fedspan.benchmark.report import render_terminal, site
 from fedspan.benchmark.report.frame import point_of
 from fedspan.benchmark.report.partitions import draw_partitions
@@ -33,7 +34,7 @@ from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, single, split_hydra
 from fedspan.benchmark.spec.plan import PlannedCell, digest_of_cells, plan_grid
 from fedspan.benchmark.spec.presets import unknown_setting, yaml_files
-from fedspan.benchmark.spec.settings import SCALES, How, check_scale, first_change
+from fedspan.benchmark.spec.settings import SCALES, How, check_scale, first_change, paths_of
 from fedspan.benchmark.spec.studies import Study, digest_of_trials, studies
 from fedspan.benchmark.spec.tuning import Tune
 
@@ -50,6 +51,8 @@ def show(arguments: argparse.Namespace) -> int:
     axes = axes_of(settings)
     named = [str(name) for name in axes.pop("board", [])]
     config = resolve(single({key: values for key, values in axes.items() if key.split(".")[0] in ("paths", "plugins")}))
+    for name in named:
+        load_files(paths_of(load_board(name).base.get("plugins")))
     _check_settings(axes, config)
     results = Results(How.of(config).results, sets_aside=False)
     if "paths.results" in axes:

@@ -383,6 +383,7 @@ def kept(point: Mapping[str, Any], choice: Mapping[str, Any], keep: Collection[s
 
 def fitting(asked: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings in `asked` that the plugins of a cell have; the others may be those of a scale's plugins."""
+    load_files(paths_of(point.get("plugins")))
     choices = {**default_choices(), **point}
 
     def fits(key: str) -> bool:

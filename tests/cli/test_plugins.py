@@ -99,6 +99,19 @@ def test_the_rules_of_a_board_by_path_know_the_plugins_of_a_file(fedspan, here):
 
 
 @pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize("command", ["plan", "run -m", "report"])
+def test_a_board_that_names_its_plugins_takes_their_settings(fedspan, here, command):
+    (here / "ours.yaml").write_text(
+        "base: {plugins: my.py, algorithm: mine, partition: iid, protocol.rounds: 1}\ngrid: [{}]"
+    )
+    words = ["tracking=false", "workers=1"] if command == "run -m" else []
+    ran = fedspan(*command.split(), "board=ours.yaml", "algorithm.k=0.25", *words)
+    assert "unknown" not in ran.err
+    if command == "run -m":
+        assert [one["spec"]["algorithm"]["k"] for one in records().values()] == [0.25]
+
+
+@pytest.mark.usefixtures("mine")
 def test_the_commands_of_a_page_name_the_files_of_its_plugins(fedspan, here):
     (here / "ours.yaml").write_text(
         "grid: [{algorithm: mine}]\nbase: {dataset: digits, partition: iid, protocol.rounds: 1}"
