@@ -9,7 +9,6 @@ import shutil
 
 from fedspan.benchmark import discovery, numerics
 from fedspan.benchmark.errors import UserError, did_you_mean, how_to_install
-from fedspan.benchmark.places import usable_cores
 from fedspan.benchmark.spec.overrides import override_text
 from fedspan.benchmark.spec.settings import How
 from fedspan.benchmark.training.executors import executor_of
@@ -96,7 +95,7 @@ def connect(how: How) -> None:
 
     address = os.environ.get("RAY_ADDRESS")
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    cores = (how.workers or usable_cores()) * how.threads
+    cores = how.cells_at_a_time * how.threads
     here = {} if address else {"num_cpus": cores, "include_dashboard": False}
     try:
         if not ray.is_initialized():
