@@ -17,8 +17,10 @@ from fedspan.benchmark.report.statistics import Difference, Gap
 COUNTED = ("done", "diverged")  # statuses of runs that count
 COMPARED = (
     "method", "tuning", "task", "model", "seed", "accuracy", "stage", "status", "algorithm", "addons", "scale",
-    "task_id",
+    "partition_id", "task_id",
 )  # fmt: skip
+
+OF_ONE_RUN = ("key", "seconds", "memory_megabytes", "repeated")  # may differ between runs that train the same model
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ def _check_alike(runs: pd.DataFrame) -> None:
         raise UserError(f"these runs are at the scales {', '.join(scales)}; choose one: runs[runs.scale == ...]")
     if runs["stage"].eq("validation").nunique() > 1:
         raise UserError('some of these runs are trials; leave them out: runs[runs.stage != "validation"]')
+    if (runs.groupby(["task_id", "seed"])["partition_id"].nunique() > 1).any():
+        raise UserError("some of these runs of one seed have other images per client (by digest); train them again")
 
 
 def same_models(runs: pd.DataFrame) -> dict[str, str]:
@@ -131,13 +135,15 @@ def runs_of(found: pd.DataFrame, wanted: str) -> pd.DataFrame:
     known = found[found["status"].isin(COUNTED)]
     codes = known["algorithm"] + known["addons"].map(lambda addons: f" + {addons}" if addons else "")
     codes += known["tuning"].eq("tuned").fillna(False).map({True: ", tuned", False: ""})
-    mine = known[(known["method"] == wanted) | (codes == wanted)]
+    named = known["method"] == wanted
+    mine = known[named if named.any() else codes == wanted]
     if mine.empty:
         there = sorted({*known["method"].dropna(), *codes.dropna()})
         raise UserError(f"no runs of the method '{wanted}'{did_you_mean(wanted, there) if there else ''}")
     if mine["method"].nunique() > 1:
         settings = ", ".join(sorted(mine["method"].unique()))
         raise UserError(f"'{wanted}' has runs with several settings; name one of {settings}")
+    mine = mine.drop_duplicates([name for name in mine if name not in OF_ONE_RUN])  # they differ in diagnostics
     if mine.duplicated(["task_id", "seed"]).any():
         raise UserError(f"'{wanted}' has several runs of one seed on a task; choose among their protocols (lr, ...)")
     return mine

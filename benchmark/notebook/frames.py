@@ -66,7 +66,11 @@ COLUMNS = {
     "down_megabytes": ("Float64", "received by one client in one round, 1e6 bytes"),
     "memory_megabytes": ("Float64", "memory of one training step, 1e6 bytes"),
     "repeated": ("string", "whether somebody repeated the record"),
-    "task_id": ("string", "the same for runs that differ only in method, seed and details of the protocol"),
+    "task_id": (
+        "string",
+        "the same for runs on the same images that differ only in method, seed and details of the protocol",
+    ),
+    "partition_id": ("string", "the same for runs whose clients have the same images"),
     "key": ("string", "the record's key; its file is records/<key>.json"),
 }
 
@@ -99,13 +103,13 @@ def results(
     asked: dict[str, list[Any]] = {"board": [board]} | ({"scale": [scale]} if scale else {})
     reported = Reported.of(plan_grid(asked), [select(study, place.read) for study in studies_of(asked)])
     tuning = reported.tuning or (None,) * len(reported.cells)
-    repeated, rows = Repeated.of(place), []
+    repeated, rows = Repeated.of(place), {}
     for planned, named, how in zip(reported.cells, reported.named, tuning, strict=True):
         key = planned.cell.key
         if (record := place.read(key) or place.failure(key)) is not None:
             called = names.method_name(named.cell.settings) + (f", {TUNED}" if how == TUNED else "")
-            rows.append(_row(record, repeated) | {"method": called, "tuning": how})
-    return _frame(place, rows)
+            rows[called, key] = _row(record, repeated) | {"method": called, "tuning": how}
+    return _frame(place, list(rows.values()))
 
 
 def curves(runs: pd.DataFrame, *, results: str | Path | None = None) -> pd.DataFrame:
@@ -189,7 +193,8 @@ def _row(record: Record, repeated: Repeated) -> dict[str, Any]:
         **{name: protocol.get(name) for name in (*LENGTH, "lr")},
         **_costs(record),
         "repeated": repeated.of_record(record).text if record["status"] != "failed" else None,
-        "task_id": _task_id(spec),
+        "task_id": _task_id(spec, record["provenance"].get("dataset_digest")),
+        "partition_id": (record["provenance"].get("partition_digest") or "")[:12] or None,
         "key": record["key"],
     }
 
@@ -207,12 +212,14 @@ def _costs(record: Record) -> dict[str, float | None]:
     return {name: None if value is None else value / unit for name, (value, unit) in found.items()}
 
 
-def _task_id(spec: Mapping[str, Any]) -> str:
-    """Return the same text for cells on the same task: ``TASK`` without a fleet, else ``TASK-FLEET``."""
+def _task_id(spec: Mapping[str, Any], images: str | None) -> str:
+    """Return the same text for cells on the same task and images: ``TASK`` without a fleet, else ``TASK-FLEET``."""
     parts = ("dataset", "partition", "clients", "participation", "model", "scale", "unseen")
-    shared = {name: spec[name] for name in parts if name in spec} | {
-        name: spec["protocol"][name] for name in (*LENGTH, "validation") if name in spec["protocol"]
-    }
+    shared = (
+        {"images": images}
+        | {name: spec[name] for name in parts if name in spec}
+        | {name: spec["protocol"][name] for name in (*LENGTH, "validation") if name in spec["protocol"]}
+    )
     return "-".join(map(_digest, [shared, spec["fleet"]] if "fleet" in spec else [shared]))
 
 

@@ -20,7 +20,7 @@ from fedspan.benchmark.running.grid import run_grid
 from fedspan.benchmark.running.hydra_jobs import make_launcher
 from fedspan.benchmark.running.launchers import launcher_words
 from fedspan.benchmark.spec.plan import PlannedCell, plan_grid
-from fedspan.benchmark.spec.settings import How
+from fedspan.benchmark.spec.settings import FULL, How, is_how
 from fedspan.benchmark.spec.studies import studies_of
 from fedspan.benchmark.training.process import numerics_of, restored
 
@@ -53,6 +53,8 @@ def run(
     given = _given(settings or {}, named)
     given = {"tracking": False, "workers": workers} | given | {"paths.results": str(results)}
     grid = {name: _values(name, values) for name, values in (over or {}).items()}
+    if several := [name for name, values in grid.items() if is_how(name) and name != "board" and len(values) > 1]:
+        raise UserError(f"over['{several[0]}'] says how to run, which takes one value for all cells")
     if twice := given.keys() & grid:
         raise UserError(f"'{min(twice)}' is given twice, as a setting and in `over`")
     axes = {name: [value] for name, value in given.items()} | grid
@@ -63,6 +65,8 @@ def run(
     if studies_of(axes):
         raise UserError(f"board={axes['board'][0]} tunes its methods; run 'fedspan run board=NAME' in a terminal")
     planned = plan_grid(axes)
+    if "board" not in axes and (reduced := [scale for scale in axes.get("scale", ()) if scale not in FULL]):
+        warnings.warn(f"scale={reduced[0]} is only a label without a board: the cell keeps its size", stacklevel=2)
     for one in broken():
         warnings.warn(one.text, stacklevel=2)
     how = _possible_here(planned)

@@ -116,6 +116,7 @@ def test_a_board_that_tunes_is_for_the_terminal(tmp_path, monkeypatch):
             r"'protocol\.rounds' is given twice, in the mapping",
         ),
         ({"paths__results": "mine"}, "write results='mine', not paths__results"),
+        ({"over": {"threads": [1, 2]}}, r"over\['threads'\] says how to run, which takes one value for all cells"),
         (
             {"settings": "fedprox"},
             "settings must be a mapping of settings, got 'fedprox'; write run\\(algorithm='fedprox'",
@@ -275,11 +276,11 @@ def test_rows_are_readable_and_sorted(grid):
 
 
 def test_runs_of_another_fleet_are_on_another_task(folder, grid):
-    spec = Results(folder).read(str(grid["key"][0]))["spec"]
-    assert {_task_id(spec), _task_id(spec | {"unseen": 0.2}), _task_id(spec | {"seed": 7})} == {
-        grid["task_id"][0], _task_id(spec | {"unseen": 0.2})
-    }  # fmt: skip
-    assert _task_id(spec | {"unseen": 0.2}) != _task_id(spec)
+    record = Results(folder).read(str(grid["key"][0]))
+    spec, images = record["spec"], record["provenance"]["dataset_digest"]
+    plain, unseen, seed = (_task_id(spec | more, images) for more in ({}, {"unseen": 0.2}, {"seed": 7}))
+    assert plain == seed == grid["task_id"][0]
+    assert unseen != plain
 
 
 def test_results_of_a_board_are_its_cells_alone(grid, folder):
@@ -302,6 +303,9 @@ def test_a_board_that_tunes_has_default_and_tuned_runs(tmp_path, monkeypatch):
     assert set(found[found["tuning"] == "tuned"]["lr"]) == {0.1}
     assert (fedspan.compare("fedavg, tuned", "fedavg", found).pairs["difference"] > 0).all()
     assert fedspan.compare("FedAvg", "fedprox", found).pairs.shape[0] == 2
+    Path("also.yaml").write_text(json.dumps(board | {"title": "Also"}))
+    Path("both.yaml").write_text(json.dumps({"boards": ["mine.yaml", "also.yaml"]}))
+    assert fedspan.results("both.yaml", results="there")["key"].tolist() == found["key"].tolist()
 
 
 @pytest.mark.usefixtures("apart")
@@ -363,6 +367,39 @@ def test_the_mean_difference_of_pairs_with_its_interval(grid):
     assert found.pairs["difference"].tolist() == [11.0, 11.5, 11.0, 11.0, 11.0]
 
 
+def test_runs_on_other_images_are_on_another_task_and_other_partitions_are_not_compared(grid, folder):
+    place = Results(folder)
+    records = [place.read(key) for key in grid["key"]]
+    changed = [one for one in records if one["spec"]["algorithm"]["name"] == "fedprox"]
+    for one in changed:
+        one["provenance"]["partition_digest"] = "0" * 64
+    with pytest.raises(UserError, match="other images per client"):
+        fedspan.compare("fedprox", "fedavg", frame_of(place, records))
+    for one in changed:
+        one["provenance"]["dataset_digest"] = "0" * 64
+    with pytest.raises(UserError, match="no run on the same task"):
+        fedspan.compare("fedprox", "fedavg", frame_of(place, records))
+
+
+def test_a_method_without_a_title_is_found_by_its_name_beside_its_other_settings(grid):
+    runs = made(grid, mine=GOOD, other=FAIR)
+    more = made(grid, mine=FAIR).assign(method="mine (k 0.5)")
+    both = pd.concat([runs, more])
+    assert fedspan.compare("mine", "other", both).mean == fedspan.compare("mine", "other", runs).mean > 0
+    assert fedspan.compare("mine (k 0.5)", "other", both).mean == 0
+
+
+def test_runs_that_differ_in_their_diagnostics_alone_count_once(grid):
+    runs = made(grid, Good=GOOD, Fair=FAIR)
+    again = runs[runs["method"] == "Good"].assign(key="b" * 20, memory_megabytes=99.0)
+    assert fedspan.compare("good", "fair", pd.concat([runs, again])).text == fedspan.compare("good", "fair", runs).text
+
+
+def test_a_scale_without_a_board_warns_that_the_cell_keeps_its_size(tmp_path):
+    with pytest.warns(UserWarning, match="scale=smoke is only a label without a board"):
+        fedspan.run(QUICK, scale="smoke", results=tmp_path)
+
+
 def test_the_other_way_round_is_the_negative(grid):
     frame = made(grid, Good=GOOD, FedAvg=FAIR)
     one, other = fedspan.compare("Good", "FedAvg", frame), fedspan.compare("FedAvg", "Good", frame)
@@ -383,7 +420,7 @@ def test_a_diverged_run_is_behind(grid):
 
 def test_fleets_that_train_the_same_models_are_one_task_and_others_are_not(folder, grid):
     spec = Results(folder).read(str(grid["key"][0]))["spec"]
-    tasks = [_task_id(spec | more) for more in ({}, {"fleet": {"name": "speeds"}}, {"unseen": 0.2})]
+    tasks = [_task_id(spec | more, None) for more in ({}, {"fleet": {"name": "speeds"}}, {"unseen": 0.2})]
     plain = made(grid, Good=GOOD, FedAvg=FAIR).assign(task_id=tasks[0])
     alone = fedspan.compare("Good", "FedAvg", plain)
 
