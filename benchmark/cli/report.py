@@ -22,7 +22,6 @@ from fedspan.benchmark.records.atomic import discard
 from fedspan.benchmark.records.record import is_record_file
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.records.selection import select
-from fedspan.benchmark.registry import load_files
 from fedspan.benchmark.report import render_terminal, site
 from fedspan.benchmark.report.frame import point_of
 from fedspan.benchmark.report.partitions import draw_partitions
@@ -33,13 +32,14 @@ from fedspan.benchmark.spec.board import Board, board_files, load_board
 from fedspan.benchmark.spec.compose import resolve
 from fedspan.benchmark.spec.overrides import axes_of, single, split_hydra
 from fedspan.benchmark.spec.plan import PlannedCell, digest_of_cells, plan_grid
-from fedspan.benchmark.spec.presets import unknown_setting, yaml_files
-from fedspan.benchmark.spec.settings import SCALES, How, check_scale, first_change, paths_of
-from fedspan.benchmark.spec.studies import Study, digest_of_trials, studies
+from fedspan.benchmark.spec.presets import import_plugins_of, unknown_setting, yaml_files
+from fedspan.benchmark.spec.settings import SCALES, How, check_scale, first_change
+from fedspan.benchmark.spec.studies import Study, digest_of_trials, studies, trials_at
 from fedspan.benchmark.spec.tuning import Tune
 
 Axes = Mapping[str, list[Any]]
 Grid = tuple[Board, list[PlannedCell], list[Study]]
+Digests = dict[tuple[str, str], tuple[str, str | None]]  # of cells and trials, by board and scale
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -52,7 +52,7 @@ def show(arguments: argparse.Namespace) -> int:
     named = [str(name) for name in axes.pop("board", [])]
     config = resolve(single({key: values for key, values in axes.items() if key.split(".")[0] in ("paths", "plugins")}))
     for name in named:
-        load_files(paths_of(load_board(name).base.get("plugins")))
+        import_plugins_of(load_board(name).base)
     _check_settings(axes, config)
     results = Results(How.of(config).results, sets_aside=False)
     if "paths.results" in axes:
@@ -62,10 +62,10 @@ def show(arguments: argparse.Namespace) -> int:
     named = [sweeps.NAME] if sweep else named
     if not named and not _keys(results) and site.summaries_in(pages):
         raise UserError(f"no results in {results.root}, so the site in {pages} stays as it is; set paths.results=DIR")
-    status, built, failed = 0, [], set()
-    for name in named or sorted(board_files()):
+    status, built, failed, current = 0, [], set(), Digests()
+    for name in named or sorted(board_files()):  # a board before its frozen versions
         try:
-            asked = _asked(name, axes, results, pages) if named else _with_results(name, axes, results)
+            asked = _asked(name, axes, results, pages) if named else _with_results(name, axes, results, current)
             for board, cells, tuned in [sweep] if sweep else asked:
                 with doing(f"writing the page of {board.name}"):
                     made = write_report(board, cells, results, pages, [select(study, results.read) for study in tuned])
@@ -157,18 +157,23 @@ def _require_empty(board: Board, scale: str, results: Results, pages: Path) -> N
         )
 
 
-def _with_results(name: str, axes: Axes, results: Results) -> Iterator[Grid]:
-    """Yield a board with its cells and studies at each scale that has a record or failure."""
+def _with_results(name: str, axes: Axes, results: Results, current: Digests) -> Iterator[Grid]:
+    """Yield a board with its cells and studies at each scale that has a record or failure.
+
+    A frozen version that has the cells and trials of today's board, according to `current`, is covered by its page.
+    """
     board = load_board(name)
     if board.boards:  # its parts are boards themselves
         return
     known = _keys(results)
     for scale in axes.get("scale", SCALES):
         if known and (scale == board.full or scale in board.scales):
-            cells = plan_grid({**axes, "board": [name], "scale": [scale]})
-            if board.frozen and _is_current(board, cells, scale):
+            frozen = board.frozen.get(scale), board.frozen.get(trials_at(scale))
+            if board.frozen and current.get((board.lineage, scale)) == frozen:
                 continue
+            cells = plan_grid({**axes, "board": [name], "scale": [scale]})
             tuned = studies(board, {**axes, "scale": [scale]})
+            current[name, scale] = digest_of_cells(cells), digest_of_trials(tuned) if tuned else None
             if _any_known(known, cells, tuned):
                 yield board, cells, tuned
 
@@ -182,17 +187,6 @@ def _keys(results: Results) -> set[str]:
 def _any_known(known: set[str], cells: Sequence[PlannedCell], tuned: Sequence[Study] = ()) -> bool:
     """Return whether a cell, or a trial of a study, is among the `known` keys."""
     return any(planned.cell.key in known for planned in itertools.chain(cells, *(study.cells for study in tuned)))
-
-
-def _is_current(board: Board, cells: Sequence[PlannedCell], scale: str) -> bool:
-    """Return whether a frozen version has the cells and trials of today's board, whose pages then cover it."""
-    try:
-        today = load_board(board.lineage)
-        same = digest_of_cells(cells) == digest_of_cells(plan_grid({"board": [today.name], "scale": [scale]}))
-        then, now = (digest_of_trials(studies(one, {"scale": [scale]})) for one in (board, today))
-        return same and then == now
-    except UserError:  # the board or this scale no longer exists
-        return False
 
 
 def _report_no_results(axes: Axes, results: Results) -> None:

@@ -24,7 +24,7 @@ from fedspan.benchmark.registry import Plugin, UnknownPlugin, choice, find, load
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.diagnostics import Diagnostics
 from fedspan.benchmark.spec.overrides import override_text
-from fedspan.benchmark.spec.presets import SettingRule, applies, default_choices, preset, yaml_files
+from fedspan.benchmark.spec.presets import SettingRule, applies, default_choices, import_plugins_of, preset, yaml_files
 from fedspan.benchmark.spec.settings import What, how_defaults, paths_of, what_defaults
 from fedspan.benchmark.task import Dataset
 
@@ -383,7 +383,7 @@ def kept(point: Mapping[str, Any], choice: Mapping[str, Any], keep: Collection[s
 
 def fitting(asked: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings in `asked` that the plugins of a cell have; the others may be those of a scale's plugins."""
-    load_files(paths_of(point.get("plugins")))
+    import_plugins_of(point)
     choices = {**default_choices(), **point}
 
     def fits(key: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import io
@@ -18,8 +19,18 @@ from fedspan.benchmark.errors import UserError, did_you_mean, has_controls
 from fedspan.benchmark.fields import defaults_of, from_values
 from fedspan.benchmark.places import packaged
 from fedspan.benchmark.protocol import Protocol
-from fedspan.benchmark.registry import KINDS, UnknownPlugin, find, plugins
+from fedspan.benchmark.registry import KINDS, UnknownPlugin, find, load_files, plugins
+from fedspan.benchmark.spec.settings import paths_of
 from fedspan.benchmark.spec.yaml_text import checked
+
+
+def import_plugins_of(settings: Mapping[str, Any]) -> None:
+    """Import the plugin files that settings name, so that settings of their plugins are known.
+
+    Whoever composes a cell reports a file that cannot be imported.
+    """
+    with contextlib.suppress(UserError):
+        load_files(paths_of(settings.get("plugins")))
 
 
 def yaml_files(kind: str) -> dict[str, Path]:

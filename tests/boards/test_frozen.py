@@ -5,6 +5,7 @@ import pytest
 from fedspan.benchmark.spec.board import load_board
 from fedspan.benchmark.spec.freezing import digests_of
 from fedspan.benchmark.spec.presets import yaml_files
+from fedspan.benchmark.spec.studies import trials_at
 
 FROZEN = sorted(yaml_files("frozen"))
 
@@ -16,6 +17,7 @@ def test_digits_v1_is_frozen():
 @pytest.mark.parametrize("name", FROZEN)
 def test_a_frozen_board_has_the_cells_that_were_frozen_at_every_scale(name):
     board = load_board(name)
-    assert board.frozen.keys() == {board.full, *board.scales}
+    scales = {board.full, *board.scales}
+    assert board.frozen.keys() == scales | {trials_at(scale) for scale in scales if board.tune is not None}
     now = digests_of(board)
     assert {scale: now.get(scale) for scale in board.frozen} == board.frozen
