@@ -53,8 +53,6 @@ def run(
     given = _given(settings or {}, named)
     given = {"tracking": False, "workers": workers} | given | {"paths.results": str(results)}
     grid = {name: _values(name, values) for name, values in (over or {}).items()}
-    if several := [name for name, values in grid.items() if is_how(name) and name != "board" and len(values) > 1]:
-        raise UserError(f"over['{several[0]}'] says how to run, which takes one value for all cells")
     if twice := given.keys() & grid:
         raise UserError(f"'{min(twice)}' is given twice, as a setting and in `over`")
     axes = {name: [value] for name, value in given.items()} | grid
@@ -65,10 +63,8 @@ def run(
     if studies_of(axes):
         raise UserError(f"board={axes['board'][0]} tunes its methods; run 'fedspan run board=NAME' in a terminal")
     planned = plan_grid(axes)
-    if "board" not in axes and (reduced := [scale for scale in axes.get("scale", ()) if scale not in FULL]):
-        warnings.warn(f"scale={reduced[0]} is only a label without a board: the cell keeps its size", stacklevel=2)
-    for one in broken():
-        warnings.warn(one.text, stacklevel=2)
+    for said in (*_labels(axes), *(one.text for one in broken())):
+        warnings.warn(said, stacklevel=2)
     how = _possible_here(planned)
     try:
         with restored():
@@ -91,6 +87,12 @@ def _given(settings: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, A
     return given
 
 
+def _labels(axes: Mapping[str, list[Any]]) -> list[str]:
+    """Return a warning for each scale that is only a label, because no board says what it reduces."""
+    scales = () if "board" in axes else [scale for scale in axes.get("scale", ()) if scale not in FULL]
+    return [f"scale={scale} is only a label without a board: the cell keeps its size" for scale in scales]
+
+
 def _possible_here(planned: Sequence[PlannedCell]) -> How:
     """Return how the cells run; raise `UserError` if they need other numerics than this process has."""
     how = How.of(planned[0].config)
@@ -105,4 +107,6 @@ def _values(name: str, values: Any) -> list[Any]:
         raise UserError(f"over['{name}'] must list values, got {values!r}; write [{values!r}]")
     if not (listed := list(map(plain, values))):
         raise UserError(f"over['{name}'] has no values")
+    if len(listed) > 1 and is_how(name) and name != "board":
+        raise UserError(f"over['{name}'] says how to run, which takes one value for all cells")
     return listed
