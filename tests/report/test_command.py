@@ -27,13 +27,14 @@ tables:
 
 @pytest.fixture
 def boards(tmp_path, monkeypatch):
-    """A folder of boards in the place of the checkout's, with one good board; write more into it."""
+    """A folder of boards in the place of the checkout's and its versions, with one good board; write more into it."""
     folder = tmp_path / "boards"
     folder.mkdir()
     (folder / "good.yaml").write_text(GOOD)
 
     def files(kind):
-        return {path.stem: path for path in sorted(folder.glob("*.yaml"))} if kind == "boards" else yaml_files(kind)
+        own = {"boards": folder.glob("*.yaml"), "frozen": ()}
+        return {path.stem: path for path in sorted(own[kind])} if kind in own else yaml_files(kind)
 
     for module in ("spec.board", "cli.report"):
         monkeypatch.setattr(f"fedspan.benchmark.{module}.yaml_files", files)
