@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from fedspan.benchmark import errors
 from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.places import interpreter
-from fedspan.benchmark.running import sharing
+from fedspan.benchmark.running import launchers, sharing
 from fedspan.benchmark.running.sharing import GridWorkers, SingleRunWorkers, check_workers, obstacle
 from tests.helpers import PATIENCE, how
 
@@ -128,6 +129,19 @@ def test_a_grid_runs_as_many_cells_as_have_cores_for_their_threads(monkeypatch, 
     monkeypatch.setattr("fedspan.benchmark.spec.settings.usable_cores", lambda: 8)
     assert how(threads=threads).cells_at_a_time == cells
     assert how(threads=threads, workers=5).cells_at_a_time == 5
+
+
+@pytest.mark.usefixtures("unchanged_process")
+@pytest.mark.parametrize(("threads", "cpus"), [(1, 8), (3, 6), (16, 16)])
+def test_a_local_ray_cluster_has_the_cores_of_the_cells_at_a_time(monkeypatch, threads, cpus):
+    started = {}
+    ray = SimpleNamespace(is_initialized=lambda: False, init=lambda **words: started.update(words))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(launchers, "check_installed", lambda launcher: None)
+    monkeypatch.setattr("fedspan.benchmark.spec.settings.usable_cores", lambda: 8)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    launchers.connect(how(threads=threads))
+    assert started["num_cpus"] == cpus
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs the affinity of a process")
