@@ -35,7 +35,7 @@ from fedspan.benchmark.running.summary import kept_text, next_step, show_traceba
 from fedspan.benchmark.spec.compose import by_hydra, override_words, plain_config, resolve
 from fedspan.benchmark.spec.overrides import axes_of, override_text, settings_of, split_hydra
 from fedspan.benchmark.spec.plan import PlannedCell, distinct, plan_grid
-from fedspan.benchmark.spec.settings import FULL, How, is_how, is_place
+from fedspan.benchmark.spec.settings import How, is_how, is_place, labels_alone
 from fedspan.benchmark.spec.studies import studies_of
 from fedspan.benchmark.training.process import device_of, numerics_of
 
@@ -50,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("several values need -m: fedspan run -m " + shlex.join(arguments.settings) + _together(axes))
     planned = plan_grid(axes)
     check_declared(axes)
-    _warn_of_scale(axes)
+    for said in labels_alone(axes):
+        tell(said)
     if arguments.cfg:
         return _show(planned, arguments.cfg, for_hydra)
     studies = studies_of(axes)
@@ -77,13 +78,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(f"next: {next_step(how, asked, 'run -m')}")
     return int(without_result > 0)
-
-
-def _warn_of_scale(axes: Mapping[str, list[Any]]) -> None:
-    """Say that the smaller scales are those of boards: elsewhere a scale is a label in the record."""
-    if "board" not in axes and (reduced := [scale for scale in axes.get("scale", ()) if scale not in FULL]):
-        said = f"scale={reduced[0]} is only a label without a board: the cell keeps its size"
-        tell(f"{said}; to run less, set protocol.rounds, dataset.limit, ...")
 
 
 def _check_alone(how: How, for_hydra: Sequence[str]) -> None:

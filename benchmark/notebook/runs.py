@@ -20,7 +20,7 @@ from fedspan.benchmark.running.grid import run_grid
 from fedspan.benchmark.running.hydra_jobs import make_launcher
 from fedspan.benchmark.running.launchers import launcher_words
 from fedspan.benchmark.spec.plan import PlannedCell, plan_grid
-from fedspan.benchmark.spec.settings import FULL, How, is_how
+from fedspan.benchmark.spec.settings import How, labels_alone, several_ways
 from fedspan.benchmark.spec.studies import studies_of
 from fedspan.benchmark.training.process import numerics_of, restored
 
@@ -63,7 +63,7 @@ def run(
     if studies_of(axes):
         raise UserError(f"board={axes['board'][0]} tunes its methods; run 'fedspan run board=NAME' in a terminal")
     planned = plan_grid(axes)
-    for said in (*_labels(axes), *(one.text for one in broken())):
+    for said in (*labels_alone(axes), *(one.text for one in broken())):
         warnings.warn(said, stacklevel=2)
     how = _possible_here(planned)
     try:
@@ -87,12 +87,6 @@ def _given(settings: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, A
     return given
 
 
-def _labels(axes: Mapping[str, list[Any]]) -> list[str]:
-    """Return a warning for each scale that is only a label, because no board says what it reduces."""
-    scales = () if "board" in axes else [scale for scale in axes.get("scale", ()) if scale not in FULL]
-    return [f"scale={scale} is only a label without a board: the cell keeps its size" for scale in scales]
-
-
 def _possible_here(planned: Sequence[PlannedCell]) -> How:
     """Return how the cells run; raise `UserError` if they need other numerics than this process has."""
     how = How.of(planned[0].config)
@@ -107,6 +101,6 @@ def _values(name: str, values: Any) -> list[Any]:
         raise UserError(f"over['{name}'] must list values, got {values!r}; write [{values!r}]")
     if not (listed := list(map(plain, values))):
         raise UserError(f"over['{name}'] has no values")
-    if len(listed) > 1 and is_how(name) and name != "board":
-        raise UserError(f"over['{name}'] says how to run, which takes one value for all cells")
+    if said := several_ways(name, listed):
+        raise UserError(f"over['{name}']: {said}")
     return listed

@@ -15,7 +15,7 @@ from fedspan.benchmark.records.model import Record, settled
 from fedspan.benchmark.spec.plan import PlannedCell, distinct, plan_grid
 from fedspan.benchmark.spec.studies import Study, Trial, studies_of
 
-WORST = -math.inf  # accuracy of a trial that diverged or cannot run
+WORST = -math.inf  # accuracy of a run that diverged, or of a trial that cannot run
 
 Read = Callable[[str], Record | None]
 

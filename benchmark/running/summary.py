@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import sys
 from collections import Counter
@@ -21,13 +20,13 @@ from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.records.index import Entry
 from fedspan.benchmark.records.model import Record
 from fedspan.benchmark.records.results import Results
+from fedspan.benchmark.records.selection import WORST
 from fedspan.benchmark.spec.cell import Cell
 from fedspan.benchmark.spec.overrides import place_words
 from fedspan.benchmark.spec.plan import PlannedCell
 from fedspan.benchmark.spec.settings import How, first_change
 
 MOST_TASKS, MOST_METHODS = 3, 12  # shown on the terminal; the page of a board has all
-DIVERGED = -math.inf  # accuracy of a diverged run: worse than any
 
 
 def show_scores(console: Console, planned: Sequence[PlannedCell], accuracies: Mapping[str, float | None]) -> None:
@@ -40,7 +39,7 @@ def show_scores(console: Console, planned: Sequence[PlannedCell], accuracies: Ma
         for heading in ("accuracy, %", "seeds"):
             table.add_column(heading, justify="right", no_wrap=True)
         for method, values in list(methods.items())[:MOST_METHODS]:
-            finished = [value for value in values if value != DIVERGED]
+            finished = [value for value in values if value != WORST]
             mean = f"{fmean(finished):.2f}" if finished else ""
             spread = f" ± {stdev(finished):.2f}" if len(finished) > 1 else ""
             lost = f", {len(values) - len(finished)} diverged" if len(finished) < len(values) else ""
@@ -55,7 +54,7 @@ def show_scores(console: Console, planned: Sequence[PlannedCell], accuracies: Ma
 def scores(planned: Sequence[PlannedCell], accuracies: Mapping[str, float | None]) -> dict[str, dict[str, list[float]]]:
     """Return task -> method -> accuracies of its seeds, methods ordered by mean, highest first, diverged ones last.
 
-    `accuracies` are those of cells by key, in percent: `DIVERGED` for diverged runs, None where a method has none. A
+    `accuracies` are those of cells by key, in percent: `WORST` for diverged runs, None where a method has none. A
     method under several protocols gets one entry per protocol, named with the fields that differ; cells that differ in
     their diagnostics alone train the same model and count once. Tasks of several scales, or on several copies of the
     images, are named with them.
@@ -126,7 +125,7 @@ def summarise(
         table.add_row("without outcome", str(lost), str(lost))
     console.print(table)
     accuracies = {entry.key: entry.accuracy for entry in known if entry.status == "done"}
-    accuracies |= {entry.key: DIVERGED for entry in known if entry.status == "diverged"}
+    accuracies |= {entry.key: WORST for entry in known if entry.status == "diverged"}
     show_scores(console, planned, accuracies)
     _tell_reasons(outcomes, {cell.cell.key: cell.cell for cell in planned}, failed, how)
     if any(entry.status == "done" for entry in known) and not planned[0].cell.protocol.trial:

@@ -17,7 +17,7 @@ from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.fields import defaults_of
 from fedspan.benchmark.registry import KINDS, choice, load_files, plugins
 from fedspan.benchmark.spec.presets import yaml_files
-from fedspan.benchmark.spec.settings import How, is_how, paths_of
+from fedspan.benchmark.spec.settings import How, paths_of, several_ways
 
 MOST_VALUES = 100_000  # of a setting in a grid
 MOST_SHOWN = 200  # characters of an unreadable setting
@@ -102,9 +102,8 @@ def axes_of(arguments: Iterable[str]) -> dict[str, list[Any]]:
         if key in axes:
             raise UserError(f"'{key}' is given twice; give it once, with -m as {key}=a,b")
         axes[key] = _values(override)
-        if len(axes[key]) > 1 and is_how(key) and key != "board":
+        if said := several_ways(key, axes[key]):
             hint = f"; write '{key}=[{','.join(map(str, axes[key]))}]'" if key == "plugins" else ""
-            said = f"{key} says how to run, which takes one value for all cells"
             raise UserError(f"'{override.input_line}': {said}{hint}")
     for named in axes.get("plugins", []):
         load_files(paths_of(named))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -126,6 +126,21 @@ def paths_of(value: Any) -> tuple[str, ...]:
     if not isinstance(paths, (list, tuple)) or not all(isinstance(path, str) and path for path in paths):
         raise UserError(f"plugins must be the path of a Python file, or a list of paths, got {value!r}")
     return tuple(paths)
+
+
+def labels_alone(axes: Mapping[str, list[Any]]) -> list[str]:
+    """Return a sentence for each smaller scale of cells of no board: it is only a label in the record."""
+    scales = () if "board" in axes else [scale for scale in axes.get("scale", ()) if scale not in FULL]
+    said = (
+        "is only a label without a board: the cell keeps its size; to run less, set protocol.rounds, dataset.limit, ..."
+    )
+    return [f"scale={scale} {said}" for scale in scales]
+
+
+def several_ways(setting: str, values: Sequence[Any]) -> str:
+    """Return why a setting of how to run cannot have these values; empty if it can."""
+    several = len(values) > 1 and is_how(setting) and setting != "board"
+    return f"{setting} says how to run, which takes one value for all cells" if several else ""
 
 
 def is_how(setting: str) -> bool:

@@ -116,7 +116,10 @@ def test_a_board_that_tunes_is_for_the_terminal(tmp_path, monkeypatch):
             r"'protocol\.rounds' is given twice, in the mapping",
         ),
         ({"paths__results": "mine"}, "write results='mine', not paths__results"),
-        ({"over": {"threads": [1, 2]}}, r"over\['threads'\] says how to run, which takes one value for all cells"),
+        (
+            {"over": {"threads": [1, 2]}},
+            r"over\['threads'\]: threads says how to run, which takes one value for all cells",
+        ),
         (
             {"settings": "fedprox"},
             "settings must be a mapping of settings, got 'fedprox'; write run\\(algorithm='fedprox'",

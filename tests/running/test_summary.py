@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedspan.benchmark.running.summary import DIVERGED, next_step, scores, show_scores
+from fedspan.benchmark.records.selection import WORST
+from fedspan.benchmark.running.summary import next_step, scores, show_scores
 from fedspan.benchmark.spec.plan import plan
 from fedspan.benchmark.spec.settings import How
 from tests.tasks.files import write
@@ -30,11 +31,11 @@ def test_methods_stand_by_their_mean_the_highest_first(grid):
 
 def test_a_method_with_diverged_runs_is_last_whatever_the_others_reached(grid):
     cells, accuracies = grid
-    accuracies = accuracies | {cells[3].cell.key: DIVERGED}
+    accuracies = accuracies | {cells[3].cell.key: WORST}
     assert list(*map(list, scores(cells, accuracies).values())) == ["FedAvg", "FedProx"]
     console = Console(file=io.StringIO(), width=80)
     show_scores(console, cells, accuracies)
-    show_scores(console, cells, dict.fromkeys(accuracies, DIVERGED))
+    show_scores(console, cells, dict.fromkeys(accuracies, WORST))
     shown = [line.split() for line in console.file.getvalue().splitlines() if "FedProx" in line]
     assert shown == [["FedProx", "60.00", "1,", "1", "diverged"], ["FedProx", "0,", "2", "diverged"]]
 
