@@ -389,6 +389,21 @@ def test_a_target_is_reached_at_the_first_evaluated_round_above_it(made):
     assert reach_targets(*made(cells, records, Table(metric="trained.loss"))) is None
 
 
+def test_the_targets_of_the_columns_with_a_run_are_one_sentence(made):
+    """Of a grid that is half done the reference may lack the last column."""
+    example = board({"partition": SKEWS, "algorithm": ["fedavg", "fedprox"], "seed": [0, 1]})
+    cells = cells_of(example)
+    first = cells[0].cell.partition.name
+    records = [record(p, curve={"round": [1, p.cell.protocol.rounds], "accuracy": [40.0, 50.0]}) for p in cells
+               if p.cell.algorithm.name == "fedprox" or p.cell.partition.name == first]  # fmt: skip
+    table, frame = made(cells, records)
+    extras = {1: Extras(analyse(table), reach_targets(table, frame), ())}
+    page = board_page(example, Content(frame, [table], [], extras), "../", How()).decode()
+    [said] = re.findall("The target of each column is .*? Means over seeds", page)
+    assert said.endswith("50.00%. Means over seeds")
+    assert said.count("%") == 1
+
+
 def reached(made, curves, rounds=8):
     """Return the reach of a row whose seeds have these accuracies by round, over a baseline that ends at 50.
 
