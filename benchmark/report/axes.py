@@ -62,6 +62,12 @@ def without_settings(label: str) -> str:
     return " + ".join(part.split("(")[0] for part in label.split(" + "))
 
 
+def with_setting(label: str, name: str, value: str) -> str:
+    """Return a plugin's label with one more setting: ``dirichlet(alpha=0.5, min_size=1)``."""
+    plugin, _, rest = label.partition("(")
+    return f"{plugin}({name}={value}{', ' + rest if rest else ')'}"
+
+
 def title(axis: str) -> str:
     """Return the heading of an axis: ``Learning rate`` for ``protocol.lr``."""
     said = names.of_setting(axis)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from fedspan.benchmark import names
 from fedspan.benchmark.report import statistics
-from fedspan.benchmark.report.axes import TUNED
+from fedspan.benchmark.report.axes import TUNED, with_setting
 from fedspan.benchmark.report.frame import COSTS
 from fedspan.benchmark.report.ranking import Place, rank
 from fedspan.benchmark.report.statistics import Gap, Pairs, Withheld
@@ -38,9 +38,11 @@ def merged(summaries: Iterable[Summary]) -> list[Result]:
     Seeds are compared in the order of how many methods have them, so seeds that few have neither count against a result
     nor make up for those that many have. A result competes unless it is an ablation on all its boards. Of the tuned
     results on a task, those with another budget than most methods are left out: they are on their board's page. So are
-    runs on other clients' images than most runs of their seed have.
+    runs on other clients' images than most runs of their seed have. The label of a dataset of which the results have
+    several copies, such as recompressed images, names the digest of the copy.
     """
-    results = _on_usual_partitions([result for summary in summaries for result in summary.results])
+    results = _naming_copies([result for summary in summaries for result in summary.results])
+    results = _on_usual_partitions(results)
     usual = _usual_budgets(results)
     found: dict[tuple[str, Task], list[Result]] = {}
     having: dict[tuple[Task, bool, int], set[str]] = {}  # methods that have a seed
@@ -58,6 +60,20 @@ def merged(summaries: Iterable[Summary]) -> list[Result]:
         replace(max(several, key=rivals), ablation=all(result.ablation for result in several))
         for several in found.values()
     ]
+
+
+def _naming_copies(results: Sequence[Result]) -> list[Result]:
+    """Return the results, with the digest of the images in each dataset's label that stands for several digests."""
+    copies: dict[str, set[str]] = {}
+    for result in results:
+        copies.setdefault(result.task.dataset, set()).add(result.task.digest)
+
+    def named(task: Task) -> Task:
+        if not task.digest or len(copies[task.dataset] - {""}) < 2:
+            return task
+        return replace(task, dataset=with_setting(task.dataset, "images", f"sha256:{task.digest}"))
+
+    return [replace(result, task=named(result.task)) for result in results]
 
 
 def _on_usual_partitions(results: Sequence[Result]) -> list[Result]:

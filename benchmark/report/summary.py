@@ -26,7 +26,7 @@ from fedspan.benchmark.records.model import STAGES, Count, Finite, Key, Number, 
 from fedspan.benchmark.records.record import digest_of
 from fedspan.benchmark.registry import prefix_of
 from fedspan.benchmark.report import statistics
-from fedspan.benchmark.report.axes import TUNED, text
+from fedspan.benchmark.report.axes import TUNED, text, with_setting
 from fedspan.benchmark.report.frame import mean_cost
 from fedspan.benchmark.report.table import Tabulated
 from fedspan.benchmark.report.tuning import Reported
@@ -326,8 +326,7 @@ def _with_skew(label: str, field: str, skew: float | None) -> str:
     """Return a partition's label with its skew, which matters even at its default."""
     if skew is None or f"{field}=" in label:
         return label
-    name, _, rest = label.partition("(")
-    return f"{name}({field}={text(skew)}{', ' + rest if rest else ')'}"
+    return with_setting(label, field, text(skew))
 
 
 def family_of(planned: PlannedCell) -> str:

@@ -15,7 +15,7 @@ from fedspan.benchmark.errors import CorruptFile
 from fedspan.benchmark.names import of_label
 from fedspan.benchmark.report import site
 from fedspan.benchmark.report.overall import Comparisons, choices, merged, verdict, with_names
-from fedspan.benchmark.report.overview import FILTERS
+from fedspan.benchmark.report.overview import FILTERS, sentence
 from fedspan.benchmark.report.pages import coded, slug
 from fedspan.benchmark.report.partitions import draw_partitions, picture_of
 from fedspan.benchmark.report.report import write_report
@@ -283,7 +283,9 @@ def test_a_method_on_other_images_is_compared_with_nobody(tmp_path):
     summary = write_report(example, cells, results_of(tmp_path / "results", records), tmp_path / "pages").summary
     assert len({result.task for result in summary.results}) == 2
     assert {(row.place.compared, row.place.field) for row in ranking(summary.results)} == {(0, 1)}
-    assert site.pages(tmp_path, [summary])[tmp_path / "index.html"].decode().count('place">—<') == 2
+    page = site.pages(tmp_path, [summary])[tmp_path / "index.html"].decode()
+    assert page.count('place">—<') == 1, "it opens with one copy of the dataset; the filter offers both"
+    assert all(f"Digits (images sha256:{digit * 12})" in page for digit in "df")
 
 
 def results_on(values, noise=0.01):
@@ -482,6 +484,21 @@ def test_runs_on_other_clients_images_than_most_of_their_seed_are_not_compared(s
     gone = replace(odd, partitions=dict.fromkeys(digests, "other"))
     assert merged([replace(summary, results=(*results[:2], gone))]) == results[:2]
     assert merged([replace(summary, results=results)]) == results
+
+
+def test_copies_of_a_dataset_are_told_apart_by_name(summary):
+    """JPEG copies of a dataset, or its files in another decoder's pixels, are other images of one name."""
+    publisher, jpeg = results_on({"x": {"a": 50.0}, "y": {"a": 60.0}})
+    publisher = replace(publisher, task=replace(publisher.task, dataset="cifar10(limit=5000)", digest="0123456789ab"))
+    jpeg = replace(jpeg, task=replace(publisher.task, digest="12e345678901"))
+    unknown = replace(jpeg, method="z", task=replace(jpeg.task, digest=""))
+    found = merged([replace(summary, results=(publisher, jpeg, unknown))])
+    assert [sentence(one.task).partition(", 10 clients")[0] for one in found] == [
+        "CIFAR-10 (5,000 images, images sha256:0123456789ab)",
+        "CIFAR-10 (5,000 images, images sha256:12e345678901)",
+        "CIFAR-10 (5,000 images)",
+    ]
+    assert merged([replace(summary, results=(publisher, unknown))]) == [publisher, unknown]
 
 
 def test_what_some_board_has_as_a_method_of_its_own_is_no_ablation(summary):
