@@ -16,11 +16,6 @@ from fedspan.benchmark.report import printed
 from fedspan.benchmark.spec.presets import load_yaml
 
 COLUMNS = ("paper", "scope", "name", "value", "source_section", "tables", "cells", "setting", "not_a_setting")
-PAPERS = {
-    "feddecorr_iclr2023": "FedDecorr (ICLR 2023)",
-    "feddecorr_tpami": "FedDecorr, journal version",
-    "spherefed_eccv2022": "SphereFed (ECCV 2022)",
-}
 OURS = "ours"
 
 Values = Mapping[str, tuple[Any, ...]]  # setting -> allowed values
@@ -73,8 +68,8 @@ class Excuse:
 
 
 def name_of(paper: str) -> str:
-    """Return the display name of a paper."""
-    return PAPERS.get(paper, paper)
+    """Return the display name of a paper, as a recipe file gives it."""
+    return lines().papers.get(paper, paper)
 
 
 # reading ------------------------------------------------------------------------------------------
@@ -115,10 +110,11 @@ def _words(words: str) -> Values:
 
 @dataclass(frozen=True)
 class RecipeLines:
-    """The lines of all recipe files."""
+    """The lines of all recipe files, and the names of papers."""
 
     lines: tuple[RecipeLine, ...] = ()
     no_cell: tuple[Excuse, ...] = ()
+    papers: Mapping[str, str] = field(default_factory=dict)
 
 
 def lines() -> RecipeLines:
@@ -130,18 +126,21 @@ def lines() -> RecipeLines:
 
 @cache
 def _lines(files: tuple[tuple[Path, int], ...]) -> RecipeLines:
-    found, without = [], []
+    found, without, papers = [], [], dict[str, str]()
     for path, _ in files:
         raw = load_yaml(path)
-        if unknown := set(raw) - {"boards", "lines", "no_cell"}:
-            raise UserError(f"{path}: unknown field '{min(unknown)}'; a recipe has boards, lines and no_cell")
+        if unknown := set(raw) - {"papers", "boards", "lines", "no_cell"}:
+            raise UserError(f"{path}: unknown field '{min(unknown)}'; a recipe has papers, boards, lines and no_cell")
+        if not isinstance(named := raw.get("papers") or {}, dict):
+            raise UserError(f"{path}: papers must be a mapping of files to names")
+        papers |= {str(paper): str(name) for paper, name in named.items()}
         boards = tuple(map(str, raw.get("boards") or ()))
         for number, item in enumerate(raw.get("lines") or ()):
             found.append(_line(item, boards, f"{path}: lines[{number}]"))
         for number, item in enumerate(raw.get("no_cell") or ()):
             without.append(from_values(Excuse, {"source": "", "reason": "", **item}, f"{path}: no_cell[{number}]"))
             _require_source(without[-1], f"{path}: no_cell[{number}]")
-    return RecipeLines(tuple(found), tuple(without))
+    return RecipeLines(tuple(found), tuple(without), papers)
 
 
 def _line(item: Any, boards: tuple[str, ...], where: str) -> RecipeLine:

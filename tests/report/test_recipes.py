@@ -138,6 +138,21 @@ def test_a_line_without_source_or_reason_is_one_line(paper, line, message):
     assert "\n" not in str(error.value)
 
 
+def test_a_recipe_file_names_its_papers(paper):
+    (paper / "recipes" / "mine.yaml").write_text("papers: {mine2026: Mine (2026)}\n")
+    assert recipe_files.name_of("mine2026") == "Mine (2026)"
+    assert recipe_files.name_of("feddecorr_tpami") == "FedDecorr, journal version"
+    assert recipe_files.name_of("unknown2026") == "unknown2026"
+
+
+def test_names_of_papers_that_are_no_mapping_are_one_line(paper):
+    (paper / "recipes" / "mine.yaml").write_text("papers: [mine2026]\n")
+    with pytest.raises(
+        UserError, match=r"^results/paper/recipes/mine\.yaml: papers must be a mapping of files to names$"
+    ):
+        recipe_files.lines()
+
+
 def test_a_stated_setting_says_of_which_setting_or_why_of_none(paper):
     path = paper / "hyperparameters.csv"
     before = path.read_text()
