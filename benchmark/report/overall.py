@@ -66,10 +66,11 @@ def _naming_copies(results: Sequence[Result]) -> list[Result]:
     """Return the results, with the digest of the images in each dataset's label that stands for several digests."""
     copies: dict[str, set[str]] = {}
     for result in results:
-        copies.setdefault(result.task.dataset, set()).add(result.task.digest)
+        if result.task.digest:
+            copies.setdefault(result.task.dataset, set()).add(result.task.digest)
 
     def named(task: Task) -> Task:
-        if not task.digest or len(copies[task.dataset] - {""}) < 2:
+        if not task.digest or len(copies[task.dataset]) == 1:
             return task
         return replace(task, dataset=with_setting(task.dataset, "images", f"sha256:{task.digest}"))
 
