@@ -203,7 +203,8 @@ def collapse_over_rates(runs: Runs) -> list[list[str]]:
 def leads_over_rounds(runs: Runs) -> list[list[str]]:
     """Return each method's lead over FedAvg after 8 and after 40 rounds, at the better learning rate of each.
 
-    The better rate is that of the higher mean accuracy, at each alpha and number of rounds.
+    The better rate is that of the higher mean accuracy, at each alpha and number of rounds. Leads are those of each
+    seed and, over both alphas, their mean with its interval. Methods without runs at one of these are left out.
     """
     found: dict[tuple[str, float, int], dict[float, dict[int, float]]] = {}
     for record in records_of(runs, "cifar10_rounds", "own"):
@@ -212,19 +213,23 @@ def leads_over_rounds(runs: Runs) -> list[list[str]]:
         rates = found.setdefault((names.method_name(spec), alpha, protocol["rounds"]), {})
         rates.setdefault(protocol["lr"], {})[spec["seed"]] = Run.of(record).accuracy
     best = {place: max(rates.items(), key=lambda one: fmean(one[1].values())) for place, rates in found.items()}
-    methods = list(dict.fromkeys(method for method, _, _ in best if method != "FedAvg"))
+    everywhere = Counter(method for method, _, _ in best)
+    methods = [name for name in everywhere if name != "FedAvg" and everywhere[name] == len(ALPHAS) * len(LENGTHS)]
 
-    def lead(method: str, over: Sequence[float], rounds: int) -> str:
-        mine, base = ({alpha: best[one, alpha, rounds][1] for alpha in over} for one in (method, "FedAvg"))
+    def each(method: str, alpha: float, rounds: int) -> str:
+        mine, base = (best[one, alpha, rounds][1] for one in (method, "FedAvg"))
+        return listed(mine[seed] - base[seed] for seed in sorted(mine.keys() & base.keys()))
+
+    def whole(method: str, rounds: int) -> str:
+        mine, base = ({alpha: best[one, alpha, rounds][1] for alpha in ALPHAS} for one in (method, "FedAvg"))
         return interval(difference(mine, base))
 
     rows = [["method", "alpha", "better rate, 8 rounds", "40 rounds", "lead over FedAvg, 8 rounds", "40 rounds"]]
-    for over in (*((alpha,) for alpha in ALPHAS), ALPHAS):
+    for alpha in ALPHAS:
         for method in methods:
-            rates = ([str(best[method, alpha, rounds][0]) for alpha in over] for rounds in LENGTHS)
-            said = str(over[0]) if len(over) == 1 else "both"
-            rows.append([method, said, *map(", ".join, rates), *(lead(method, over, rounds) for rounds in LENGTHS)])
-    return rows
+            rates = (str(best[method, alpha, rounds][0]) for rounds in LENGTHS)
+            rows.append([method, str(alpha), *rates, *(each(method, alpha, rounds) for rounds in LENGTHS)])
+    return rows + [[method, "both", "–", "–", *(whole(method, rounds) for rounds in LENGTHS)] for method in methods]
 
 
 def disagreements(runs: Runs) -> list[list[str]]:
