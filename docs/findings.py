@@ -203,25 +203,32 @@ def collapse_over_rates(runs: Runs) -> list[list[str]]:
 def leads_over_rounds(runs: Runs) -> list[list[str]]:
     """Return each method's lead over FedAvg after 8 and after 40 rounds, at the better learning rate of each.
 
-    The better rate is that of the higher mean accuracy, at each alpha and number of rounds. Leads are those of each
-    seed and, over both alphas, their mean with its interval. Methods without runs at one of these are left out.
+    The better rate is that of the higher mean accuracy, at each alpha and number of rounds, among rates with the most
+    seeds. Leads are those of each seed and, over both alphas, their mean with its interval. Methods without runs at one
+    of these are left out.
     """
-    found: dict[tuple[str, float, int], dict[float, dict[int, float]]] = {}
+    found: dict[tuple[str, float, int], dict[float, dict[int, Run]]] = {}
     for record in records_of(runs, "cifar10_rounds", "own"):
         spec = record["spec"]
         protocol, alpha = spec["protocol"], spec["partition"]["alpha"]
         rates = found.setdefault((names.method_name(spec), alpha, protocol["rounds"]), {})
-        rates.setdefault(protocol["lr"], {})[spec["seed"]] = Run.of(record).accuracy
-    best = {place: max(rates.items(), key=lambda one: fmean(one[1].values())) for place, rates in found.items()}
+        rates.setdefault(protocol["lr"], {})[spec["seed"]] = Run.of(record)
+
+    def worth(rate: tuple[float, Seeds]) -> tuple[int, float]:
+        return len(rate[1]), fmean(run.accuracy for run in rate[1].values())
+
+    best = {place: max(rates.items(), key=worth) for place, rates in found.items()}
     everywhere = Counter(method for method, _, _ in best)
     methods = [name for name in everywhere if name != "FedAvg" and everywhere[name] == len(ALPHAS) * len(LENGTHS)]
 
     def each(method: str, alpha: float, rounds: int) -> str:
-        mine, base = (best[one, alpha, rounds][1] for one in (method, "FedAvg"))
-        return listed(mine[seed] - base[seed] for seed in sorted(mine.keys() & base.keys()))
+        return listed(differences(*(best[one, alpha, rounds][1] for one in (method, "FedAvg"))))
 
     def whole(method: str, rounds: int) -> str:
-        mine, base = ({alpha: best[one, alpha, rounds][1] for alpha in ALPHAS} for one in (method, "FedAvg"))
+        mine, base = (
+            {a: {seed: run.accuracy for seed, run in best[one, a, rounds][1].items()} for a in ALPHAS}
+            for one in (method, "FedAvg")
+        )
         return interval(difference(mine, base))
 
     rows = [["method", "alpha", "better rate, 8 rounds", "40 rounds", "lead over FedAvg, 8 rounds", "40 rounds"]]
