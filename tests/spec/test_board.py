@@ -173,8 +173,8 @@ def test_the_scale_paper_is_that_of_the_boards_of_the_papers_and_own_that_of_all
     boards = [load_board(name) for name in yaml_files("boards")]
     full = {board.name: board.full for board in boards if not board.boards}
     ours = {"cifar10_small", "cifar10_small_fidelity", "cifar10_tuned", "digits", "digits_all", "digits_tuned"}
-    ours |= {"cifar10_rates", "cifar10_rounds", "collapse", "field", "field_tuned", "fleet", "personal"}
-    ours |= {"personal_fidelity", "quantity"}
+    ours |= {"cifar10_rates", "cifar10_rounds", "collapse", "field", "field_tuned", "fleet", "momentum"}
+    ours |= {"personal", "personal_fidelity", "quantity"}
     assert {name for name, scale in full.items() if scale == "own"} == ours
     assert {planned.cell.scale for planned in plan([{}])} == {"own"}, "of a bare run"
 
