@@ -19,6 +19,7 @@ from statistics import fmean, median, stdev
 import pandas as pd
 
 from fedspan.benchmark import names
+from fedspan.benchmark.protocol import Protocol
 from fedspan.benchmark.records.model import STAGES, Record
 from fedspan.benchmark.records.record import digest_of
 from fedspan.benchmark.records.results import Results
@@ -51,6 +52,7 @@ SHOWN = (  # board, table, scale
     ("fleet", 1, "own"),
     ("fleet", 2, "own"),
     ("quantity", 1, "own"),
+    ("momentum", 1, "own"),
     ("domains_fidelity", 1, "paper"),
     ("cifar10_rates", 1, "own"),
     ("cifar10_rounds", 1, "own"),
@@ -70,6 +72,7 @@ MADE = {  # board: scale, of boards whose records are portable
     "personal_fidelity": "own",
     "fleet": "own",
     "quantity": "own",
+    "momentum": "own",
     "feddecorr_domains": "small",
 }
 ALPHAS = (0.05, 0.5)
@@ -374,8 +377,14 @@ def ended(scores: Mapping[str, float | None]) -> str:
 def nova_weights(runs: Runs) -> list[list[str]]:
     """Return the runs of FedNova under quantity skew, in the order of the sum of the clients' weights in its mean.
 
-    A client's weight is its share of the images times the mean number of effective steps over its own.
+    The last columns are those of the runs without momentum in the board `momentum`, by learning rate.
     """
+    plain = {}
+    for record in records_of(runs, "momentum", "own"):
+        spec, partition, protocol = record["spec"], record["spec"]["partition"], record["spec"]["protocol"]
+        if spec["algorithm"]["name"] == "fednova" and partition["name"] == "quantity" and not protocol["momentum"]:
+            plain[protocol["lr"], partition["alpha"], spec["seed"]] = listed([Run.of(record).accuracy])
+    rates = sorted({rate for rate, _, _ in plain})
     found = []
     for cell in (planned.cell for planned in plan_grid({"board": ["quantity"]})):
         if cell.algorithm.name != "fednova" or cell.partition.name != "quantity":
@@ -384,16 +393,43 @@ def nova_weights(runs: Runs) -> list[list[str]]:
             cell.dataset.prepare(How().data), cell.clients, numpy_generator(cell.seed, "partition")
         ).train
         images = [len(part) for part in parts]
-        shares = [number / sum(images) for number in images]
-        batches = [math.ceil(number / cell.protocol.batch_size) for number in images]
-        steps = [effective_steps(cell.protocol.local_epochs * number, cell.protocol.momentum) for number in batches]
-        mean = sum(map(operator.mul, shares, steps))
-        weight = mean * sum(map(operator.truediv, shares, steps))
+        weight, lighter = (
+            weights_in_sum(images, cell.protocol, momentum) for momentum in (cell.protocol.momentum, 0.0)
+        )
         record = runs.place.read(cell.key)
         assert record is not None, cell.key
-        found.append((weight, cell.partition.alpha, cell.seed, max(images), Run.of(record).accuracy))
-    rows = [[f"{weight:.1f}", *map(str, one), f"{accuracy:.1f}"] for weight, *one, accuracy in sorted(found)]
-    return [["sum of weights", "alpha", "seed", "images of the largest client", "accuracy"], *rows]
+        place = cell.partition.alpha, cell.seed
+        without = [f"{lighter:.1f}", *(plain.get((rate, *place), "–") for rate in rates)]
+        found.append((weight, [*map(str, (*place, max(images))), listed([Run.of(record).accuracy]), *without]))
+    rows = [[f"{weight:.1f}", *row] for weight, row in sorted(found)]
+    heading = ["sum of weights", "alpha", "seed", "images of the largest client", "accuracy"]
+    return [[*heading, "sum without momentum", *(f"accuracy, rate {rate}" for rate in rates)], *rows]
+
+
+def weights_in_sum(images: Sequence[int], protocol: Protocol, momentum: float) -> float:
+    """Return the sum of the weights that FedNova gives to clients with these numbers of images.
+
+    A client's weight is its share of the images times the mean number of effective steps over its own.
+    """
+    shares = [number / sum(images) for number in images]
+    batches = [math.ceil(number / protocol.batch_size) for number in images]
+    steps = [effective_steps(protocol.local_epochs * number, momentum) for number in batches]
+    return sum(map(operator.mul, shares, steps)) * sum(map(operator.truediv, shares, steps))
+
+
+def nova_leads(runs: Runs) -> list[list[str]]:
+    """Return FedNova's lead over FedAvg on each task of the board `momentum`, with momentum and without."""
+    found: dict[tuple[float, float], dict[str, dict[str, dict[int, float]]]] = {}
+    for record in records_of(runs, "momentum", "own"):
+        spec = record["spec"]
+        tasks = found.setdefault((spec["protocol"]["momentum"], spec["protocol"]["lr"]), {})
+        methods = tasks.setdefault(names.task_name(spec), {})
+        methods.setdefault(spec["algorithm"]["name"], {})[spec["seed"]] = Run.of(record).accuracy
+    rows = [["momentum", "learning rate", *telling(list(next(iter(found.values()))))]]
+    for sgd, tasks in found.items():
+        gaps = (difference({0: of["fednova"]}, {0: of["fedavg"]}) for of in tasks.values())
+        rows.append([*map(str, sgd), *map(interval, gaps)])
+    return rows
 
 
 def domains(runs: Runs, scale: str) -> list[list[str]]:
@@ -584,6 +620,7 @@ TABLES: dict[str, Callable[[Runs], list[list[str]]]] = {
             leads_over_rounds,
             portable_domains,
             nova_weights,
+            nova_leads,
         )
     },
     **{f"{domains.__name__}_{scale}": partial(domains, scale=scale) for scale in PHOTOGRAPHS},

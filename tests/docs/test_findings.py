@@ -61,6 +61,28 @@ def test_leads_over_rounds_are_those_of_each_methods_better_rate_with_all_seeds(
     assert rows[2][4].startswith("8.0 (")
 
 
+def test_weights_of_fednova_sum_to_one_if_all_take_equal_steps_and_to_more_with_momentum(findings):
+    protocol = findings.Protocol(batch_size=32, local_epochs=1)
+    assert findings.weights_in_sum([70, 70, 70], protocol, 0.9) == pytest.approx(1)
+    plain = findings.weights_in_sum([32, 320], protocol, 0.0)  # 1 and 10 steps, shares of 1/11 and 10/11
+    assert plain == pytest.approx((1 / 11 + 100 / 11) * (1 / 11 + 1 / 11))
+    assert findings.weights_in_sum([32, 320], protocol, 0.9) > plain
+
+
+def test_leads_of_fednova_are_paired_by_seed_at_each_momentum_and_rate(findings, monkeypatch):
+    made = []
+    for cell in (planned.cell for planned in findings.plan_grid({"board": ["momentum"]})):
+        behind = cell.protocol.lr * (1 + cell.seed) if cell.algorithm.name == "fednova" else 0.0
+        score = 90.0 + cell.seed - 100 * behind * (cell.partition.name == "quantity")
+        made.append({"spec": cell.settings, "status": "done", "scores": {"trained": {"accuracy": score}}})
+    monkeypatch.setattr(findings, "records_of", lambda *_: made)
+    heading, *rows = findings.nova_leads(None)
+    assert heading[2:4] == ["alpha 0.1", "alpha 0.1, Stragglers (share 0.9)"]
+    assert [row[:2] for row in rows] == [["0.9", "0.005"], ["0.0", "0.05"], ["0.9", "0.02"], ["0.0", "0.2"]]
+    assert all(row[2:4] == 2 * ["0.0 (0.0 to 0.0)"] for row in rows)
+    assert [row[4].split()[0] for row in rows] == ["-2.2", "-22.5", "-9.0", "-90.0"]
+
+
 def test_headings_leave_out_what_those_of_their_dataset_share(findings):
     skewed = ["CIFAR-10, 10 clients, alpha 0.05", "CIFAR-10, 10 clients, alpha 0.5"]
     assert findings.telling(skewed) == ["alpha 0.05", "alpha 0.5"]
