@@ -379,11 +379,11 @@ def nova_weights(runs: Runs) -> list[list[str]]:
 
     The last columns are those of the runs without momentum in the board `momentum`, by learning rate.
     """
-    plain = {}
+    plain: dict[tuple[float, float, int], str] = {}
     for record in records_of(runs, "momentum", "own"):
-        spec, partition, protocol = record["spec"], record["spec"]["partition"], record["spec"]["protocol"]
-        if spec["algorithm"]["name"] == "fednova" and partition["name"] == "quantity" and not protocol["momentum"]:
-            plain[protocol["lr"], partition["alpha"], spec["seed"]] = listed([Run.of(record).accuracy])
+        method, task, sgd = (record["spec"][part] for part in ("algorithm", "partition", "protocol"))
+        if method["name"] == "fednova" and task["name"] == "quantity" and not sgd["momentum"]:
+            plain[sgd["lr"], task["alpha"], record["spec"]["seed"]] = listed([Run.of(record).accuracy])
     rates = sorted({rate for rate, _, _ in plain})
     found = []
     for cell in (planned.cell for planned in plan_grid({"board": ["quantity"]})):
