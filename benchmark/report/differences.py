@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from fedspan.benchmark.errors import UserError
-from fedspan.benchmark.report.axes import PARTS, PROTOCOL, Axes, kept_axes, named, text
+from fedspan.benchmark.report.axes import PARTS, PROTOCOL, Axes, in_words, kept_axes, named, text
 from fedspan.benchmark.spec.board import Table
 
 Place = tuple[str, ...]
@@ -20,8 +20,14 @@ TUNED = (*PARTS["method"], PROTOCOL)  # axes along which a cell and its referenc
 
 
 def reference_name(table: Table) -> str:
-    """Return the name of a table's reference cells: ``no add-ons``, ``dirichlet(alpha=0.1)``."""
+    """Return the name of a table's reference cells as boards write it: ``fedavg``, ``dirichlet(alpha=0.1)``."""
     return ", ".join(named(axis, text(wanted)) for axis, wanted in table.minus.items())
+
+
+def reference_in_words(table: Table) -> str:
+    """Return the name of a table's reference cells for readers: ``FedAvg``, ``no add-ons``."""
+    wanted = {axis: one if isinstance(one, (list, tuple)) else [one] for axis, one in table.minus.items()}
+    return ", ".join(" or ".join(in_words(axis, text(one)) for one in ones) for axis, ones in wanted.items())
 
 
 def subtract(runs: pd.DataFrame, axes: Axes, table: Table) -> pd.DataFrame:

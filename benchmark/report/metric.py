@@ -76,7 +76,7 @@ def check_metric(path: str) -> None:
 class Metric:
     """A score of the records: `stage`.`name`, its formatting, and which way is better (+1, -1, or 0).
 
-    With `minus`, the name of a reference, it is the (`relative`) difference to the reference's score.
+    With `minus`, the name of a reference in words, it is the (`relative`) difference to the reference's score.
     """
 
     stage: str

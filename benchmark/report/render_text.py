@@ -124,7 +124,7 @@ def to_csv(table: Tabulated) -> str:
                     **dict(zip(table.row_axes, row.labels, strict=True)),
                     **dict(zip(table.column_axes, column, strict=True)),
                     "metric": table.metric.path,
-                    "minus": table.metric.minus,
+                    "minus": table.minus,
                     "relative": table.metric.relative,
                     "state": "done" if entry.state == "value" else entry.state,
                     "mean": entry.mean,

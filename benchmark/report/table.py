@@ -121,6 +121,7 @@ class Tabulated:
     remarks: tuple[str, ...]
     problems: tuple[str, ...]
     scales: tuple[str, ...] = ()
+    minus: str = ""  # the reference of a table of differences, as boards write it
     printed: tuple[str, ...] = ()  # sources of printed numbers
     machines: tuple[str, ...] = ()  # kinds of machine of its finished runs
 

@@ -13,7 +13,7 @@ import pandas as pd
 from fedspan.benchmark.errors import did_you_mean
 from fedspan.benchmark.report.arrange import REFUSED, Arranged, arrange
 from fedspan.benchmark.report.axes import PARTS, Axes
-from fedspan.benchmark.report.differences import reference_name, subtract
+from fedspan.benchmark.report.differences import reference_in_words, reference_name, subtract
 from fedspan.benchmark.report.frame import BUSY, mean_cost
 from fedspan.benchmark.report.metric import Metric
 from fedspan.benchmark.report.printed import Printed, compare, differences, kind_of, printed_in
@@ -57,6 +57,7 @@ def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabu
         number=number,
         title=table.title or metric.heading,
         metric=metric,
+        minus=reference_name(table),
         row_axes=table.rows,
         column_axes=(*table.columns, *([_part(table.metric)] if metrics[0][1] else [])),
         filter_axes=filter_axes,
@@ -74,7 +75,7 @@ def tabulate(frame: pd.DataFrame, axes: Axes, table: Table, number: int) -> Tabu
 
 def _named(metric: Metric, table: Table) -> Metric:
     """Return the metric of a table's numbers: the difference to the reference if the table has one."""
-    return metric.difference(reference_name(table), table.relative) if table.minus else metric
+    return metric.difference(reference_in_words(table), table.relative) if table.minus else metric
 
 
 def _runs_of_metrics(

@@ -6,6 +6,7 @@ from fedspan.benchmark.errors import UserError
 from fedspan.benchmark.records.results import Results
 from fedspan.benchmark.report.analysis import analyse
 from fedspan.benchmark.report.axes import Axes
+from fedspan.benchmark.report.differences import reference_in_words
 from fedspan.benchmark.report.frame import collect
 from fedspan.benchmark.report.printed import printed_in
 from fedspan.benchmark.report.render_text import entry_text, to_csv, to_markdown
@@ -72,7 +73,19 @@ def test_the_reference_may_be_a_whole_method(make):
         ("fedavg + feddecorr",): [2.0, 1.0],
         ("fedprox + feddecorr",): [4.0, 3.0],
     }
-    assert table.metric.minus == "fedprox"
+    assert table.metric.minus == "FedProx"
+
+
+@pytest.mark.parametrize(
+    ("minus", "words"),
+    [
+        ({"addons": "none"}, "no add-ons"),
+        ({"method": "fedavg + feddecorr"}, "FedAvg + FedDecorr (released form)"),
+        ({"algorithm": ["fedavg", "fedprox"], "clients": 10}, "FedAvg or FedProx, 10 clients"),
+    ],
+)
+def test_readers_see_the_reference_in_words(minus, words):
+    assert reference_in_words(Table(minus=minus)) == words
 
 
 def test_a_relative_difference_is_in_percent_of_the_reference(make):
@@ -137,7 +150,7 @@ def test_differences_are_signed_and_neither_ranked_nor_costed_nor_told_to_other_
     cells = cells_of(board(GRID))
     table = make(Table(minus={"partition": "iid"}))
     assert entry_text(table, table.rows[0].entries[0]) == "−10.00 ± 0.00"
-    assert "difference to iid, percentage points" in to_markdown(table)
+    assert "difference to IID, percentage points" in to_markdown(table)
     assert "accuracy" in to_csv(table)
     assert ",iid,False," in to_csv(table)
     assert analyse(table) is None
